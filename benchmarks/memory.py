@@ -73,7 +73,7 @@ def make(size: str, folder: Path) -> Path:
 
 
 def train(config: Config, scratch: Path) -> None:
-    """Two updates, a checkpoint, a snapshot."""
+    """Two updates, a checkpoint, another update while a snapshot is written."""
     from agentrl.trainer import snapshots
     from agentrl.trainer.algorithm.presets import resolve_settings
     from agentrl.trainer.batch import Batch
@@ -108,8 +108,9 @@ def train(config: Config, scratch: Path) -> None:
     (scratch / "checkpoint").mkdir()
     learner.probe()
     learner.save(scratch / "checkpoint")
-    snapshot = scratch / "snapshot"
-    snapshots.save(snapshot, learner.state(), checkpoint_id="c", version=1, parent=None)
+    state = learner.state()
+    learner.update(batch)
+    snapshots.save(scratch / "snapshot", state, checkpoint_id="c", version=1, parent=None)
 
 
 def serve(config: Config, scratch: Path) -> None:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from agentrl.broker.messages import CheckpointPublished
 from agentrl.broker.topology import EVENTS
 from agentrl.checkpoints import directories
 from agentrl.checkpoints.checkpoint_store import CheckpointStore
-from agentrl.checkpoints.manifest import Probe
+from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core import logging
 from agentrl.core.config.sections import Lora, Trainer
 from agentrl.core.types import CheckpointState, RunState
@@ -101,9 +101,8 @@ class Bench:
         """Publish and serve a version, from the optimizer's step on."""
         name, marks = f"{RUN}-v{number}", [time.perf_counter()]
 
-        def fill(target: Path) -> Probe:
-            self.learner.save(target)
-            return self.learner.probe()
+        def fill(target: Path) -> SaveReport:
+            return replace(self.learner.save(target), probe=self.learner.probe())
 
         directory = self.checkpoint_files.local(name)
         directories.publish(directory, fill, checkpoint_id=name, version=number, parent=None)

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.checkpoint_store import WeightsAway
-from agentrl.checkpoints.manifest import Manifest, Probe, verify
+from agentrl.checkpoints.manifest import Manifest, SaveReport, verify
 from agentrl.core import disk_errors
 from agentrl.core.errors import CheckpointError
 from agentrl.core.trained_hash import ROOT
@@ -23,7 +23,7 @@ OS_ERROR = re.compile(r"\(os error (\d+)\)")  # in the text of a SafetensorError
 
 def publish(  # noqa: PLR0913 - what a manifest says
     directory: Path,
-    write: Callable[[Path], Probe | None],
+    write: Callable[[Path], SaveReport | None],
     *,
     checkpoint_id: str,
     version: int,
@@ -32,16 +32,15 @@ def publish(  # noqa: PLR0913 - what a manifest says
 ) -> Manifest:
     """Let `write` fill a directory, then publish it atomically and durably with a manifest.
 
-    The result of `write` is the manifest's probe.
+    Files whose digests `write` reports are not read again.
 
     Raises CheckpointError if the directory exists or may not be written, and WeightsAway if the
     disk is full or unavailable; then nothing is left.
     """
     with write_directory(directory) as partial:
-        probe = write(partial)
-        described = Manifest(
-            checkpoint_id, version, parent, manifest.digests(partial), probe, trained_hash
-        )
+        report = write(partial) or SaveReport()
+        digests = manifest.digests(partial, report.digests)
+        described = Manifest(checkpoint_id, version, parent, digests, report.probe, trained_hash)
         manifest.write(partial, described)
     return described
 

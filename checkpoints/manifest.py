@@ -5,6 +5,8 @@ It is written last, so a directory with a valid manifest is complete.
 
 import hashlib
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -46,11 +48,27 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trained_hash: str = ""
 
 
-def digests(directory: Path) -> dict[str, str]:
-    """Return the hex SHA-256 of every file in the directory except the manifest, sorted."""
+@dataclass(frozen=True, slots=True)
+class SaveReport:
+    """The result of writing a directory.
+
+    `digests`: relative path to hex SHA-256, of files that were hashed while they were written.
+    `probe`: see Manifest.
+    """
+
+    digests: Mapping[str, str] = field(default_factory=dict)
+    probe: Probe | None = None
+
+
+def digests(directory: Path, known: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the hex SHA-256 of every file in the directory except the manifest, sorted.
+
+    `known`: digests of files that are not read again.
+    """
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     names = [path.relative_to(directory).as_posix() for path in paths]
-    return {name: _sha256(directory / name) for name in names if name != FILE}
+    found = known or {}
+    return {name: found.get(name) or _sha256(directory / name) for name in names if name != FILE}
 
 
 def write(directory: Path, manifest: Manifest) -> None:

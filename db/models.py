@@ -316,6 +316,7 @@ class PolicyServer(Base):
     """A policy server process. It is live while now < lease_until.
 
     `problem`: why it serves less than it should, in words; null or empty where it does not.
+    `exchanging`: the track that it does not serve while it exchanges weights in place; null else.
     """
 
     __tablename__ = "policy_servers"
@@ -329,6 +330,7 @@ class PolicyServer(Base):
     started_at: Mapped[float]
     ended_at: Mapped[float | None]
     problem: Mapped[str | None] = mapped_column(Text)
+    exchanging: Mapped[str | None] = mapped_column(Text)
 
 
 class Serving(Base):

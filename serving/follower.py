@@ -4,7 +4,7 @@
                                      former checkpoint: refused, drained, unloaded ─▶ row closed
 
 An engine that exchanges weights in place does the lower line first. Requests that drain too long
-are aborted.
+are aborted. Only one server of a track does so at a time; the others keep serving.
 
 A serving row is opened before the first request and closed after the last, so every sampled token
 lies inside one. If a checkpoint cannot be loaded, this is logged once and the former checkpoint
@@ -88,6 +88,7 @@ class Follower:
         self._missing: set[str] = set()
         self._leaving: dict[str, RetiringCheckpoint] = {}
         self._last: dict[str, Checkpoint] = {}  # what each track was served from
+        self._is_exchanging = False  # in place: other servers of the track wait
 
     @property
     def is_retrying(self) -> bool:
@@ -120,15 +121,33 @@ class Follower:
             return
         if self._in_place and self._loader.has_files(checkpoint):
             if held:
+                if not self._begin_exchange(track):
+                    return
                 self._retire(track, held.checkpoint_id)
             self._end_retiring()
         leaving = self._leaving.get(name)
-        blocked = self._leaving if self._in_place else leaving and track in leaving.tracks
-        if blocked or not self._loader.load(checkpoint):
+        if self._leaving if self._in_place else leaving and track in leaving.tracks:
             return
-        self._serve(track, checkpoint)
-        if held and not self._in_place:
-            self._retire(track, held.checkpoint_id)
+        if self._loader.load(checkpoint):
+            self._serve(track, checkpoint)
+            if held and not self._in_place:
+                self._retire(track, held.checkpoint_id)
+        self._end_exchange()
+
+    def _begin_exchange(self, track: str) -> bool:
+        """Return whether this server may stop serving the track now."""
+        server_id = self._seat.server_id
+        self._is_exchanging = self._store.transact(
+            lambda session: checkpoints.begin_exchange(session, server_id, track)
+        )
+        return self._is_exchanging
+
+    def _end_exchange(self) -> None:
+        """Allow another server to exchange weights, whether this one succeeded or not."""
+        if self._is_exchanging:
+            server_id = self._seat.server_id
+            self._store.transact(lambda session: checkpoints.end_exchange(session, server_id))
+            self._is_exchanging = False
 
     def _select(self, track: str, live: Sequence[Checkpoint]) -> Checkpoint | None:
         """Return the checkpoint of a track; its former one if the new one is refused."""

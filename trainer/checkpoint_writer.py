@@ -1,26 +1,21 @@
-"""Writes checkpoints and snapshots. Waits while a disk or an object store is full or unavailable.
+"""Writes checkpoints. Waits while a disk or an object store is full or unavailable.
 
 learner ─▶ directory, whole ─▶ shelf (a folder or a URL)   until it is there, or told to stop
-learner ─▶ snapshot in the run's folder here               once: the next update tries again
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from agentrl.checkpoints import directories
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, WeightsAway
-from agentrl.checkpoints.manifest import Probe
+from agentrl.checkpoints.manifest import SaveReport
 from agentrl.core.errors import CheckpointError
-from agentrl.core.logging import get_logger
 from agentrl.core.retry import Backoff, Retry
 from agentrl.core.trained_hash import ROOT
-from agentrl.trainer import snapshots
 from agentrl.trainer.engines.learner import Learner
 
 BACKOFF = Backoff(longest_s=15.0)  # each try writes all weights again
-
-log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +44,8 @@ class CheckpointWriter:
         complete on the local disk, unless that disk was unavailable.
         """
 
-        def fill(target: Path) -> Probe:
-            learner.save(target)
-            return learner.probe()
+        def fill(target: Path) -> SaveReport:
+            return replace(learner.save(target), probe=learner.probe())
 
         directory = self._checkpoint_files.local(then.checkpoint_id)
         publish = partial(
@@ -86,23 +80,6 @@ class CheckpointWriter:
         except CheckpointError:
             return False
         return True
-
-    def snapshot(self, learner: Learner, at: Position) -> str | None:
-        """Save a snapshot and return its directory; None: the disk is full or unavailable."""
-        directory = snapshot_directory(self._checkpoint_files.home, at.checkpoint_id)
-        try:
-            snapshots.save(
-                directory,
-                learner.state(),
-                checkpoint_id=at.checkpoint_id,
-                version=at.version,
-                parent=None,
-                trained_hash=at.trained_hash,
-            )
-        except WeightsAway as error:
-            log.error("Snapshot not saved", version=at.version, error=str(error))
-            return None
-        return str(directory)
 
 
 def snapshot_directory(home: Path, checkpoint_id: str) -> Path:

@@ -1,18 +1,18 @@
 """The ledger: publishes a checkpoint, then commits the update with its groups and hashes.
 
-    save weights ─▶ (snapshot when due) ─▶ one transaction ─▶ CheckpointPublished ─▶ retention
-                                           (with alarms: trainer/alarm_recorder.py)
+    save weights ─▶ one transaction ─▶ CheckpointPublished ─▶ retention ─▶ (snapshot when due)
+                    (with alarms: trainer/alarm_recorder.py)
 
 It waits while a disk or an object store is full or unavailable, until the trainer is told to stop.
-A snapshot that could not be saved is tried again at the next update. A trainer whose epoch is
-outdated commits nothing and ends.
+Snapshots are written in the background (trainer/snapshot_writer.py); one that could not be saved is
+tried again at the next update. A trainer whose epoch is outdated commits nothing and ends.
 """
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 from msgspec.structs import replace
 from sqlalchemy.orm import Session
@@ -37,6 +37,8 @@ from agentrl.trainer.engines.learner import Learner, Metrics
 from agentrl.trainer.ledger_config import LedgerConfig
 from agentrl.trainer.pending_update import UpdateRecord
 from agentrl.trainer.recovery import find_restart
+from agentrl.trainer.retention import RetentionRules
+from agentrl.trainer.snapshot_writer import SnapshotWriter
 from agentrl.trainer.stop_rules import StopRules
 
 log = get_logger()
@@ -45,17 +47,20 @@ log = get_logger()
 class Ledger:
     """Writes the updates of one run. For one thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - everything it writes to
         self,
         config: LedgerConfig,
         run_id: str,
         store: Store,
         announce: Callable[[Message], object],
         checkpoint_files: CheckpointStore,
+        *,
+        background: Executor | None = None,
     ) -> None:
         """`announce`: publishes an event without waiting for an unavailable broker.
 
         `shelf`: storage of the run's checkpoints; snapshots stay in the local folder.
+        `background`: writes snapshots. None: a thread.
         """
         self._config = config
         self._run_id = run_id
@@ -63,8 +68,10 @@ class Ledger:
         self._announce_event = announce
         self._checkpoint_files = checkpoint_files
         self._writer = CheckpointWriter(checkpoint_files)
+        self._snapshots = SnapshotWriter(
+            checkpoint_files.home, store, self._drop_older_snapshots, background
+        )
         self.epoch = 0  # of this trainer, from `resume` on
-        self._snapshot = -1  # version of the newest snapshot
         self._watch = AlarmRecorder(config.alarms, config.max_grad_norm, run_id)
         self._stop_rules = StopRules(config.run, config.tasks, config.min_groups, run_id, store)
 
@@ -80,7 +87,7 @@ class Ledger:
         checkpoint = found.checkpoint
         if found.state is not None:
             learner.load_state(found.state)
-            self._snapshot = checkpoint.version
+            self._snapshots.newest = checkpoint.version
 
         def begin(session: Session) -> int:
             undone = updates.roll_back(session, self._run_id, checkpoint, epoch=self.epoch)
@@ -149,22 +156,25 @@ class Ledger:
             if self._writer.holds(then.checkpoint_id):
                 self._keep(learner, then, replace(record, arrived=False))
             raise
-        snapshot = None
-        if version - max(self._snapshot, 0) >= self._config.snapshot_every:
-            snapshot = self._save_snapshot(learner, then)
-            figures = {**metrics.values, "snapshot_failed": float(snapshot is None)}
-            record = replace(record, snapshot_path=snapshot, metrics=figures)
+        self._snapshots.collect(wait=False)
+        if self._snapshots.is_failed is not None:
+            figures = {**metrics.values, "snapshot_failed": float(self._snapshots.is_failed)}
+            record, self._snapshots.is_failed = replace(record, metrics=figures), None
         try:
             with self._count_refusals(Transition.COMMIT):
                 told = self._store.transact(partial(self._write, record))
         except UpdateRefused:
-            retention.remove_directories([path, snapshot or path], self._checkpoint_files.stop)
+            retention.remove_directories([path], self._checkpoint_files.stop)
             raise
         except StoreError:  # away, or for a person to correct, as after a change of the password
             self._keep(learner, then, record)
             raise
         log_alarms(told, version, metrics.skipped)
         self._announce(then)
+        age = version - max(self._snapshots.newest, 0)
+        if age >= self._config.snapshot_every and not self._snapshots.is_writing:
+            self._snapshots.begin(learner, then)
+        self._snapshots.name()
         self._retain()
         return then
 
@@ -174,13 +184,13 @@ class Ledger:
 
     def _keep(self, learner: Learner, then: Position, record: UpdateRecord) -> None:
         """Save an update for the next trainer."""
-        path = record.snapshot_path or self._writer.snapshot(learner, then)
+        path = self._snapshots.save(learner, then)
         if path is None:
             return
         try:
-            pending_update.save_update(record, Path(path))
+            pending_update.save_update(record, path)
         except OSError as error:
-            log.error("Pending update not saved", path=path, error=str(error))
+            log.error("Pending update not saved", path=str(path), error=str(error))
 
     def _commit_kept(self) -> None:
         """Commit the pending update of the previous trainer; a refused update is lost."""
@@ -216,12 +226,15 @@ class Ledger:
 
     def _retain(self) -> None:
         """Delete files that are no longer needed; failures are retried later."""
-        keep, tracks = self._config.keep_checkpoints, self._config.tracks
+        rules = RetentionRules(
+            self._config.keep_checkpoints,
+            self._config.tracks,
+            self.epoch,
+            self._snapshots.unnamed,
+        )
         try:
             doomed = self._store.transact(
-                lambda session: retention.retain(
-                    session, self._run_id, keep=keep, tracks=tracks, epoch=self.epoch
-                )
+                lambda session: retention.retain(session, self._run_id, rules)
             )
         except StoreUnavailable as error:
             log.warning("Old checkpoints not deleted", error=str(error))
@@ -243,23 +256,19 @@ class Ledger:
 
         If the database is unavailable, no row names the snapshot; the next start finds it anyway.
         """
-        if at.version == max(self._snapshot, 0):
-            return
-        path = self._save_snapshot(learner, at)
-        if path is None:
-            return
-        try:
-            self._store.transact(
-                lambda session: checkpoints.set_snapshot_path(session, at.checkpoint_id, path)
-            )
-        except StoreUnavailable as error:
-            log.warning("Snapshot saved, but not yet in the database", error=str(error))
+        self._snapshots.collect(wait=True)
+        if at.version != max(self._snapshots.newest, 0):
+            self._snapshots.begin(learner, at)
+            self._snapshots.collect(wait=True)
+        self._snapshots.name()
 
     def end_if_due(self, at: Position) -> bool:
         """End the run if a stop rule is met; otherwise check alarms.
 
         Raises TrainerReplaced if another trainer has taken over.
         """
+        self._snapshots.collect(wait=False)
+        self._snapshots.name()
         rule = self._stop_rules.find_met_rule(at.version)
         if rule:
             self._store.transact(partial(self._end, rule))
@@ -270,15 +279,6 @@ class Ledger:
     def _end(self, rule: str, session: Session) -> None:
         updates.lock_run(session, self._run_id, self.epoch)
         runs.move_run(session, self._run_id, RunState.COMPLETED, rule)
-
-    def _save_snapshot(self, learner: Learner, at: Position) -> str | None:
-        """Save a snapshot and return its directory; None: the disk is full."""
-        path = self._writer.snapshot(learner, at)
-        if path is None and self._drop_older_snapshots():
-            path = self._writer.snapshot(learner, at)
-        if path is not None:
-            self._snapshot = at.version
-        return path
 
     def _drop_older_snapshots(self) -> bool:
         """Delete all snapshots except the newest; return whether there were any."""

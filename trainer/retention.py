@@ -8,6 +8,7 @@ next trainer deletes.
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy.orm import Session
@@ -26,22 +27,34 @@ SNAPSHOTS = 2  # where the newest cannot be read, a trainer begins from the one 
 log = get_logger()
 
 
-def retain(
-    session: Session, run_id: str, *, keep: int, tracks: Sequence[str], epoch: int
-) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class RetentionRules:
+    """What a trainer keeps. `keep`: newest checkpoints. `tracks`: of all policy servers.
+
+    `epoch`: of the trainer. `unnamed`: checkpoints whose snapshots are not in the database yet.
+    """
+
+    keep: int
+    tracks: Sequence[str]
+    epoch: int
+    unnamed: frozenset[str] = frozenset()
+
+
+def retain(session: Session, run_id: str, rules: RetentionRules) -> list[str]:
     """Mark unneeded checkpoints as deleted; return their directories, to delete after the commit.
 
     Does nothing if a newer trainer has started.
     """
-    if session.get_one(Run, run_id, with_for_update=True).trainer_epoch != epoch:
+    if session.get_one(Run, run_id, with_for_update=True).trainer_epoch != rules.epoch:
         return []
     live = registry_checkpoints.live_checkpoints(session, run_id)
-    doomed = drop_snapshots(session, run_id, keep=SNAPSHOTS, epoch=epoch)
+    doomed = drop_snapshots(session, run_id, keep=SNAPSHOTS, epoch=rules.epoch)
     kept = [row for row in live if row.snapshot_path is not None]
     versions = [(row.version, row.checkpoint_id) for row in live]
     used = registry_checkpoints.checkpoints_in_use(session, run_id)
-    used |= needed_checkpoints(tracks, versions, kept[-1].version if kept else 0)
-    used |= {row.checkpoint_id for row in (*live[:1], *live[-keep:], *kept)}
+    used |= needed_checkpoints(rules.tracks, versions, kept[-1].version if kept else 0)
+    used |= {row.checkpoint_id for row in (*live[:1], *live[-rules.keep :], *kept)}
+    used |= rules.unnamed
     for row in registry_checkpoints.undeleted_checkpoints(session, run_id):
         if row.checkpoint_id not in used:
             doomed.append(row.path)

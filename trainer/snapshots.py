@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from agentrl.checkpoints.directories import publish
-from agentrl.checkpoints.manifest import Manifest, verify
+from agentrl.checkpoints.manifest import Manifest, SaveReport, verify
 from agentrl.core.errors import CheckpointError
 from agentrl.core.trained_hash import ROOT
+from agentrl.trainer.model.tensor_file import write_tensors
 
 TENSORS = "state.safetensors"
 VALUES = "state.json"
@@ -41,10 +42,10 @@ def save(  # noqa: PLR0913 - what a manifest says
 ) -> Manifest:
     """Write the state to a new directory. Raises CheckpointError."""
 
-    def write(target: Path) -> None:
-        tensors = {name: tensor.contiguous() for name, tensor in state.tensors.items()}
-        save_file(tensors, target / TENSORS)
+    def write(target: Path) -> SaveReport:
+        digest = write_tensors(target / TENSORS, state.tensors)
         (target / VALUES).write_text(json.dumps(dict(state.values)))
+        return SaveReport({TENSORS: digest})
 
     return publish(
         directory,

@@ -303,6 +303,9 @@ class DeepSpeed(Section, frozen=True):
     weights."""
     offload: Literal["none", "optimizer", "all"] = "none"
     """What is kept in host memory: the optimizer state, or (with ZeRO 3) also the weights."""
+    weights: Literal["float32", "model"] = "float32"
+    """Type of the weights that ranks hold and exchange. "model": `model.dtype`, with float32 master
+    weights in the optimizer; needs ZeRO 3."""
     timeout_s: Seconds = 60.0
     """Time limit of a collective operation between ranks."""
     extensions: str = ""

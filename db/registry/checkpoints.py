@@ -11,7 +11,7 @@ from sqlalchemy import exists, func, select, update
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import GROUP_OPEN, CheckpointState
-from agentrl.db.models import Checkpoint, Episode, Group, PolicyServer, Serving, Step
+from agentrl.db.models import Checkpoint, Episode, Group, PolicyServer, Run, Serving, Step
 from agentrl.db.store import now
 
 MESSAGES = "external"  # the engine of a server that speaks messages instead of token ids
@@ -196,6 +196,21 @@ def server_problems(session: Session, run_id: str) -> dict[str, str]:
     return {name: problem for name, problem in rows if problem}
 
 
+def is_serving(session: Session, run_id: str, name: str) -> bool:
+    """Return whether a live policy server of this name serves a checkpoint."""
+    serving = (
+        select(Serving.serving_id)
+        .join(PolicyServer, PolicyServer.server_id == Serving.server_id)
+        .where(
+            PolicyServer.run_id == run_id,
+            PolicyServer.name == name,
+            PolicyServer.lease_until > now(),
+            Serving.live_until.is_(None),
+        )
+    )
+    return session.scalars(serving.limit(1)).first() is not None
+
+
 def end_server(session: Session, server_id: str) -> None:
     """End a server that has drained."""
     session.execute(
@@ -207,6 +222,32 @@ def end_server(session: Session, server_id: str) -> None:
         update(PolicyServer)
         .where(PolicyServer.server_id == server_id)
         .values(ended_at=now(), lease_until=now())
+    )
+
+
+def begin_exchange(session: Session, server_id: str, track: str) -> bool:
+    """Return whether the server may stop serving the track to exchange its weights in place.
+
+    Only one live server of a track may at a time. Safe to repeat.
+    """
+    server = session.get_one(PolicyServer, server_id)
+    session.get_one(Run, server.run_id, with_for_update=True)  # servers ask one after another
+    others = select(PolicyServer.server_id).where(
+        PolicyServer.run_id == server.run_id,
+        PolicyServer.server_id != server_id,
+        PolicyServer.exchanging == track,
+        PolicyServer.lease_until > now(),
+    )
+    if session.scalars(others.limit(1)).first() is not None:
+        return False
+    server.exchanging = track
+    return True
+
+
+def end_exchange(session: Session, server_id: str) -> None:
+    """Allow the next server to exchange its weights."""
+    session.execute(
+        update(PolicyServer).where(PolicyServer.server_id == server_id).values(exchanging=None)
     )
 
 
@@ -263,9 +304,12 @@ def live_policies(session: Session, run_id: str) -> list[LivePolicy]:
 
 
 def set_snapshot_path(session: Session, checkpoint_id: str, path: str) -> None:
-    """Record the snapshot of a checkpoint."""
+    """Record the snapshot of a checkpoint, if the checkpoint is still live."""
     session.execute(
         update(Checkpoint)
-        .where(Checkpoint.checkpoint_id == checkpoint_id)
+        .where(
+            Checkpoint.checkpoint_id == checkpoint_id,
+            Checkpoint.state == CheckpointState.LIVE,
+        )
         .values(snapshot_path=path)
     )

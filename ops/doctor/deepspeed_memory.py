@@ -2,14 +2,14 @@
 
 ZeRO 1  shards moments and masters, a second copy of what is trained; offload: on the host
 ZeRO 2  gradients too
-ZeRO 3  weights and the reference too; offload = "all": on the host
+ZeRO 3  weights and the reference too; offload = "all": on the host; rank 0 alone reads them whole
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from agentrl.core.config.config import Config
-from agentrl.ops.doctor.memory_items import HOST, MemoryItem
+from agentrl.ops.doctor.memory_items import HOST, MemoryItem, element_bytes
 
 BUCKET = 50_000_000  # elements that are sent at once: `agentrl.trainer.engines.zero_shards.BUCKET`
 SHARDED = {"moments": 1, "masters": 1, "gradients": 2, "weights": 3, "reference": 3}  # from ZeRO …
@@ -25,8 +25,14 @@ def over_ranks(config: Config, parts: Sequence[MemoryItem]) -> Iterator[MemoryIt
     every = [*parts, *_more(config, parts)]
     for rank in range(config.trainer.ranks):
         for part in every:
-            if rank == 0 or not part.what.startswith("snapshot"):
+            if rank == 0 or not _is_of_rank0(config, part):
                 yield _of_rank(config, part, rank)
+
+
+def _is_of_rank0(config: Config, part: MemoryItem) -> bool:
+    """Return whether only rank 0 has it: a snapshot or, with ZeRO 3, the model while it is read."""
+    read = part.what.startswith("weights while read") and config.trainer.deepspeed.zero == 3
+    return read or part.what.startswith("snapshot")
 
 
 def _more(config: Config, parts: Sequence[MemoryItem]) -> Iterator[MemoryItem]:
@@ -43,6 +49,8 @@ def _of_rank(config: Config, part: MemoryItem, rank: int) -> MemoryItem:
     if part.what in OFFLOADED.get(section.offload, ()):
         device = HOST
     size, lower = part.size, part.lower
+    if section.weights == "model" and part.what in ("weights", "reference"):
+        size = size * element_bytes(config) // 4
     if section.zero >= SHARDED.get(part.what, 4):
         size = -(-size // ranks)
     elif part.what in SHARDED:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PACKAGE = "agentrl-system"
 LEAST_FREE = 2 * 1024**3  # bytes: a few checkpoints of a small model, and its history
+LONG = 8192  # tokens of a trajectory beyond which computing prefixes again is expensive
 NOISE = 0.02  # of a ratio of probabilities, engine's and trainer's in bfloat16
 Version = Callable[[str], str | None]
 
@@ -55,6 +56,7 @@ def examine(config: Config | None, version: Version = version_of) -> Iterator[Fi
     yield try_finding("config", lambda: _check_config(config))
     yield from try_findings("deepspeed", lambda: _deepspeed(config, version))
     yield from try_findings("ratios", lambda: _ratios(config))
+    yield from try_findings("prefixes", lambda: _prefixes(config))
     yield from try_findings("memory and disk", lambda: _plans(config))
     yield from try_findings("vllm", lambda: _vllm(config))
     yield try_finding("store", lambda: services.store(config))
@@ -173,6 +175,24 @@ def _ratios(config: Config) -> Iterator[Finding]:
             f"trainer.old is behaviour, and the ratio is clipped at {chosen.clip.low:g} below "
             f"and {chosen.clip.high:g} above 1; in bfloat16 engine and trainer differ by more",
             'set trainer.old = "proximal", or raise trainer.clip_low and trainer.clip_high',
+        )
+
+
+def _prefixes(config: Config) -> Iterator[Finding]:
+    """Advise on long episodes whose steps change policies: each policy reads the whole prefix."""
+    tracks = {
+        t for each in config.policy_servers() if each.engine != "external" for t in each.tracks
+    }
+    sampling = config.sampling
+    is_mixed = sampling.strategy != "current" and len(tracks) > 1 and sampling.sticky_steps == 1
+    if is_mixed and sampling.max_tokens > LONG:
+        yield Finding(
+            "prefixes",
+            "ok",
+            f"each step draws one of {len(tracks)} policies, in episodes of up to "
+            f"{sampling.max_tokens} tokens: prefixes are computed and kept up to {len(tracks)} "
+            "times",
+            "set sampling.sticky_steps above 1: a drawn policy stays for so many steps",
         )
 
 

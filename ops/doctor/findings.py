@@ -17,7 +17,7 @@ MARKS = {"ok": "[green]✓[/]", "absent": "[dim]–[/]", "missing": "[red]✗[/]
 class Finding:
     """A finding: `ok`, `absent` (not needed) or `missing` (needed).
 
-    `hint`: what helps; empty if nothing is wrong.
+    `hint`: what helps; empty if nothing would.
     """
 
     name: str

@@ -98,6 +98,21 @@ def vllm_devices(config: Config, server: PolicyServer) -> list[str]:
     return [f"cuda:{each}" for each in (shown or map(str, range(count)))][:count]
 
 
+def trainer_devices(config: Config) -> list[str]:
+    """Return the devices of the trainer: one per rank on this machine."""
+    device = device_of(config)
+    if device == HOST or config.trainer.engine == "torch":
+        return [device]
+    return [f"cuda:{rank}" for rank in range(config.trainer.ranks)]
+
+
+def shares_trainer_card(config: Config, server: PolicyServer) -> bool:
+    """Return whether vLLM and the trainer use the same card. Raises ConfigError."""
+    if server.engine != "vllm" or device_of(config) == HOST:
+        return False
+    return bool(set(vllm_devices(config, server)) & set(trainer_devices(config)))
+
+
 def tensor_parallel(server: PolicyServer) -> int:
     """Over how many cards vLLM splits the model. Raises ConfigError."""
     text = _argument(server, TENSOR_PARALLEL) or _argument(server, "-tp")
@@ -147,8 +162,7 @@ def _trainer(config: Config, shape: ModelSpec) -> Iterator[MemoryItem]:
         **update,
     }
     if device == HOST:
-        during = sum(size for size, _ in update.values())
-        sizes |= {"snapshot beyond that": (max(0, snapshot - during), hint), "torch": (TORCH, "")}
+        sizes |= {"snapshot": (snapshot, hint), "torch": (TORCH, "")}
     else:
         sizes["CUDA"] = (CONTEXT, "")
         yield MemoryItem(HOST, "trainer", "torch and CUDA", TORCH + CONTEXT)

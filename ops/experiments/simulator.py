@@ -16,6 +16,7 @@ from random import Random
 import torch
 
 from agentrl.checkpoints.directories import publish, remove
+from agentrl.checkpoints.manifest import SaveReport
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Sampling
 from agentrl.core.errors import AgentRLError
@@ -120,7 +121,7 @@ class Simulator:
         self.tracks = tracks
         self._follow()
 
-    def publish(self, save: Callable[[Path], None], asked: Collection[str] = ()) -> None:
+    def publish(self, save: Callable[[Path], SaveReport], asked: Collection[str] = ()) -> None:
         """Write the next version, and let the tracks follow it at once.
 
         asked: checkpoints in open questions, which stay loaded until the next version.

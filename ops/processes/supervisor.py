@@ -21,6 +21,7 @@ from agentrl.ops.supervisor.screen import (
     newest,
     printer,
     reached,
+    serves,
     watch,
 )
 from agentrl.ops.supervisor.supervisor import Settings, Supervisor, children
@@ -39,7 +40,9 @@ def run(config: Config, stop: threading.Event, path: Path) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     settings = Settings(
-        reached=partial(reached, store, run_id), log_bytes=config.logs.max_mib * MIB
+        reached=partial(reached, store, run_id),
+        serves=partial(serves, store, run_id),
+        log_bytes=config.logs.max_mib * MIB,
     )
     supervisor = Supervisor(config.home(), children(config, path), say, settings)
     try:

@@ -93,6 +93,11 @@ def reached(store: Store, run_id: str, name: str) -> int | None:
     return _asked(store, far, None)
 
 
+def serves(store: Store, run_id: str, name: str) -> bool:
+    """Return whether the policy server of this name serves; False if the store is unavailable."""
+    return _asked(store, lambda session: checkpoints.is_serving(session, run_id, name), False)
+
+
 def _asked(store: Store, question: Callable[[Session], T], otherwise: U) -> T | U:
     """Query the database; return `otherwise` if it is unavailable."""
     try:

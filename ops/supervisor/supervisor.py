@@ -6,6 +6,9 @@ A process that ends while the run goes on is started again with back-off. One th
 before it ever stood, or dies again and again without progress of the run, has met something a
 person must correct: the supervisor stops and says what it said. One that a service keeps waiting is
 started again for ever. A lock on the home makes the supervisor one.
+
+A trainer that shares a card with a vLLM server starts once that serves: vLLM measures the card at
+its start, and fails if other processes allocate memory meanwhile.
 """
 
 import contextlib
@@ -26,6 +29,7 @@ from agentrl.core.errors import AgentRLError
 from agentrl.core.process import SUPERVISOR, process_began
 from agentrl.core.telemetry import metrics
 from agentrl.db.engine import TIMEOUTS
+from agentrl.ops.doctor.memory_items import shares_trainer_card
 from agentrl.ops.supervisor import exit_reasons
 from agentrl.ops.supervisor.hosts import hosts_envs
 from agentrl.ops.supervisor.locks import only_one
@@ -49,7 +53,10 @@ Reached = Callable[[str], int | None]  # how far the run is, for a child's name
 
 @dataclass(slots=True)
 class Child:
-    """A supervised process. `stop_s`: between SIGTERM and SIGKILL."""
+    """A supervised process. `stop_s`: between SIGTERM and SIGKILL.
+
+    `after`: policy servers that must serve before its first start.
+    """
 
     name: str
     command: Sequence[str]
@@ -65,6 +72,7 @@ class Child:
     waits: bool = False  # for a service that is away; it has been told of
     stop_s: float = STOP_S
     due: float = field(default=0.0)
+    after: Sequence[str] = ()
 
 
 def children(config: Config, path: Path) -> list[Child]:
@@ -73,12 +81,15 @@ def children(config: Config, path: Path) -> list[Child]:
     def child(name: str, *arguments: str, phase: int) -> Child:
         command = [sys.executable, "-m", "agentrl.cli.main", *arguments, "--supervised"]
         stop_s = max(STOP_S, config.trainer.stop_s if name == TRAINER else 0.0)
-        return Child(name, command, phase, needed=name not in (EVALUATOR, TRACK), stop_s=stop_s)
+        needed = name not in (EVALUATOR, TRACK)
+        after = shared if name == TRAINER else []
+        return Child(name, command, phase, needed=needed, stop_s=stop_s, after=after)
 
-    file = str(path)
+    file, policies = str(path), config.policy_servers()
+    shared = [each.name for each in policies if shares_trainer_card(config, each)]
     servers = [
         child(f"policy-{server.name}", "policy", file, "--name", server.name, phase=1)
-        for server in config.policy_servers()
+        for server in policies
     ]
     envs = [child("envs", "envs", "serve", file, phase=1)] if hosts_envs(config) else []
     evaluators = [child(EVALUATOR, "evaluator", file, phase=0)] if config.eval.every else []
@@ -104,12 +115,13 @@ def _anywhere(_name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of a supervisor. `reached`: asked at a child's death; `log_bytes`: of one log, before it is
-    moved aside.
+    """Of a supervisor. `reached`: asked at a child's death; `serves`: whether the policy server of
+    that name does; `log_bytes`: of one log, before it is moved aside.
     """
 
     pace: Pace = PACE
     reached: Reached = _anywhere
+    serves: Callable[[str], bool] = bool
     log_bytes: int = 64 * 1024**2
     clock: Callable[[], float] = time.monotonic
 
@@ -129,6 +141,7 @@ class Supervisor:
         self._children = all_children
         self._tell = tell
         self._pace, self._reached = settings.pace, settings.reached
+        self._serves = settings.serves
         self._clock, self._log_bytes = settings.clock, settings.log_bytes
         self._rotated_at = -math.inf
         self._lock: IO[bytes] | None = None
@@ -136,10 +149,18 @@ class Supervisor:
         (home / "logs").mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
-        """Start every child. Raises AgentRLError if another supervisor runs here."""
+        """Start every child that waits for no other.
+
+        Raises AgentRLError if another supervisor runs here.
+        """
         self._lock = only_one(self._home)
         for child in self._children:
-            self._launch(child)
+            if child.after:
+                self._tell(
+                    f"{child.name} starts once these policies are served: {', '.join(child.after)}"
+                )
+            else:
+                self._launch(child)
         self._write()
 
     def poll(self) -> None:
@@ -147,19 +168,31 @@ class Supervisor:
         self._rotate()
         for child in self._children:
             if child.process is None:
-                if not child.done and self._clock() >= child.due:
-                    if child.code != AWAY:
-                        words = exit_reasons.last_line(self._log_file(child))
-                        self._tell(f"{child.name} {exit_reasons.restart_line(child.code, words)}")
-                    child.restarts += 1
-                    metrics.RESTARTS.add(name=child.name)
-                    self._launch(child)
-                    self._write()
+                if child.after:
+                    self._launch_after(child)
+                elif not child.done and self._clock() >= child.due:
+                    self._restart(child)
                 continue
             code = child.process.poll()
             if code is not None:
                 self._handle_exit(child, code)
         metrics.PROCESSES.set(len(self.pids()))
+
+    def _launch_after(self, child: Child) -> None:
+        """Start a child for the first time if the policy servers it waits for serve."""
+        if not child.done and all(map(self._serves, child.after)):
+            child.after = ()
+            self._launch(child)
+            self._write()
+
+    def _restart(self, child: Child) -> None:
+        if child.code != AWAY:
+            words = exit_reasons.last_line(self._log_file(child))
+            self._tell(f"{child.name} {exit_reasons.restart_line(child.code, words)}")
+        child.restarts += 1
+        metrics.RESTARTS.add(name=child.name)
+        self._launch(child)
+        self._write()
 
     def run_is_over(self) -> None:
         """From now on a child that ends with 0 has done its work."""

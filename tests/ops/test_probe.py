@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,8 @@ def moved(rank: int, dtype: str) -> TorchLearner:
 
 
 def published(learner: TorchLearner, path: Path) -> Manifest:
-    def fill(target: Path) -> manifest.Probe:
-        learner.save(target)
-        return learner.probe()
+    def fill(target: Path) -> manifest.SaveReport:
+        return replace(learner.save(target), probe=learner.probe())
 
     return directories.publish(path, fill, checkpoint_id=path.name, version=1, parent=None)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from lineage import begin, register
+from lineage import begin, begin_server, register
 from scraping import free_port, scraped
 
 from agentrl.checkpoints import manifest
@@ -216,6 +216,69 @@ def test_a_checkpoint_that_passes_from_track_to_track_is_loaded_once(
         }
         assert len(checkpoints.live_policies(session, "run")) == 3
     assert live == {"current": "c4", "lagged(1)": "c3", "lagged(2)": "c2"}
+
+
+class InPlace(ScriptedEngine):
+    """Holds one policy."""
+
+    places = 1
+
+    def score(self, *_: object) -> list[float] | None:
+        return None
+
+
+def _follower(lineage: Lineage, server_id: str) -> tuple[Follower, ServedCheckpoints]:
+    served = ServedCheckpoints()
+    return Follower(
+        InPlace(), served, lineage.store, FollowerConfig(server_id, ["current"])
+    ), served
+
+
+def _versions(*every: ServedCheckpoints) -> list[int | None]:
+    tracks = [served.tracks().get("current") for served in every]
+    return [each.version if each else None for each in tracks]
+
+
+def test_servers_of_a_track_exchange_weights_in_place_one_after_another(
+    lineage: Lineage, save_model: Save
+) -> None:
+    begin_server(lineage.store, "t")
+    one, of_one = _follower(lineage, "s")
+    two, of_two = _follower(lineage, "t")
+    lineage.publish(save_model("a"), None)
+    for each in (one, two):
+        each.step(lineage.live)
+    assert _versions(of_one, of_two) == [0, 0]
+    lineage.publish(save_model("b"), None)
+    with of_one.request("c0"):  # drains
+        one.step(lineage.live)
+        two.step(lineage.live)
+        assert _versions(of_one, of_two) == [None, 0]
+    one.step(lineage.live)
+    assert _versions(of_one, of_two) == [1, 0]
+    two.step(lineage.live)
+    assert _versions(of_one, of_two) == [1, 1]
+
+
+def test_a_server_that_died_while_it_exchanged_weights_keeps_no_other_from_it(
+    lineage: Lineage, save_model: Save
+) -> None:
+    begin_server(lineage.store, "t")
+    one, of_one = _follower(lineage, "s")
+    two, of_two = _follower(lineage, "t")
+    lineage.publish(save_model("a"), None)
+    for each in (one, two):
+        each.step(lineage.live)
+    lineage.publish(save_model("b"), None)
+    with of_one.request("c0"):
+        one.step(lineage.live)
+        two.step(lineage.live)
+        assert _versions(of_one, of_two) == [None, 0]
+        lineage.store.transact(
+            lambda s: checkpoints.beat_server(s, "s", lease_s=-1.0)  # its lease is over
+        )
+        two.step(lineage.live)
+    assert _versions(of_two) == [1]
 
 
 def test_more_tracks_than_places_are_refused(lineage: Lineage) -> None:

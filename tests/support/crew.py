@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from agentrl.core.process import MEETING, find_rank_place
 from agentrl.trainer.batch import Batch
 
 PATIENCE_S = 600.0
+NAMES = ("tasks", "unnormalised")  # of a Batch: words, sorted
 
 
 class Job(msgspec.Struct, frozen=True):
-    """`batches`: files of updates as ranks tell them; `snapshot`: to load first; `save`: a folder
+    """`batches`: files that `write_batch` wrote; `snapshot`: to load first; `save`: a folder
     for a checkpoint afterwards.
     """
 
@@ -51,10 +52,22 @@ class Done:
 
 def write_batch(path: Path, batch: Batch) -> str:
     """A batch as a job names it."""
-    from agentrl.trainer.engines.rank0 import encode_batch
+    import numpy as np
 
-    path.write_bytes(msgspec.msgpack.encode(encode_batch(batch)))
-    return str(path)
+    arrays: dict[str, Any] = {each.name: getattr(batch, each.name) for each in fields(Batch)}
+    arrays |= {name: np.array(sorted(arrays[name]), np.str_) for name in NAMES}
+    np.savez(path.with_suffix(".npz"), **arrays)
+    return str(path.with_suffix(".npz"))
+
+
+def read_batch(path: Path) -> Batch:
+    """What `write_batch` wrote."""
+    import numpy as np
+
+    with np.load(path) as found:
+        arrays = {name: found[name] for name in found.files}
+    tasks, unnormalised = (arrays.pop(name).tolist() for name in NAMES)
+    return Batch(**arrays, tasks=tuple(tasks), unnormalised=frozenset(unnormalised))
 
 
 def run(jobs: Sequence[Job], ranks: int, folder: Path, timeout_s: float = 60.0) -> dict[str, Done]:
@@ -119,7 +132,8 @@ def _work(job: Job, ranks: Any, out: Path) -> None:
     from agentrl.trainer.engines.learner import Hardware
     from agentrl.trainer.engines.rank0 import coordinate_ranks, follow_rank0
 
-    hardware = Hardware(dtype=job.dtype)
+    weights = job.dtype if job.trainer.deepspeed.weights == "model" else "float32"
+    hardware = Hardware(dtype=job.dtype, weights_dtype=weights)
     part = DeepSpeedLearner(
         Path(job.model), resolve_settings(job.trainer), hardware, job.trainer.deepspeed, ranks
     )
@@ -134,16 +148,12 @@ def _lead(job: Job, lead: Any, out: Path) -> None:
     from safetensors.torch import save_file
 
     from agentrl.trainer import snapshots
-    from agentrl.trainer.engines import rank0 as leading
 
     if job.snapshot:
         lead.load_state(snapshots.load(Path(job.snapshot))[0])
     found = []
     for path in job.batches:
-        batch = leading.decode_batch(
-            msgspec.msgpack.decode(Path(path).read_bytes(), type=leading.UpdateCommand)
-        )
-        found.append(lead.update(batch))
+        found.append(lead.update(read_batch(Path(path))))
     state = lead.state()
     probe: list[float] = []
     if job.save:

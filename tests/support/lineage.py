@@ -10,13 +10,18 @@ from agentrl.db.store import Store, now
 
 def begin(store: Store, server_id: str, engine: str) -> None:
     """The run `run`, and a server of it that lives."""
-    server = PolicyServer(server_id=server_id, run_id="run", name="p", engine=engine, url="x")
     with store.write() as session:
         session.add(
             Run(run_id="run", name="run", config="", seed=0, state=RunState.RUNNING,
                 created_at=now())
         )  # fmt: skip
-        session.flush()
+    begin_server(store, server_id, engine)
+
+
+def begin_server(store: Store, server_id: str, engine: str = "local") -> None:
+    """A server of the run that lives."""
+    server = PolicyServer(server_id=server_id, run_id="run", name="p", engine=engine, url="x")
+    with store.write() as session:
         checkpoints.register_server(session, server, lease_s=600)
 
 

@@ -13,7 +13,7 @@ from acting import Fixed
 from loose_broker import LooseConsumer
 from paused import Killed, Process, pause
 
-from agentrl.checkpoints.manifest import Probe
+from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.sections import Worker as WorkerSection
 from agentrl.core.trajectory import Trajectory
 from agentrl.db import models
@@ -46,8 +46,9 @@ class ListLearner:
                 self.learned.append([body.episode_id, body.fence, body.sha256])
         return Metrics({"loss": 0.5})
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path) -> SaveReport:
         (directory / "learned.json").write_text(json.dumps(self.learned))
+        return SaveReport()
 
     def probe(self) -> Probe:
         return Probe([1, 2], [-0.5])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from inline import InlineExecutor
 from loose_broker import LooseBroker, LooseConsumer
 from paused import Killed, Process
 from paused_parts import WORKER, ListLearner, PausedWorker, Slot
@@ -265,7 +266,12 @@ class PausedRun:
             checkpoint_files = CheckpointStore(self.home / "checkpoints")
             announce = partial(self.broker.publish, EVENTS, self.run_id)
             ledger = Ledger(
-                ledger_config(self.config), self.run_id, self.store, announce, checkpoint_files
+                ledger_config(self.config),
+                self.run_id,
+                self.store,
+                announce,
+                checkpoint_files,
+                background=InlineExecutor(),
             )
             train(
                 inbox,

@@ -12,6 +12,8 @@ import faulty
 import pytest
 import torch
 from faulty import FaultyFileSystem
+from inline import InlineExecutor
+from running import eventually
 from sqlalchemy import event
 from world import World
 
@@ -21,7 +23,7 @@ from agentrl.broker.messages import CheckpointPublished, Message
 from agentrl.broker.topology import EVENTS
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, TransferLimits, WeightsAway, fetch
-from agentrl.checkpoints.manifest import Probe
+from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import PolicyServer, Run, Task, Trainer
 from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
@@ -35,7 +37,7 @@ from agentrl.trainer.batch import Batch, TrainableGroup
 from agentrl.trainer.checkpoint_writer import Position
 from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.ledger import Ledger
-from agentrl.trainer.retention import retain
+from agentrl.trainer.retention import RetentionRules, retain
 from agentrl.trainer.snapshots import State
 
 EVERY = 2
@@ -75,11 +77,12 @@ class Counter:
         self.count += 1
         return Metrics({"loss": 0.5})
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path) -> SaveReport:
         if self.refusals > 0:
             self.refusals -= 1
             raise OSError(errno.ENOSPC, "No space left on device")
         (directory / "count.json").write_text(json.dumps(self.count))
+        return SaveReport()
 
     def probe(self) -> Probe:
         return Probe([7, self.count], [-0.5])
@@ -125,6 +128,7 @@ def _ledger(world: World, publisher: Publisher, home: Path, **rules: Any) -> Led
         world.store,
         _announce(world, publisher),
         CheckpointStore(home / "checkpoints"),
+        background=InlineExecutor(),
     )
 
 
@@ -282,9 +286,12 @@ def test_a_disk_without_room_for_a_snapshot_is_an_alarm_and_the_next_update_trie
     assert world.ask("SELECT 1 FROM checkpoints WHERE snapshot_path IS NOT NULL") == []
     room.set()
     at = _step(world, ledger, learner, at, EVERY + 1)
+    assert world.ask("SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL") == [
+        (at.version,)
+    ]
+    _step(world, ledger, learner, at, EVERY + 2)
     assert _alarms(world) == []
     assert _ledger(world, publisher, tmp_path).resume(Counter()) == at
-    assert world.ask("SELECT 1 FROM updates WHERE state = 'rolled_back'") == []
 
 
 def test_a_trainer_that_ends_on_a_full_disk_ends_without_a_snapshot(
@@ -340,6 +347,52 @@ def test_a_trainer_that_waits_for_the_disk_ends_when_it_is_told_to(
         _step(world, ledger, learner, at, 0)
     assert world.run().version == 0
     assert [*checkpoint_files.home.iterdir()] == []
+
+
+class Waiting(Counter):
+    """Whose snapshot the disk takes when the test says so."""
+
+    def __init__(self, may_write: threading.Event) -> None:
+        def wait() -> bool:
+            assert may_write.wait(60.0)
+            return False
+
+        super().__init__(full=wait)
+
+
+def test_updates_go_on_while_a_snapshot_is_written_and_its_checkpoint_is_kept(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    """In a thread; with `keep_checkpoints` 1 only its snapshot speaks for version `EVERY`."""
+    may_write = threading.Event()
+    learner = Waiting(may_write)
+    trainer = Trainer(snapshot_every=EVERY, keep_checkpoints=1)
+    config, checkpoint_files = (
+        Config(tasks={"dbbench": Task()}, trainer=trainer),
+        CheckpointStore(tmp_path / "c"),
+    )
+    ledger = Ledger(
+        ledger_config(config),
+        world.run_id,
+        world.store,
+        _announce(world, publisher),
+        checkpoint_files,
+    )
+    at = ledger.resume(learner)
+    for position in range(2 * EVERY + 1):
+        at = _step(world, ledger, learner, at, position)
+    named = "SELECT version FROM checkpoints WHERE state = 'live' AND snapshot_path IS NOT NULL"
+    assert (at.version, world.ask(named)) == (2 * EVERY + 1, [])
+    may_write.set()
+    eventually(
+        lambda: not ledger.end_if_due(at) and world.ask(named) == [(EVERY,)],
+        within_s=60,
+        text=lambda: str(world.ask(named)),
+    )
+    ledger.snapshot(learner, at)
+    assert sorted(world.ask(named)) == [(EVERY,), (at.version,)]
+    assert _alarms(world) == []
+    assert world.accounting() == []
 
 
 def _trained(world: World, publisher: Publisher, home: Path, updates: int) -> Position:
@@ -561,6 +614,7 @@ def _long(world: World, publisher: Publisher, home: Path, tracks: list[str]) -> 
         world.store,
         _announce(world, publisher),
         CheckpointStore(home / "checkpoints"),
+        background=InlineExecutor(),
     )
 
 
@@ -618,7 +672,7 @@ def test_a_trainer_that_was_replaced_removes_nothing(
     with world.store.write() as session:
         for row in (old, world.checkpoint(2), world.checkpoint(3), world.checkpoint(4)):
             session.add(row)
-        found = retain(session, world.run_id, keep=1, tracks=["current"], epoch=99)
+        found = retain(session, world.run_id, RetentionRules(keep=1, tracks=["current"], epoch=99))
     assert found == []
 
 

@@ -16,7 +16,7 @@ from agentrl import broker
 from agentrl.broker.messages import EpisodeFinished
 from agentrl.broker.topology import EVENTS, TRAJECTORIES, trainer_queue
 from agentrl.checkpoints.checkpoint_store import CheckpointStore
-from agentrl.checkpoints.manifest import verify
+from agentrl.checkpoints.manifest import SaveReport, verify
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Run, Task, Trainer
 from agentrl.core.errors import StoreUnavailable
@@ -160,7 +160,7 @@ class FullDisk(TorchLearner):
 
     stop: threading.Event
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path) -> SaveReport:
         del directory
         self.stop.set()
         raise OSError(errno.ENOSPC, "No space left on device")

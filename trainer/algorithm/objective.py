@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.losses import gspo, importance, kl
 from agentrl.trainer.algorithm.losses.registry import known_losses
 from agentrl.trainer.algorithm.losses.tokens import Tokens
-from agentrl.trainer.algorithm.metrics import TokenRecord
 from agentrl.trainer.algorithm.presets import Settings
-from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.model.attention import hidden_states
 from agentrl.trainer.model.packing import MicroBatch
@@ -48,13 +47,14 @@ class Objective:
     reference: Callable[[], AbstractContextManager[Any]]
     score: Callable[..., Scores] = score_tokens
 
-    def loss(self, model: Any, micro: MicroBatch, batch: Batch, recorded: TokenRecord) -> Tensor:
+    def loss(self, model: Any, micro: MicroBatch) -> tuple[Tensor, dict[str, Floats]]:
         """Return the micro-batch's part of the update's loss; all parts sum to the loss.
 
-        `model`: a causal language model of transformers. Values per token are stored in `recorded`.
-        An empty micro-batch gives 0 with zero gradients for all weights.
+        Also return the values [K] of its loss tokens, by the field of Recorded. `model`: a causal
+        language model of transformers. An empty micro-batch gives 0 with zero gradients for all
+        weights.
         """
-        fields = self._fields(micro, batch)
+        fields = self._fields(micro)
         current, entropy = self._scores(model, micro, fields)
         old, behaviour = current.detach(), fields.behaviour
         if self.settings.old == "behaviour":
@@ -72,8 +72,7 @@ class Objective:
             penalty = kl.k3(current, self._anchor(micro, fields))
             found["kl"] = penalty
             loss = loss + self.settings.kl_weight * penalty
-        recorded.put(micro.sources, _on_host({**found, "loss": loss}))
-        return (loss * fields.shares).sum()
+        return (loss * fields.shares).sum(), _on_host({**found, "loss": loss})
 
     def _anchor(self, micro: MicroBatch, fields: Fields) -> Tensor:
         """Return [K] log-probabilities of the reference."""
@@ -90,9 +89,8 @@ class Objective:
         with self.precision(reuse_casts=True):  # every chunk passes the same head
             return self.score(head, hidden, fields.temperature, fields.targets, rows)
 
-    def _fields(self, micro: MicroBatch, batch: Batch) -> Fields:
-        chosen = (batch.tokens, batch.behaviour, batch.temperature, batch.advantages, batch.shares)
-        arrays = [*(each[micro.sources] for each in chosen), micro.owners]
+    def _fields(self, micro: MicroBatch) -> Fields:
+        arrays = (getattr(micro, name) for name in Fields._fields)
         return Fields(*(torch.from_numpy(each).to(self.hardware.device) for each in arrays))
 
     def precision(self, *, reuse_casts: bool = False) -> torch.autocast:
@@ -107,7 +105,7 @@ class Objective:
         return torch.autocast(kind, dtype=dtype_of, enabled=low, cache_enabled=reuse_casts)
 
 
-def _on_host(found: Mapping[str, Tensor]) -> dict[str, Any]:
+def _on_host(found: Mapping[str, Tensor]) -> dict[str, Floats]:
     """Copy [K] arrays by name to the host in one transfer."""
     rows = torch.stack([each.detach().float() for each in found.values()]).cpu().numpy()
     return dict(zip(found, rows, strict=True))

@@ -189,6 +189,17 @@ def _check_engine(config: Trainer) -> None:
         raise ConfigError(
             'trainer.deepspeed.offload: only ZeRO 3 offloads "all"', hint="set zero = 3"
         )
+    if section.weights == "model":
+        if config.engine == "torch" or section.zero != 3:
+            raise ConfigError(
+                'trainer.deepspeed.weights: only ZeRO 3 supports "model"',
+                hint='set engine = "deepspeed" and zero = 3, or weights = "float32"',
+            )
+        if config.lora.rank:
+            raise ConfigError(
+                "trainer.deepspeed.weights: the base of an adapter always has model.dtype",
+                hint='set weights = "float32"',
+            )
 
 
 def _configured_values(config: Trainer) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """One rank of a learner whose weights and optimizer state DeepSpeed shards over the ranks.
 
-    the update's batch ─▶ micro-batches, dealt over ranks ─▶ this rank's, one after the other
+    rank 0: the update's batch ─▶ micro-batches, dealt over ranks
+    every rank: its own, one after the other
       ─▶ Objective.loss through the engine ─▶ engine.backward ─▶ (last) engine.step, or none
 
 Every rank runs the same number of passes, some of them empty, because each pass is a collective
@@ -9,8 +10,8 @@ each rank multiplies its loss by that number.
 """
 
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from agentrl.checkpoints.manifest import Probe
+from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.sections import DeepSpeed
 from agentrl.core.errors import CheckpointError, ConfigError
-from agentrl.trainer.algorithm.metrics import TokenRecord, measure
+from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines import deepspeed_build, zero_shards
-from agentrl.trainer.engines.learner import Hardware, Metrics
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.rank0 import FOUND, RankUpdate
 from agentrl.trainer.engines.ranks import Ranks
 from agentrl.trainer.model import optimizer, trainable_model
-from agentrl.trainer.model.packing import MicroBatch, balance_over_ranks
+from agentrl.trainer.model.loading import load_model, load_structure
+from agentrl.trainer.model.packing import MicroBatch, attention_cost, balance_ranks
 from agentrl.trainer.model.token_scores import Scores, score_tokens
 from agentrl.trainer.model.trainable_model import (
     TrainableModel,
@@ -40,7 +43,7 @@ from agentrl.trainer.model.trainable_model import (
 )
 from agentrl.trainer.snapshots import State, random_state, set_random_state
 
-FOUND = ("logprobs", "entropy", "loss", "kl", "clipped")  # of a Recorded
+LOSS = FOUND.index("loss")
 
 
 class Scoring(nn.Module):
@@ -118,31 +121,52 @@ class DeepSpeedLearner:
         self._dtype: torch.dtype = getattr(torch, hardware.dtype)
         self._ranks = ranks
         self._sharded = section.zero == 3
-        self._tuned = make_trainable(model_path, settings, hardware)
+        if self._sharded:
+            load = load_structure if ranks.rank else load_model
+            self._tuned = make_trainable(
+                model_path, settings, replace(hardware, device="cpu"), load
+            )
+        else:
+            self._tuned = make_trainable(model_path, settings, hardware)
         self._net = Net(self._tuned)
         self._objective = Objective(
             settings, hardware, self._tuned.reference, score=self._net.score
         )
-        self._engine = _engine(library, self._net, settings, section, ranks)
+        _join(library, ranks)
+        configuration = zero_shards.deepspeed_config(
+            section, settings.max_grad_norm, hardware.weights_dtype
+        )
+        if self._sharded:
+            zero_shards.shard(library, self._net, configuration, ranks, hardware.device)
+        self._engine = _engine(library, self._net, settings, section, configuration)
         self._shards = zero_shards.Shards(library, self._engine, section.zero)
         self._updates = 0
         self._generators: dict[str, Tensor] = {}  # of a state that is being placed
 
-    def update(self, batch: Batch) -> Metrics:
-        """See Learner.update. All ranks skip together."""
-        began = time.perf_counter()
-        recorded = TokenRecord.empty(batch.tokens.size)
+    def split(self, batch: Batch) -> list[list[MicroBatch]]:
+        """See RankWorker.split; micro-batches have equal costs, including attention."""
+        if not batch.shares.any():
+            return [[] for _ in range(self._ranks.size)]
+        budget = self._settings.micro_batch_tokens if self._settings.packing else 1
+        return balance_ranks(batch, budget, self._ranks.size, attention_cost(self._net.model))
+
+    def update(self, own: Sequence[MicroBatch]) -> RankUpdate:
+        """See RankWorker.update. All ranks skip together."""
         rate = optimizer.learning_rate(self._settings, self._updates)
-        skipped, norm = "no loss token", 0.0
-        if batch.shares.any():
-            optimizer.set_learning_rate(self._engine.basic_optimizer, rate)
-            skipped, norm = self._learn(batch, recorded)
-            self._updates += not skipped
-        values = measure(batch, recorded)
-        values |= {"learning_rate": rate, "seconds": time.perf_counter() - began}
+        values = {"learning_rate": rate}
+        found = np.zeros((len(FOUND), 0), np.float32)
+        if not own:
+            return RankUpdate(found, values | {"grad_norm": 0.0}, "no loss token")
+        optimizer.set_learning_rate(self._engine.basic_optimizer, rate)
+        passes = [self._pass(micro) for micro in own[:-1]]
+        spent = sum(float(each[LOSS].sum(dtype=np.float64)) for each in passes)
+        last, total = self._last_pass(own[-1], spent)
+        norm, stepped = self._step(total)
+        self._updates += stepped
         if math.isfinite(norm):
             values["grad_norm"] = norm
-        return Metrics(values, skipped)
+        found = np.concatenate([*passes, last], axis=1)
+        return RankUpdate(found, values, "" if stepped else _reason(total))
 
     def weights(self) -> dict[str, Tensor]:
         """See RankWorker.weights."""
@@ -153,9 +177,9 @@ class DeepSpeedLearner:
                     found |= trainable_model.tensors_to_save({name: gathered}, self._dtype)
         return found
 
-    def write(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+    def write(self, directory: Path, weights: Mapping[str, Tensor]) -> SaveReport:
         """See RankWorker.write; weights are in the hardware's dtype."""
-        self._tuned.save(directory, weights)
+        return self._tuned.save(directory, weights)
 
     def probe(self) -> Probe:
         """See Learner.probe; with sharded weights only products have the saved dtype."""
@@ -177,10 +201,10 @@ class DeepSpeedLearner:
         self._shards.link()
         for name, parameter in trainable_parameters(self._net.model).items():
             moments = self._shards.moments(parameter)
-            with self._shards.whole(parameter) as gathered:
-                if self._ranks.rank == 0:
-                    tensors[f"weights/{name}"] = gathered.detach().cpu().clone()
-                    tensors |= {f"optimizer/{key}/{name}": value for key, value in moments.items()}
+            master = self._shards.master(parameter)
+            if self._ranks.rank == 0:
+                tensors[f"weights/{name}"] = master
+                tensors |= {f"optimizer/{key}/{name}": value for key, value in moments.items()}
         return State(tensors, {"updates": self._updates, **generators.values})
 
     def check_shapes(self, shapes: Mapping[str, list[int]]) -> None:
@@ -206,38 +230,39 @@ class DeepSpeedLearner:
         self._updates = int(values["updates"])
         set_random_state(State(self._generators, values))
 
-    def _learn(self, batch: Batch, recorded: TokenRecord) -> tuple[str, float]:
-        """Run all passes and the step; return why it was skipped, and the gradient norm."""
-        budget = self._settings.micro_batch_tokens if self._settings.packing else 1
-        own = balance_over_ranks(batch, budget, self._ranks.size)[self._ranks.rank]
-        for micro in own[:-1]:
-            self._pass(micro, batch, recorded, last=False)
-        total = self._pass(own[-1], batch, recorded, last=True)
-        norm, stepped = self._step(total)
-        self._gather(recorded, own)
-        if stepped:
-            return "", norm
-        return (
-            "gradient norm is not finite" if math.isfinite(total) else "loss is not finite"
-        ), norm
+    def _pass(self, micro: MicroBatch) -> Floats:
+        """Add the gradient of one micro-batch; return the values [F, K] of its loss tokens."""
+        self._engine.set_gradient_accumulation_boundary(False)
+        loss, found = self._loss(micro)
+        self._backward(loss)
+        return found
 
-    def _pass(self, micro: MicroBatch, batch: Batch, recorded: TokenRecord, *, last: bool) -> float:
-        """Add the gradient of one micro-batch; the last one returns the update's whole loss.
+    def _last_pass(self, micro: MicroBatch, spent: float) -> tuple[Floats, float]:
+        """Run the last pass; also return the update's whole loss. `spent`: of the passes before.
 
         A non-finite loss on one rank makes the gradient non-finite on all.
         """
-        engine = self._engine
-        engine.set_gradient_accumulation_boundary(last)
-        loss = engine(lambda: self._objective.loss(self._net.model, micro, batch, recorded))
-        total = 0.0
-        if last:
-            total = float(
-                self._ranks.sum_values(np.array([recorded.loss.sum(dtype=np.float64)]))[0]
-            )
-            if not math.isfinite(total):
-                loss = loss * math.nan
-        engine.backward(loss * self._ranks.size, scale_wrt_gas=False)
-        return total
+        self._engine.set_gradient_accumulation_boundary(True)
+        loss, found = self._loss(micro)
+        spent += float(found[LOSS].sum(dtype=np.float64))
+        total = float(self._ranks.sum_values(np.array([spent]))[0])
+        self._backward(loss if math.isfinite(total) else loss * math.nan)
+        return found, total
+
+    def _loss(self, micro: MicroBatch) -> tuple[Tensor, Floats]:
+        every = []
+
+        def compute() -> Tensor:
+            loss, found = self._objective.loss(self._net.model, micro)
+            missing = np.full(micro.sources.size, np.nan, np.float32)  # the KL, without a reference
+            every.append(np.stack([found.get(name, missing) for name in FOUND]))
+            return loss
+
+        loss: Tensor = self._engine(compute)
+        return loss, every[0]
+
+    def _backward(self, loss: Tensor) -> None:
+        self._engine.backward(loss * self._ranks.size, scale_wrt_gas=False)
 
     def _step(self, total: float) -> tuple[float, bool]:
         """Step; return the gradient norm over all ranks, and whether the optimizer has stepped.
@@ -257,23 +282,28 @@ class DeepSpeedLearner:
         engine.zero_grad()
         return norm, False
 
-    def _gather(self, recorded: TokenRecord, own: list[MicroBatch]) -> None:
-        """Gather the recorded values of all ranks."""
-        places = np.concatenate([micro.sources for micro in own])
-        every = np.zeros((len(FOUND), recorded.loss.size))
-        for row, name in zip(every, FOUND, strict=True):
-            row[places] = getattr(recorded, name)[places]
-        counted = np.zeros(recorded.loss.size)
-        counted[places] = 1.0
-        *rows, seen = self._ranks.sum_values(np.vstack([every, counted]))
-        chosen = np.flatnonzero(seen)
-        recorded.put(chosen, {name: row[chosen] for name, row in zip(FOUND, rows, strict=True)})
+
+def _reason(total: float) -> str:
+    return "gradient norm is not finite" if math.isfinite(total) else "loss is not finite"
 
 
-def _engine(library: Any, net: Net, settings: Settings, section: DeepSpeed, ranks: Ranks) -> Any:
-    """Create DeepSpeed's engine; afterwards the net is equal on all ranks."""
+def _join(library: Any, ranks: Ranks) -> None:
+    """Wait until all ranks have loaded the model, then connect DeepSpeed."""
     from deepspeed.utils import groups
 
+    ranks.barrier()
+    library.init_distributed(verbose=False)
+    groups._WORLD_GROUP = ranks.group()  # noqa: SLF001  # else one whose waits take 30 minutes
+
+
+def _engine(
+    library: Any,
+    net: Net,
+    settings: Settings,
+    section: DeepSpeed,
+    configuration: Mapping[str, Any],
+) -> Any:
+    """DeepSpeed's engine around the net; the net is the same on every rank then."""
     if section.zero == 3:
         library.utils.set_z3_leaf_modules(net, [Scoring])
     parameters = trainable_parameters(net.model).values()
@@ -286,13 +316,10 @@ def _engine(library: Any, net: Net, settings: Settings, section: DeepSpeed, rank
         )
     else:
         chosen = optimizer.make_optimizer(parameters, settings)
-    ranks.barrier()  # who has loaded waits for who has not
-    library.init_distributed(verbose=False)
-    groups._WORLD_GROUP = ranks.group()  # noqa: SLF001  # else one whose waits take 30 minutes
     engine, *_ = library.initialize(
         model=net,
         optimizer=chosen,
-        config=zero_shards.deepspeed_config(section, settings.max_grad_norm),
+        config=configuration,
         dist_init_required=False,
     )
     return engine

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from agentrl.checkpoints.manifest import Probe
+from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.sections import Model, Trainer
 from agentrl.trainer.algorithm.presets import CHUNK_LOGITS, chunk_logits
 from agentrl.trainer.batch import Batch
@@ -25,8 +25,9 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The device. `dtype`: of the forward pass and of saved weights; master weights are fp32.
+    """The device and the precision. `dtype`: of the forward pass and of saved weights.
 
+    `weights_dtype`: of the weights in memory in full fine-tuning; master weights are always fp32.
     `chunk_logits`: logits in memory at the same time.
     """
 
@@ -34,12 +35,14 @@ class Hardware:
     dtype: str = "float32"
     threads: int = 1
     chunk_logits: int = CHUNK_LOGITS["cpu"]
+    weights_dtype: str = "float32"
 
     @classmethod
     def from_config(cls, model: Model, trainer: Trainer, device: str = "") -> "Hardware":
         """Return the configured hardware. `device`: empty: `model.device`."""
         device = device or model.device
-        return cls(device, model.dtype, trainer.threads, chunk_logits(trainer, device))
+        weights = model.dtype if trainer.deepspeed.weights == "model" else "float32"
+        return cls(device, model.dtype, trainer.threads, chunk_logits(trainer, device), weights)
 
 
 class Learner(Protocol):
@@ -48,8 +51,11 @@ class Learner(Protocol):
     def update(self, batch: Batch) -> Metrics:
         """Run one optimizer step over the whole batch, or skip it with a reason."""
 
-    def save(self, directory: Path) -> None:
-        """Write a checkpoint into a directory, for transformers or, an adapter, for peft."""
+    def save(self, directory: Path) -> SaveReport:
+        """Write a checkpoint into a directory, for transformers or, an adapter, for peft.
+
+        The report contains the digests of the weight files and no probe.
+        """
 
     def probe(self) -> Probe:
         """Score the probe text with the weights in the precision of `save`."""

@@ -1,14 +1,18 @@
 """Rank 0 coordinates: only it uses the database and the broker; all ranks run its commands.
 
     rank 0   train(…, Lead) ─ update, save, … ─▶ RankWorker.update, …
-                    └── command (and batch, or state) ──▶ every other rank: follow ─▶
-                    RankWorker.update, …
+                    └── command (and a state) ──▶ every other rank: follow ─▶ RankWorker.update, …
+                    ├── its micro-batches ─────▶ each rank
+                    ◀── values of its tokens ───┘
 
-A command is one msgpack body; the tensors of a state follow it one by one.
+A command is one msgpack body; the tensors of a state follow it one by one. The micro-batches of an
+update go to the rank that computes them, and to no other.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,39 +21,61 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentrl.checkpoints.manifest import Probe
+from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.errors import CheckpointError, RankLost
+from agentrl.trainer.algorithm.advantages import Floats
+from agentrl.trainer.algorithm.metrics import TokenRecord, measure
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.engines.ranks import Ranks
+from agentrl.trainer.model.packing import MicroBatch
 from agentrl.trainer.snapshots import State
 
-ARRAYS: Mapping[str, str] = {  # of a Batch, with the types in which they travel
-    "tokens": "<i8",
-    "loss_mask": "|b1",
+FOUND = ("logprobs", "entropy", "loss", "clipped", "kl")  # of a Recorded
+NOWHERE = np.zeros(0, np.int64)
+ARRAYS: Mapping[str, str] = {  # of a MicroBatch, with the types in which they travel
+    "tokens": "<i4",
+    "predicts": "<i8",
+    "sources": "<i8",
+    "owners": "<i4",
+    "targets": "<i4",
     "behaviour": "<f4",
     "temperature": "<f4",
     "advantages": "<f4",
-    "fresh": "|b1",
     "shares": "<f4",
-    "lengths": "<i8",
-    "task_ids": "<i8",
-    "rewards": "<f4",
-    "successes": "|b1",
 }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankUpdate:
+    """The result of an update on one rank.
+
+    `found`: [F, K] the fields `FOUND` of its own K loss tokens, in the order of its micro-batches.
+    `values` and `skipped`: see Metrics; the same on all ranks.
+    """
+
+    found: Floats
+    values: Mapping[str, float]
+    skipped: str = ""
 
 
 class RankWorker(Protocol):
     """One rank of a learner. All ranks make the same calls in the same order."""
 
-    def update(self, batch: Batch) -> Metrics:
-        """See Learner.update; every rank gets the same batch and returns the same."""
+    def split(self, batch: Batch) -> list[list[MicroBatch]]:
+        """Split a batch into the micro-batches of each rank, equally many; called on rank 0 only.
+
+        Every rank gets an empty list if the batch has no loss token.
+        """
+
+    def update(self, own: Sequence[MicroBatch]) -> RankUpdate:
+        """See Learner.update. `own`: micro-batches of this rank."""
 
     def weights(self) -> dict[str, Tensor]:
         """Return the whole trained weights on the host, as saved, on rank 0; nothing on others."""
 
-    def write(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """Save the weights; called on rank 0 only."""
+    def write(self, directory: Path, weights: Mapping[str, Tensor]) -> SaveReport:
+        """See Learner.save; called on rank 0 alone."""
 
     def probe(self) -> Probe:
         """See Learner.probe."""
@@ -72,11 +98,7 @@ class RankCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=T
 
 
 class UpdateCommand(RankCommand, frozen=True):
-    """`fields`: the arrays of the batch as bytes."""
-
-    fields: dict[str, bytes]
-    tasks: list[str]
-    unnormalised: list[str]
+    """The micro-batches of each rank follow."""
 
 
 class SaveCommand(RankCommand, frozen=True):
@@ -101,6 +123,13 @@ class EndCommand(RankCommand, frozen=True):
     pass
 
 
+class PackedPass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An encoded MicroBatch. `arrays`: the fields `ARRAYS` as bytes."""
+
+    lengths: list[int]
+    arrays: dict[str, bytes]
+
+
 Command = UpdateCommand | SaveCommand | QueryCommand | LoadCommand | EndCommand
 
 
@@ -113,13 +142,24 @@ class Rank0Coordinator:
 
     def update(self, batch: Batch) -> Metrics:
         """See Learner.update."""
-        self._broadcast(encode_batch(batch))
-        return self._worker.update(batch)
+        began = time.perf_counter()
+        of_ranks = self._worker.split(batch)
+        self._broadcast(UpdateCommand())
+        for rank, passes in enumerate(of_ranks[1:], start=1):
+            self._ranks.send_to(rank, encode_passes(passes))
+        own = self._worker.update(of_ranks[0])
+        recorded = TokenRecord.empty(batch.tokens.size)
+        for rank, passes in enumerate(of_ranks):
+            found = self._found_by(rank) if rank else own.found
+            places = np.concatenate([NOWHERE, *(micro.sources for micro in passes)])
+            recorded.put(places, dict(zip(FOUND, found, strict=True)))
+        values = measure(batch, recorded) | dict(own.values)
+        return Metrics(values | {"seconds": time.perf_counter() - began}, own.skipped)
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path) -> SaveReport:
         """See Learner.save: every rank gives its shards, rank 0 writes."""
         self._broadcast(SaveCommand())
-        self._worker.write(directory, self._worker.weights())
+        return self._worker.write(directory, self._worker.weights())
 
     def probe(self) -> Probe:
         """See Learner.probe."""
@@ -146,6 +186,11 @@ class Rank0Coordinator:
         with suppress(RankLost):  # then there is nobody to send
             self._broadcast(EndCommand())
 
+    def _found_by(self, rank: int) -> Floats:
+        """Receive `RankUpdate.found` of another rank."""
+        body = self._ranks.receive_from(rank)
+        return np.frombuffer(body, "<f4", offset=1).reshape(len(FOUND), -1)
+
     def _broadcast(self, command: Command) -> None:
         self._ranks.broadcast(msgspec.msgpack.encode(command))
 
@@ -167,7 +212,8 @@ def follow_rank0(worker: RankWorker, ranks: Ranks) -> None:
         command = msgspec.msgpack.decode(ranks.receive(), type=Command)
         match command:
             case UpdateCommand():
-                worker.update(decode_batch(command))
+                found = worker.update(decode_passes(ranks.receive_from(0))).found
+                ranks.send_to(0, b"\0" + found.astype("<f4").tobytes())  # a body is never empty
             case SaveCommand():
                 worker.weights()
             case QueryCommand():
@@ -186,19 +232,41 @@ def _load(worker: RankWorker, ranks: Ranks, command: LoadCommand) -> None:
     worker.finish_load(command.values)
 
 
-def encode_batch(batch: Batch) -> UpdateCommand:
-    fields = {name: getattr(batch, name).astype(kind).tobytes() for name, kind in ARRAYS.items()}
-    return UpdateCommand(fields, list(batch.tasks), sorted(batch.unnormalised))
+def encode_passes(passes: Sequence[MicroBatch]) -> bytes:
+    """Encode the micro-batches of one rank."""
+    return msgspec.msgpack.encode(
+        [
+            PackedPass(
+                list(each.lengths),
+                {name: getattr(each, name).astype(kind).tobytes() for name, kind in ARRAYS.items()},
+            )
+            for each in passes
+        ]
+    )
 
 
-def decode_batch(command: UpdateCommand) -> Batch:
-    """Decode a batch. Raises CheckpointError for other arrays."""
-    if command.fields.keys() != ARRAYS.keys():
-        raise CheckpointError(
-            "rank 0 runs another version of AgentRL",
-            hint="install the same version on all machines",
+def decode_passes(body: bytes) -> list[MicroBatch]:
+    """Decode the micro-batches of one rank. Raises CheckpointError if another version sent them."""
+    try:
+        found = msgspec.msgpack.decode(body, type=list[PackedPass])
+    except msgspec.MsgspecError as error:
+        raise _other_version() from error
+    if any(each.arrays.keys() != ARRAYS.keys() for each in found):
+        raise _other_version()
+    return [
+        MicroBatch(
+            lengths=tuple(each.lengths),
+            **{name: _unpacked(each.arrays[name], kind) for name, kind in ARRAYS.items()},
         )
-    arrays: dict[str, Any] = {
-        name: np.frombuffer(command.fields[name], kind).copy() for name, kind in ARRAYS.items()
-    }
-    return Batch(**arrays, tasks=tuple(command.tasks), unnormalised=frozenset(command.unnormalised))
+        for each in found
+    ]
+
+
+def _unpacked(content: bytes, kind: str) -> Any:
+    """Decode an array; torch needs int64 for indices."""
+    values = np.frombuffer(content, kind)
+    return values.astype(np.int64 if values.dtype.kind == "i" else np.float32)
+
+
+def _other_version() -> CheckpointError:
+    return CheckpointError("rank 0 runs another version", hint="install one version everywhere")

@@ -1,6 +1,7 @@
 """Communication between the ranks of a trainer, and detection of a lost rank.
 
-    rank 0 ── tell ──▶ the others hear                      commands and arrays; may take hours
+    rank 0 ── tell ──▶ the others hear                      commands and states; may take hours
+    rank 0 ── send_to ──▶ one receive_from ──▶ rank 0       what is this rank's; within the deadline
     every  ── summed ─▶ every                               numbers; within the deadline
     every  ══ beats, every 2 s, on a thread of its own ═▶ every   who stays away ends the others
 
@@ -10,10 +11,11 @@ If a rank dies or hangs, the heartbeats of the others notice it at any time, and
 
 import os
 import re
+import struct
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -98,6 +100,22 @@ class Ranks:
         length = int(self._broadcast(torch.zeros(1, dtype=torch.int64)))
         return self._broadcast(torch.zeros(length, dtype=torch.uint8)).numpy().tobytes()
 
+    def send_to(self, rank: int, body: bytes) -> None:
+        """Send a body, which may not be empty, to one rank. Raises RankLost at the deadline."""
+        with self._deadline():
+            for each in (struct.pack("q", len(body)), body):
+                content = torch.from_numpy(np.frombuffer(each, np.uint8).copy())
+                dist.send(content, rank, self._groups.work)
+
+    def receive_from(self, rank: int) -> bytes:
+        """Receive the next body from one rank. Raises RankLost at the deadline."""
+        with self._deadline():
+            length = torch.zeros(1, dtype=torch.int64)
+            dist.recv(length.view(torch.uint8), rank, self._groups.work)
+            body = torch.zeros(int(length), dtype=torch.uint8)
+            dist.recv(body, rank, self._groups.work)
+        return body.numpy().tobytes()
+
     def broadcast_tensor(self, tensor: Tensor) -> Tensor:
         """Broadcast a host tensor of rank 0; others pass one of its shape and type."""
         return self._broadcast(tensor.contiguous())
@@ -105,7 +123,7 @@ class Ranks:
     def sum_values(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sum a tensor over all ranks."""
         found = torch.from_numpy(values.copy())
-        with rank_errors(self.size, f"not within {self.timeout_s:.0f} s"):
+        with self._deadline():
             dist.all_reduce(found, group=self._groups.work)
         return found.numpy()
 
@@ -127,6 +145,9 @@ class Ranks:
             with rank_errors(self.size, "was lost"):
                 dist.broadcast(tensor, 0, self._groups.commands)
         return tensor
+
+    def _deadline(self) -> AbstractContextManager[None]:
+        return rank_errors(self.size, f"not within {self.timeout_s:.0f} s")
 
     def _beat(self) -> None:
         """Exchange heartbeats until all ranks shut down.

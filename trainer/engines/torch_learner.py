@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agentrl.checkpoints.manifest import Probe
+from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure
 from agentrl.trainer.algorithm.objective import Objective
@@ -68,9 +68,11 @@ class TorchLearner:
             values["grad_norm"] = norm
         return Metrics(values, skipped)
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path) -> SaveReport:
         """See Learner.save; weights have the hardware's dtype."""
-        self._tuned.save(directory, tensors_to_save(trainable_parameters(self._model), self._dtype))
+        return self._tuned.save(
+            directory, tensors_to_save(trainable_parameters(self._model), self._dtype)
+        )
 
     def probe(self) -> Probe:
         """See Learner.probe."""
@@ -112,7 +114,8 @@ class TorchLearner:
         recorded = TokenRecord.empty(batch.tokens.size)
         budget = self._settings.micro_batch_tokens if self._settings.packing else 1
         for micro in micro_batches(batch, budget):
-            loss = self._objective.loss(self._model, micro, batch, recorded)
+            loss, found = self._objective.loss(self._model, micro)
+            recorded.put(micro.sources, found)
             torch.autograd.backward(loss)
         return recorded
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from agentrl.core.config.sections import DeepSpeed
 from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.trainer.engines.ranks import Ranks
 
 BUCKET = 50_000_000  # elements that are sent at once; ten times as many where nobody says
 STEP = "step"  # of Adam's states the one that is no tensor of the weight's shape
@@ -39,8 +40,16 @@ def import_deepspeed(device: str) -> Any:
     return deepspeed
 
 
-def deepspeed_config(section: DeepSpeed, max_grad_norm: float) -> dict[str, Any]:
-    """Return the configuration of `deepspeed.initialize`. Weights are fp32; autocast is used."""
+def deepspeed_config(section: DeepSpeed, max_grad_norm: float, weights: str) -> dict[str, Any]:
+    """Return the configuration of `deepspeed.initialize`. `weights`: their dtype.
+
+    bfloat16 weights have fp32 master weights. Gradients are always accumulated in fp32.
+    """
+    low: dict[str, Any] = {
+        "bf16": {"enabled": True},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": "fp32",
+    }
     zero: dict[str, Any] = {
         "stage": section.zero,
         "reduce_bucket_size": BUCKET,
@@ -60,7 +69,42 @@ def deepspeed_config(section: DeepSpeed, max_grad_norm: float) -> dict[str, Any]
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": None,
+        **(low if weights == "bfloat16" else {}),
     }
+
+
+def shard(
+    library: Any, net: nn.Module, configuration: Mapping[str, Any], ranks: Ranks, device: str
+) -> None:
+    """Shard the weights of a net over the ranks, one weight after the other, for ZeRO 3.
+
+    Rank 0 has the weights in host memory; the others have the modules of `load_structure`. Every
+    rank gets whole buffers, on `device`.
+    """
+    modules: list[Any] = list(net.modules())
+    with torch.no_grad():
+        for module in modules:
+            if hasattr(module, "spares"):  # found by rank 0, which has the weights
+                module.spares = bool(ranks.broadcast_tensor(torch.tensor(int(module.spares))))
+            for name, buffer in module._buffers.items():  # noqa: SLF001 - as Module._apply does
+                if buffer is not None:
+                    module._buffers[name] = ranks.broadcast_tensor(buffer).to(device)  # noqa: SLF001
+    library.zero.Init(
+        module=_InTurn(net), config_dict_or_path=dict(configuration), dtype=torch.float32
+    )
+
+
+class _InTurn(nn.Module):
+    """Yields the parameters of a net and allocates the memory of each only then."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self._nets = (net,)  # in a tuple: no module of this one
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        for parameter in self._nets[0].parameters(recurse):
+            parameter.data = parameter.data.contiguous()
+            yield parameter
 
 
 class Shards:
@@ -80,6 +124,14 @@ class Shards:
             [parameter], modifier_rank=changed, enabled=self._stage == 3
         ):
             yield parameter
+
+    def master(self, parameter: nn.Parameter) -> Tensor:
+        """Return the whole fp32 weight on the host."""
+        if self._stage == 3 and parameter.dtype != torch.float32:
+            found: Tensor = self._utils().safe_get_full_fp32_param(parameter)
+            return found.cpu().clone()
+        with self.whole(parameter) as gathered:
+            return gathered.detach().cpu().clone()
 
     def set_weight(self, parameter: nn.Parameter, value: Tensor) -> None:
         """Set a weight, and its master if that is another tensor."""

@@ -24,9 +24,10 @@ NEAR = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 3e-3}  # relat
 MEND = "set trainer.packing = false"
 
 
-def pack(model: Any) -> None:
+def pack(model: Any, *, is_checked: bool = True) -> None:
     """Prepare a transformers model for packed trajectories.
 
+    `is_checked`: compare packed trajectories with separate ones, which needs the model's weights.
     Raises CheckpointError if its output for a trajectory would depend on its neighbours.
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -36,6 +37,10 @@ def pack(model: Any) -> None:
     chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
     if chunked or not getattr(model, "_supports_flash_attn", False):
         raise CheckpointError(f"{kind}: its attention cannot be packed", hint=MEND)
+    if not is_checked:
+        model.set_attn_implementation(NAME)
+        model.spares = skip_unread_rows(model)
+        return
     tokens = (torch.arange(sum(PROBE)) * 7 + 3) % config.vocab_size
     read = torch.arange(0, tokens.numel(), 2)
     with torch.no_grad():

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 
 from agentrl.core.config.sections import Dtype
 from agentrl.core.errors import CheckpointError
@@ -58,6 +59,37 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.floa
     if not torch.allclose(apart, logits, atol=1e-4):
         raise CheckpointError(f"{path}: {type(model).__name__} changes its logits after the head")
     return model
+
+
+def load_structure(path: Path, _: torch.device, dtype: torch.dtype = torch.float32) -> Any:
+    """Build the same model without its weights, on the host. Raises CheckpointError.
+
+    A parameter has the memory of one number, and buffers are not filled: ZeRO 3 allocates only this
+    rank's part.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                config, dtype=dtype, attn_implementation="sdpa"
+            )
+    except (OSError, ValueError, KeyError) as error:
+        text = str(error).splitlines()[0]
+        raise CheckpointError(f"{path}: {text}", hint="set model.path") from error
+    stand_ins = {
+        each: nn.Parameter(torch.zeros(1, dtype=each.dtype).expand(each.shape))
+        for each in model.parameters()
+    }
+    for module in model.modules():
+        for name, parameter in module._parameters.items():  # noqa: SLF001 - tied ones stay one
+            if parameter is not None:
+                module._parameters[name] = stand_ins[parameter]  # noqa: SLF001
+        for name, buffer in module._buffers.items():  # noqa: SLF001
+            if buffer is not None:
+                module._buffers[name] = torch.empty_like(buffer, device="cpu")  # noqa: SLF001
+    return model.eval()
 
 
 def save_as(model: Any, directory: Path, dtype: Dtype) -> None:

@@ -23,9 +23,15 @@ def parameter_groups(
     """Return parameter groups with and without weight decay."""
     listed = list(parameters)
     return [
-        {"params": [p for p in listed if p.ndim > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in listed if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": [p for p in listed if _is_matrix(p)], "weight_decay": settings.weight_decay},
+        {"params": [p for p in listed if not _is_matrix(p)], "weight_decay": 0.0},
     ]
+
+
+def _is_matrix(parameter: nn.Parameter) -> bool:
+    """Also of a weight that ZeRO 3 has sharded: `ds_shape` is that of the whole."""
+    shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
+    return len(shape) > 1
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -1,23 +1,30 @@
 """Packs trajectories into forward passes, end to end, without padding.
 
-Batch ─▶ each trajectory up to its last loss token ─▶ first fit, longest first ─▶ micro-batches
-      ─▶ dealt over ranks, the same number to each
+Batch ─▶ each trajectory up to its last loss token ─┬▶ first fit, longest first ─▶ micro-batches
+                                                    └▶ ranks: as many micro-batches for each, of
+                                                       equal cost; attention costs length squared
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.batch import Batch, Bools, Ints
+
+Costs = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MicroBatch:
     """One forward pass over S trajectories, T tokens in all, none of it padding.
 
-    `tokens`: [T]. `lengths`: [S] of the trajectories, each starting at position 0. `predicts`: [K]
-    places in T whose output predicts a loss token. `sources`: [K] place of that token in the Batch.
-    `owners`: [K] index of its trajectory below S. All loss tokens of a trajectory are in one
+    `tokens`: [T]; `lengths`: [S] of the trajectories, each of which begins at position 0.
+    `predicts`: [K] places in T whose output predicts a loss token; `sources`: [K] where that token
+    stands in the Batch; `owners`: [K] which of the S trajectories it belongs to. The others, [K],
+    are the loss tokens' own of the Batch's fields. A trajectory's loss tokens are all in one
     micro-batch.
     """
 
@@ -26,6 +33,11 @@ class MicroBatch:
     predicts: Ints
     sources: Ints
     owners: Ints
+    targets: Ints
+    behaviour: Floats
+    temperature: Floats
+    advantages: Floats
+    shares: Floats
 
 
 def micro_batches(batch: Batch, max_tokens: int) -> list[MicroBatch]:
@@ -40,26 +52,65 @@ def micro_batches(batch: Batch, max_tokens: int) -> list[MicroBatch]:
     return sorted(found, key=lambda micro: -micro.tokens.size)
 
 
-def balance_over_ranks(batch: Batch, max_tokens: int, ranks: int) -> list[list[MicroBatch]]:
-    """Like `micro_batches`, for R ranks: the same number for each, with balanced tokens.
+def balance_ranks(
+    batch: Batch, max_tokens: int, ranks: int, attention: float
+) -> list[list[MicroBatch]]:
+    """Split the batch for R ranks: equally many micro-batches each, of similar cost in each pass.
 
-    Empty micro-batches fill the gaps, because every rank takes part in collective operations. If
-    the batch would not fill one micro-batch per rank, they are smaller.
+    `attention`: from `attention_cost`. A micro-batch has at most `max_tokens`, or one longer
+    trajectory. Missing ones are empty: a rank without work still takes part in collective
+    operations.
     """
-    even = -(-int(_read_lengths(batch).sum()) // ranks)
-    micros = micro_batches(batch, max(1, min(max_tokens, even)))
-    most = -(-len(micros) // ranks)
-    dealt: list[list[MicroBatch]] = [[] for _ in range(ranks)]
-    for micro in micros:
-        open_ranks = [each for each in dealt if len(each) < most]
-        min(open_ranks, key=lambda each: sum(m.tokens.size for m in each)).append(micro)
-    return [each + [empty_micro_batch()] * (most - len(each)) for each in dealt]
+    needed = _read_lengths(batch)
+    costs = needed * (1.0 + attention * needed)
+    rows = _equal_costs(needed, costs, max_tokens, ranks)
+    rows.sort(key=lambda each: -costs[each].sum())
+    passes = [rows[start : start + ranks] for start in range(0, len(rows), ranks)]
+    for every_other in passes[1::2]:
+        every_other.reverse()
+    return [
+        [
+            _pack_rows(batch, needed, np.array(own[rank])) if own[rank] else empty_micro_batch()
+            for own in passes
+        ]
+        for rank in range(ranks)
+    ]
+
+
+def attention_cost(model: Any) -> float:
+    """Return the cost of attending to one earlier token, relative to a token's cost in the weights.
+
+    A trajectory of L tokens costs L · (1 + attention · L). Causal attention takes 2 · L² · Q
+    operations per layer (Q: width of the queries), a weight below the head 2 · L.
+    """
+    config, base = model.config.get_text_config(), model.base_model
+    weights = sum(_count(each) for each in base.parameters())
+    weights -= sum(_count(each) for each in model.get_input_embeddings().parameters())
+    heads = config.num_attention_heads
+    width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
+    return float(config.num_hidden_layers * width / max(1, weights))
 
 
 def empty_micro_batch() -> MicroBatch:
-    """Return a micro-batch of one token that trains nothing."""
-    one, none = np.zeros(1, np.int64), np.zeros(0, np.int64)
-    return MicroBatch(one, (1,), none, none, none)
+    """A forward pass over one token that trains nothing."""
+    one, places, values = np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
+    return MicroBatch(
+        tokens=one,
+        lengths=(1,),
+        predicts=places,
+        sources=places,
+        owners=places,
+        targets=places,
+        behaviour=values,
+        temperature=values,
+        advantages=values,
+        shares=values,
+    )
+
+
+def _count(parameter: Any) -> int:
+    """Count the elements of a weight, also of one that ZeRO 3 has sharded."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def _read_lengths(batch: Batch) -> Ints:
@@ -91,6 +142,36 @@ def _first_fit(needed: Ints, max_tokens: int) -> list[list[int]]:
     return rows
 
 
+def _equal_costs(needed: Ints, costs: Costs, max_tokens: int, ranks: int) -> list[list[int]]:
+    """Assign trajectories to a multiple of `ranks` micro-batches of similar cost.
+
+    The longest come first, each into the cheapest micro-batch with room; if there is none, there
+    are more micro-batches.
+    """
+    order = [row for row in np.argsort(-needed, kind="stable").tolist() if needed[row]]
+    passes = -(-min(len(order), -(-int(needed.sum()) // max_tokens)) // ranks)
+    while (found := _cheapest_fit(order, needed, costs, max_tokens, passes * ranks)) is None:
+        passes += 1
+    return found
+
+
+def _cheapest_fit(
+    order: list[int], needed: Ints, costs: Costs, max_tokens: int, count: int
+) -> list[list[int]] | None:
+    """Assign trajectories to `count` micro-batches; return None if one does not fit."""
+    rows: list[list[int]] = [[] for _ in range(count)]
+    tokens, spent = np.zeros(count, np.int64), np.zeros(count)
+    for row in order:
+        fits = (tokens == 0) | (tokens + needed[row] <= max_tokens)
+        if not fits.any():
+            return None
+        place = int(np.argmin(np.where(fits, spent, np.inf)))
+        rows[place].append(row)
+        tokens[place] += needed[row]
+        spent[place] += costs[row]
+    return rows
+
+
 def _pack_rows(batch: Batch, needed: Ints, rows: Ints) -> MicroBatch:
     starts = (np.cumsum(batch.lengths) - batch.lengths)[rows]
     lengths = needed[rows]
@@ -98,10 +179,16 @@ def _pack_rows(batch: Batch, needed: Ints, rows: Ints) -> MicroBatch:
     places = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
     predicts = np.flatnonzero(batch.loss_mask[places + 1])
     owners = np.repeat(np.arange(rows.size), lengths)[predicts]
+    sources = places[predicts] + 1
     return MicroBatch(
         tokens=batch.tokens[places],
         lengths=tuple(lengths.tolist()),
         predicts=predicts,
-        sources=places[predicts] + 1,
+        sources=sources,
         owners=owners,
+        targets=batch.tokens[sources],
+        behaviour=batch.behaviour[sources],
+        temperature=batch.temperature[sources],
+        advantages=batch.advantages[sources],
+        shares=batch.shares[sources],
     )

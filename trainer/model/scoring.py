@@ -41,7 +41,7 @@ class Scorer:
         budget = settings.micro_batch_tokens if settings.packing else 1
         with torch.no_grad():
             for micro in micro_batches(batch, budget):
-                objective.loss(model, micro, batch, recorded)
+                recorded.put(micro.sources, objective.loss(model, micro)[1])
         return recorded
 
     def _model(self, path: Path, settings: Settings) -> Any:

@@ -8,13 +8,14 @@ Both also contain the reference of the KL term: the model with which the run beg
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from agentrl.checkpoints.manifest import Probe
+from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.sections import Lora
 from agentrl.core.errors import ConfigError
 from agentrl.trainer.algorithm.presets import Settings
@@ -22,11 +23,14 @@ from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.model import gradient_checkpointing, malloc_tuning
 from agentrl.trainer.model.attention import pack
 from agentrl.trainer.model.loading import copy_tokenizer, load_model
+from agentrl.trainer.model.tensor_file import write_sharded, write_tensors
 from agentrl.trainer.probe_text import TOKENS, probe_tokens
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 WRAPPED = "base_model.model."  # where peft's wrapper holds the model
 SEED = 0  # of a new adapter's random half
+
+Load = Callable[[Path, torch.device, torch.dtype], Any]
 
 
 class TrainableModel(Protocol):
@@ -39,32 +43,43 @@ class TrainableModel(Protocol):
 
     def reference(self) -> Any: ...
 
-    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> SaveReport:
         """Save. `weights`: whole trained weights by name, from `saved`."""
 
 
 class FullModel:
-    """Full fine-tuning: fp32 master weights, saved in `dtype`."""
+    """Full fine-tuning: fp32 master weights, saved in `dtype`.
 
-    def __init__(self, path: Path, settings: Settings, hardware: Hardware) -> None:
+    The model's parameters are the master weights if `weights_dtype` is fp32; otherwise the engine
+    keeps them.
+    """
+
+    def __init__(
+        self, path: Path, settings: Settings, hardware: Hardware, load: Load = load_model
+    ) -> None:
         """The reference of the KL term is a second copy of the model."""
-        self.model = _load_model(path, settings, hardware.device, torch.float32)
+        loaded = partial(_load_model, path, settings, hardware.device, load=load)
+        weights_dtype: torch.dtype = getattr(torch, hardware.weights_dtype)
+        self.model = loaded(weights_dtype)
         self._path = path
         self._dtype: torch.dtype = getattr(torch, hardware.dtype)
-        self._reference = (
-            _load_model(path, settings, hardware.device, torch.float32)
-            if settings.kl_weight
-            else None
-        )
+        self._reference = loaded(weights_dtype) if settings.kl_weight else None
 
     def reference(self) -> Any:
         return nullcontext(self._reference)
 
-    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """Write a directory for transformers."""
+    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> SaveReport:
+        """Write a directory for transformers, with the weight names of the model's files."""
+        from transformers.core_model_loading import revert_weight_conversion
+
         self.model.config.dtype = self._dtype
-        self.model.save_pretrained(directory, state_dict=dict(weights))
+        self.model.config.architectures = [type(self.model).__name__]
+        self.model.config.save_pretrained(directory)
+        if self.model.can_generate():
+            self.model.generation_config.save_pretrained(directory)
+        named = revert_weight_conversion(self.model, dict(weights))
         copy_tokenizer(self._path, directory)
+        return SaveReport(write_sharded(directory, named))
 
 
 class AdapterModel:
@@ -73,11 +88,13 @@ class AdapterModel:
     The frozen base has `dtype`, as it is served. B begins at zero: version 0 is the base.
     """
 
-    def __init__(self, path: Path, settings: Settings, hardware: Hardware) -> None:
+    def __init__(
+        self, path: Path, settings: Settings, hardware: Hardware, load: Load = load_model
+    ) -> None:
         """Raises ConfigError if a target is not a linear module below the head."""
         self._path = path
         self._dtype: torch.dtype = getattr(torch, hardware.dtype)
-        self.model = _load_model(path, settings, hardware.device, self._dtype)
+        self.model = _load_model(path, settings, hardware.device, self._dtype, load=load)
         _check_targets(self.model, settings.lora.targets)
         self._tuner = _with_adapter(self.model, settings.lora)
         self._config = self._tuner.peft_config["default"]
@@ -87,24 +104,29 @@ class AdapterModel:
         with self._tuner.disable_adapter():
             yield self.model
 
-    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> SaveReport:
         """Write a directory for peft and vLLM, with the absolute path of the base."""
         from peft import get_peft_model_state_dict
-        from safetensors.torch import save_file
 
-        wrapped = {f"{WRAPPED}{name}": value.contiguous() for name, value in weights.items()}
+        wrapped = {f"{WRAPPED}{name}": value for name, value in weights.items()}
         named = get_peft_model_state_dict(self._tuner, wrapped, save_embedding_layers=False)
-        save_file(named, directory / ADAPTER_WEIGHTS, {"format": "pt"})
+        digest = write_tensors(directory / ADAPTER_WEIGHTS, named)
         self._config.base_model_name_or_path = str(self._path.resolve())
         self._config.inference_mode = True
         self._config.save_pretrained(str(directory))
         copy_tokenizer(self._path, directory)
+        return SaveReport({ADAPTER_WEIGHTS: digest})
 
 
-def make_trainable(path: Path, settings: Settings, hardware: Hardware) -> TrainableModel:
-    """Create the trainable model of the configuration. Raises CheckpointError, ConfigError."""
+def make_trainable(
+    path: Path, settings: Settings, hardware: Hardware, load: Load = load_model
+) -> TrainableModel:
+    """Create the trainable model of the configuration. Raises CheckpointError, ConfigError.
+
+    `load`: `load_structure` if another rank sends the weights.
+    """
     malloc_tuning.map_large_blocks()
-    return (AdapterModel if settings.lora.rank else FullModel)(path, settings, hardware)
+    return (AdapterModel if settings.lora.rank else FullModel)(path, settings, hardware, load)
 
 
 def trainable_parameters(model: Any) -> dict[str, nn.Parameter]:
@@ -141,10 +163,12 @@ def probe_with(said: Callable[[Tensor], Tensor], model: Any) -> Probe:
     return Probe(tokens, logprobs.tolist())
 
 
-def _load_model(path: Path, settings: Settings, device: str, dtype: torch.dtype) -> Any:
-    model = load_model(path, torch.device(device), dtype)
+def _load_model(
+    path: Path, settings: Settings, device: str, dtype: torch.dtype, *, load: Load
+) -> Any:
+    model = load(path, torch.device(device), dtype)
     if settings.packing:
-        pack(model)
+        pack(model, is_checked=load is load_model)
     if settings.gradient_checkpointing:
         gradient_checkpointing.enable_checkpointing(model)
     return model

@@ -45,6 +45,21 @@ def test_a_server_without_a_beat_or_that_ended_serves_nothing(world: World) -> N
     assert world.ask("SELECT COUNT(*) FROM servings WHERE live_until IS NULL") == [(0,)]
 
 
+def test_a_server_serves_once_it_has_a_checkpoint_and_while_it_lives(world: World) -> None:
+    ((name,),) = world.ask("SELECT name FROM policy_servers")
+
+    def serves(of: str) -> bool:
+        return world.store.ask(lambda s: checkpoints.is_serving(s, world.run_id, of))
+
+    assert serves(name)
+    assert not serves("other")
+    world.sql("UPDATE servings SET live_until = 1")
+    assert not serves(name)
+    world.sql("UPDATE servings SET live_until = NULL")
+    world.sql("UPDATE policy_servers SET lease_until = 1")
+    assert not serves(name)
+
+
 def test_what_a_killed_server_left_open_is_closed_and_opened_again_if_it_lives(
     world: World,
 ) -> None:

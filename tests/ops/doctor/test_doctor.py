@@ -223,6 +223,27 @@ def test_bounds_that_the_noise_of_bfloat16_exceeds_are_told(tmp_path: Path) -> N
     assert ratios("float32", "behaviour") is None
 
 
+@pytest.mark.parametrize(
+    ("sampling", "is_told"),
+    [
+        ("max_tokens = 8193", True),
+        ("max_tokens = 8192", False),
+        ("max_tokens = 9000\nsticky_steps = 2", False),
+        ('max_tokens = 9000\nstrategy = "current"', False),
+    ],
+)
+def test_long_episodes_that_change_policies_at_every_step_are_told(
+    tmp_path: Path, sampling: str, is_told: bool
+) -> None:
+    tracks = '[[policy]]\nname = "p"\ntracks = ["current", "lagged(2)", "lagged(4)"]\n'
+    finding = found(config(tmp_path, f"[sampling]\n{sampling}\n{tracks}")).get("prefixes")
+    assert (finding is not None) == is_told
+    if finding:
+        assert finding.state == "ok"
+        assert "up to 3 times" in finding.detail
+        assert "sampling.sticky_steps" in finding.hint
+
+
 def test_a_disk_too_small_for_the_checkpoints_is_told_with_what_takes_less(tmp_path: Path) -> None:
     findings = found(config(tmp_path, '[[policy]]\nname = "p"\ntracks = ["lagged(900000)"]\n'))
     assert "checkpoints of 3 MiB" in findings["disk"].detail

@@ -79,6 +79,13 @@ def test_ranks_hold_shards_of_what_one_process_holds(small: Path) -> None:
     assert sizes(first, "trainer rank 0").keys().isdisjoint({"weights", "masters", "moments"})
     on_host = sizes(host, "trainer rank 1")
     assert (on_host["weights"], on_host["masters"], on_host["moments"]) == (half, half, 2 * half)
+    read = "weights while read, or snapshot"
+    assert read in sizes(host, "trainer rank 0")
+    assert read not in on_host
+    low = f'{text}model.dtype = "bfloat16"\ntrainer.deepspeed = {{zero = 3, weights = "model"}}\n'
+    first, *_ = planned(config(small, low), cards)
+    held = sizes(first, "trainer rank 0")
+    assert (held["weights"], held["masters"]) == (PARAMETERS, half)
 
 
 def test_what_is_sent_at_once_is_what_deepspeed_is_told() -> None:

@@ -18,7 +18,7 @@ from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint
 from agentrl.ops.evaluation.target import Target
-from agentrl.trainer.retention import retain
+from agentrl.trainer.retention import RetentionRules, retain
 
 HOLDER = """
 import sys, time
@@ -46,7 +46,7 @@ def world(store: Store) -> World:
 def kept(world: World) -> list[int]:
     """The versions whose files would stay."""
     with world.store.write() as session:
-        retain(session, world.run_id, keep=1, tracks=["current"], epoch=0)
+        retain(session, world.run_id, RetentionRules(keep=1, tracks=["current"], epoch=0))
     rows = world.ask("SELECT version FROM checkpoints WHERE state = 'live' ORDER BY version")
     world.sql("UPDATE checkpoints SET state = 'live', snapshot_path = NULL")
     world.sql("UPDATE checkpoints SET snapshot_path = 's' WHERE version = 6")

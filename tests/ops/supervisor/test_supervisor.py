@@ -353,3 +353,48 @@ def test_the_others_go_on_without_what_is_not_needed(
     polled(supervisor, lambda: "other" in supervisor.pids())
     assert told[-1].startswith("spare")
     assert told[-1].endswith("no room; the run continues without it")
+
+
+def test_a_child_that_waits_for_a_policy_server_starts_once_that_serves(
+    begin: Begin, told: list[str]
+) -> None:
+    serving: set[str] = set()
+    waiting = python("trainer", FOR_EVER)
+    waiting.after = ["big", "small"]
+    supervisor = begin(waiting, python("other", FOR_EVER), serves=serving.__contains__)
+    assert told == ["trainer starts once these policies are served: big, small"]
+    serving.add("big")
+    supervisor.poll()
+    assert set(supervisor.pids()) == {"other"}
+    serving.add("small")
+    supervisor.poll()
+    assert set(supervisor.pids()) == {"other", "trainer"}
+    assert waiting.restarts == 0
+
+
+CARD = """
+[model]
+device = "cuda"
+[trainer]
+engine = "deepspeed"
+ranks = 2
+[tasks.dbbench]
+[[policy]]
+name = "beside"
+engine = "vllm"
+vllm.env = { CUDA_VISIBLE_DEVICES = "1" }
+[[policy]]
+name = "apart"
+engine = "vllm"
+vllm.env = { CUDA_VISIBLE_DEVICES = "2" }
+"""
+
+
+def test_a_trainer_waits_for_the_vllm_servers_of_its_own_cards(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(CARD)
+    found = {child.name: child.after for child in children(config_loading.load(path), path)}
+    assert found.pop("trainer") == ["beside"]
+    assert not any(found.values())
+    path.write_text(CARD.replace('"cuda"', '"cpu"'))
+    assert not any(child.after for child in children(config_loading.load(path), path))

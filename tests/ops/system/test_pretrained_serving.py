@@ -4,6 +4,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,8 @@ def rows(rank: int, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> 
             if not rank or "lora_B" in name:
                 parameter.add_(0.003 * torch.randn_like(parameter))
 
-    def save(target: Path) -> manifest.Probe:
-        learner.save(target)
-        return learner.probe()
+    def save(target: Path) -> manifest.SaveReport:
+        return replace(learner.save(target), probe=learner.probe())
 
     return [first, publish(1, save)]
 

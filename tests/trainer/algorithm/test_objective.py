@@ -51,9 +51,11 @@ def batch(make_trajectory: MakeTrajectory) -> Batch:
 def _loss(model: Any, chosen: Settings, batch: Batch, budget: int) -> tuple[Tensor, TokenRecord]:
     recorded = TokenRecord.empty(batch.tokens.size)
     objective = Objective(chosen, Hardware(), lambda: nullcontext(model))
-    parts = [
-        objective.loss(model, micro, batch, recorded) for micro in micro_batches(batch, budget)
-    ]
+    parts = []
+    for micro in micro_batches(batch, budget):
+        part, found = objective.loss(model, micro)
+        recorded.put(micro.sources, found)
+        parts.append(part)
     assert all(part.ndim == 0 for part in parts)
     return torch.stack(parts).detach().sum(), recorded
 
@@ -86,17 +88,16 @@ def test_gspo_gives_all_tokens_of_a_trajectory_the_ratio_of_its_sequence(
 
 
 def test_an_empty_micro_batch_costs_nothing_and_gives_every_weight_a_gradient_of_zero(
-    model: Any, batch: Batch
+    model: Any,
 ) -> None:
-    recorded = TokenRecord.empty(batch.tokens.size)
     objective = Objective(replace(GSPO, kl_weight=0.1), Hardware(), lambda: nullcontext(model))
-    loss = objective.loss(model, empty_micro_batch(), batch, recorded)
+    loss, found = objective.loss(model, empty_micro_batch())
     torch.autograd.backward(loss)
     assert loss.detach().item() == 0.0
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert not parameter.grad.any(), name
-    assert not recorded.logprobs.any()
+    assert {values.shape for values in found.values()} == {(0,)}
 
 
 class Largest(TorchDispatchMode):
@@ -143,7 +144,7 @@ def test_layers_that_are_computed_again_leave_no_copies_of_their_weights(
     objective = Objective(PLAIN, Hardware(dtype="bfloat16"), lambda: nullcontext(model))
     [micro] = micro_batches(batch, 10_000)
     with Casts({p.shape for p in matrices}) as casts:
-        objective.loss(model, micro, batch, TokenRecord.empty(batch.tokens.size))
+        objective.loss(model, micro)
     assert 0 < casts.most <= 2 * max(p.numel() for p in matrices)
 
 
@@ -164,7 +165,7 @@ def test_the_head_is_cast_once_for_all_its_chunks(model: Any, batch: Batch) -> N
             return found
 
     with Counted():
-        objective.loss(model, micro, batch, TokenRecord.empty(batch.tokens.size))
+        objective.loss(model, micro)
     assert micro.predicts.size > 5
     assert casts.count(torch.Size([words, width])) == 1
 
@@ -192,7 +193,7 @@ def test_no_tensor_of_a_pass_is_larger_than_the_logits_that_may_exist_at_once(
     pack(model)
     objective = Objective(PLAIN, Hardware(dtype=dtype), lambda: nullcontext(model))
     with Largest() as largest:
-        loss = objective.loss(model, micro, batch, TokenRecord.empty(batch.tokens.size))
+        loss, _ = objective.loss(model, micro)
         torch.autograd.backward(loss)
     assert all(parameter.grad is not None for parameter in model.parameters())
     assert allowed - words < largest.elements <= allowed

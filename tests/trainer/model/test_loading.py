@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GraniteConfig
 
 from agentrl.core.errors import CheckpointError
-from agentrl.trainer.model.loading import load_model
+from agentrl.trainer.model.loading import load_model, load_structure
 
 CPU = torch.device("cpu")
 
@@ -63,3 +63,21 @@ def test_dropout_is_off_and_weights_are_fp32(tiny: Path) -> None:
     model = load_model(tiny, CPU)
     assert not model.training
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_a_structure_has_the_model_s_parameters_and_no_memory_for_them(tiny: Path) -> None:
+    whole, structure = load_model(tiny, CPU), load_structure(tiny, CPU)
+    shapes = [(name, each.shape, each.dtype) for name, each in whole.named_parameters()]
+    assert [(n, each.shape, each.dtype) for n, each in structure.named_parameters()] == shapes
+    assert {each.untyped_storage().nbytes() for each in structure.parameters()} == {4}
+    head, words = structure.get_output_embeddings(), structure.get_input_embeddings()
+    assert head.weight is words.weight
+    buffers = {name: each.shape for name, each in whole.named_buffers()}
+    assert {name: each.shape for name, each in structure.named_buffers()} == buffers
+    assert not any(each.is_meta for each in structure.buffers())
+
+
+def test_a_structure_without_a_configuration_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        load_structure(tmp_path / "absent", CPU)
+    assert "\n" not in str(caught.value)

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.model.packing import (
     MicroBatch,
-    balance_over_ranks,
+    attention_cost,
+    balance_ranks,
     empty_micro_batch,
     micro_batches,
 )
@@ -61,16 +63,17 @@ def test_micro_batches_hold_every_loss_token_once_within_the_budget(
     assert all(m.predicts.size for m in micros)
 
 
-@given(SHAPES, st.integers(1, 40), st.integers(1, 4))
+@given(SHAPES, st.integers(1, 40), st.integers(1, 4), st.sampled_from([0.0, 0.1, 5.0]))
 def test_ranks_get_the_same_number_of_micro_batches_and_every_loss_token_once(
-    make_trajectory: MakeTrajectory, shapes: Shapes, budget: int, ranks: int
+    make_trajectory: MakeTrajectory, shapes: Shapes, budget: int, ranks: int, attention: float
 ) -> None:
     batch = _batch(make_trajectory, shapes)
-    dealt = balance_over_ranks(batch, budget, ranks)
+    dealt = balance_ranks(batch, budget, ranks, attention)
     assert len(dealt) == ranks
     assert len({len(each) for each in dealt}) == 1
     _hold_every_loss_token_once(batch, [m for each in dealt for m in each])
-    again = balance_over_ranks(batch, budget, ranks)
+    assert all(len(m.lengths) == 1 or m.tokens.size <= budget for each in dealt for m in each)
+    again = balance_ranks(batch, budget, ranks, attention)
     places = [[[m.sources.tolist() for m in each] for each in found] for found in (dealt, again)]
     assert places[0] == places[1]
 
@@ -87,18 +90,46 @@ def test_ranks_share_the_tokens_evenly_even_of_a_batch_that_fits_one_pass(
     make_trajectory: MakeTrajectory,
 ) -> None:
     shapes = [(size - 1, 2, 0) for size in (8, 7, 5, 4)]
-    dealt = balance_over_ranks(_batch(make_trajectory, shapes), 1000, 2)
+    dealt = balance_ranks(_batch(make_trajectory, shapes), 1000, 2, attention=0.0)
     assert [[m.lengths for m in each] for each in dealt] == [[(8, 4)], [(7, 5)]]
+
+
+def test_a_long_trajectory_weighs_its_length_squared_against_short_ones(
+    make_trajectory: MakeTrajectory,
+) -> None:
+    """At attention 1, 8 tokens cost 8 + 64 = 72 and 2 tokens 2 + 4 = 6: eight of them 48."""
+    batch = _batch(make_trajectory, [(7, 2, 0)] + [(1, 2, 0)] * 8)
+    by_tokens = balance_ranks(batch, 1000, 2, attention=0.0)
+    assert [[m.tokens.size for m in each] for each in by_tokens] == [[12], [12]]
+    by_cost = balance_ranks(batch, 1000, 2, attention=1.0)
+    assert [[m.lengths for m in each] for each in by_cost] == [[(8,)], [(2,) * 8]]
+
+
+def test_at_each_pass_ranks_have_micro_batches_of_like_cost(
+    make_trajectory: MakeTrajectory,
+) -> None:
+    batch = _batch(make_trajectory, [(size - 1, 2, 0) for size in (9, 8, 5, 4, 3, 2)])
+    dealt = balance_ranks(batch, 10, 2, attention=0.5)
+    assert [[m.lengths for m in each] for each in dealt] == [[(9,), (4, 3)], [(8,), (5, 2)]]
+
+
+def test_attention_costs_what_the_model_s_shape_says(tiny: Path) -> None:
+    """2 layers of 4 heads of 8; weights below the head, those of the words apart."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny)
+    layer = 3 * 32 * 64 + 2 * 32 * 32 + 2 * 32 * 16 + 2 * 32 + 2 * 8
+    assert attention_cost(model) == pytest.approx(2 * 32 / (2 * layer + 32))
 
 
 def test_a_rank_without_work_gets_passes_that_train_nothing(
     make_trajectory: MakeTrajectory,
 ) -> None:
-    one, two, three = balance_over_ranks(_batch(make_trajectory, [(3, 2, 0)]), 100, 3)
+    one, two, three = balance_ranks(_batch(make_trajectory, [(3, 2, 0)]), 100, 3, 0.1)
     assert [m.lengths for m in one] == [(4,)]
     for (idle,) in (two, three):
         assert (idle.tokens.size, idle.predicts.size, idle.lengths) == (1, 0, (1,))
-    assert balance_over_ranks(_batch(make_trajectory, [(3, 0, 2)]), 100, 2) == [[], []]
+    assert balance_ranks(_batch(make_trajectory, [(3, 0, 2)]), 100, 2, 0.1) == [[], []]
     assert empty_micro_batch().sources.size == 0
 
 

@@ -1,0 +1,130 @@
+"""Rank 0 and the others in threads of one process, with queues in place of the network."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from queue import Queue
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from updates import MakeTrajectory, ragged
+
+from agentrl.core.errors import CheckpointError
+from agentrl.trainer.algorithm.metrics import TokenRecord, measure
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.engines.rank0 import (
+    FOUND,
+    RankUpdate,
+    RankWorker,
+    coordinate_ranks,
+    decode_passes,
+    encode_passes,
+    follow_rank0,
+)
+from agentrl.trainer.engines.ranks import Ranks
+from agentrl.trainer.model.packing import MicroBatch, balance_ranks
+
+SIZE = 3
+WAIT_S = 30.0
+
+
+class Wire:
+    """Bodies on their way: by sender and receiver; `None` as sender is rank 0 to all."""
+
+    def __init__(self) -> None:
+        self.queues: dict[tuple[int | None, int], Queue[bytes]] = defaultdict(Queue)
+        self.carried: dict[tuple[int | None, int], list[bytes]] = defaultdict(list)
+
+    def put(self, sender: int | None, receiver: int, body: bytes) -> None:
+        self.carried[sender, receiver].append(body)
+        self.queues[sender, receiver].put(body)
+
+
+class QueuedRanks:
+    """What rank 0 and followers use of Ranks."""
+
+    def __init__(self, wire: Wire, rank: int) -> None:
+        self.rank, self.size = rank, SIZE
+        self._wire = wire
+
+    def broadcast(self, words: bytes) -> None:
+        for receiver in range(1, SIZE):
+            self._wire.put(None, receiver, words)
+
+    def receive(self) -> bytes:
+        return self._wire.queues[None, self.rank].get(timeout=WAIT_S)
+
+    def send_to(self, rank: int, body: bytes) -> None:
+        self._wire.put(self.rank, rank, body)
+
+    def receive_from(self, rank: int) -> bytes:
+        return self._wire.queues[rank, self.rank].get(timeout=WAIT_S)
+
+
+class Echo(RankWorker):
+    """Finds of each loss token its behaviour, its advantage, its temperature and its share."""
+
+    def __init__(self) -> None:
+        self.given: list[MicroBatch] = []
+
+    def split(self, batch: Batch) -> list[list[MicroBatch]]:
+        return balance_ranks(batch, 60, SIZE, attention=0.01)
+
+    def update(self, own: Sequence[MicroBatch]) -> RankUpdate:
+        self.given += own
+        rows = [
+            np.stack([m.behaviour, m.temperature, m.advantages, m.shares > 1, m.shares])
+            for m in own
+        ]
+        found = np.concatenate([np.zeros((len(FOUND), 0)), *rows], axis=1).astype(np.float32)
+        return RankUpdate(found, {"grad_norm": 2.0})
+
+
+def test_each_rank_is_sent_its_own_micro_batches_and_metrics_are_of_all_of_them(
+    make_trajectory: MakeTrajectory,
+) -> None:
+    batch, wire = ragged(make_trajectory), Wire()
+    parts = [Echo() for _ in range(SIZE)]
+
+    def run(rank: int) -> None:
+        follow_rank0(parts[rank], cast("Ranks", QueuedRanks(wire, rank)))
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(1, SIZE)]
+    for thread in threads:
+        thread.start()
+    with coordinate_ranks(parts[0], cast("Ranks", QueuedRanks(wire, 0))) as lead:
+        metrics = lead.update(batch)
+    for thread in threads:
+        thread.join(WAIT_S)
+    planned = parts[0].split(batch)
+    for rank, part in enumerate(parts):
+        assert _fields(part.given) == _fields(planned[rank])
+    sent = [sum(map(len, wire.carried[0, rank])) for rank in range(1, SIZE)]
+    assert sent == [len(encode_passes(planned[rank])) for rank in range(1, SIZE)]
+    assert sum(map(len, wire.carried[None, 1])) < 50  # commands
+    recorded = TokenRecord.empty(batch.tokens.size)
+    chosen = np.flatnonzero(batch.loss_mask)
+    kept = (batch.behaviour, batch.temperature, batch.advantages, batch.shares > 1, batch.shares)
+    recorded.put(chosen, {name: each[chosen] for name, each in zip(FOUND, kept, strict=True)})
+    expected = measure(batch, recorded) | {"grad_norm": 2.0}
+    found = dict(metrics.values)
+    assert found.pop("seconds") > 0
+    assert found == pytest.approx(expected)
+
+
+def test_what_is_no_list_of_micro_batches_is_refused(make_trajectory: MakeTrajectory) -> None:
+    [passes] = balance_ranks(ragged(make_trajectory), 1000, 1, 0.0)
+    body = encode_passes(passes)
+    assert _fields(decode_passes(body)) == _fields(passes)
+    for wrong in (body[:-1], body.replace(b"owners", b"holder")):
+        with pytest.raises(CheckpointError, match="another version"):
+            decode_passes(wrong)
+
+
+def _fields(passes: Sequence[MicroBatch]) -> list[dict[str, Any]]:
+    listed = []
+    for each in passes:
+        arrays = {name: getattr(each, name) for name in MicroBatch.__slots__}
+        listed.append({name: (np.asarray(a).dtype, list(a)) for name, a in arrays.items()})
+    return listed
