@@ -62,7 +62,9 @@ class Witness:
         rows = self._ask(
             f"SELECT {columns}, g.state IN {CLOSED} FROM episodes e JOIN groups g USING (group_id)"  # noqa: S608
         )
+        published = {run.run_id: run.broker.published for run in self._runs}
         for episode, run_id, fence, attempts, state, sha256, of_run, closed in rows:
+            assert state != "finished" or (episode, fence) in published[run_id], (episode, fence)
             assert episode.startswith(f"{run_id}-"), (episode, run_id)
             assert of_run == run_id, (episode, of_run)
             assert 0 <= attempts <= PLAN.max_attempts, (episode, attempts)

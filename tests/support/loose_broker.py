@@ -26,9 +26,14 @@ PUBLISHED: dict[str, tuple[tuple[str, ...], type[Exception] | None]] = {
 
 @dataclass
 class LooseBroker:
-    """The two queues of a run. `lost`: (episode, fence) of bodies the recorder never got."""
+    """The two queues of a run.
+
+    `published`: (episode, fence) of bodies that both queues took; `lost`: of those the recorder
+    never got.
+    """
 
     queues: dict[str, list[bytes]] = field(default_factory=lambda: {"recorder": [], "trainer": []})
+    published: set[tuple[str, int]] = field(default_factory=set)
     lost: set[tuple[str, int]] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
 
@@ -45,6 +50,8 @@ class LooseBroker:
         reached, error = PUBLISHED[pause("publish", message)]
         for name in reached:
             self.queues[name].append(encode(message))
+        if len(reached) == len(self.queues) and isinstance(message, EpisodeFinished):
+            self.published.add((message.trajectory.episode_id, message.trajectory.fence))
         pause("published")
         if error is not None:
             raise error("the broker says so")
