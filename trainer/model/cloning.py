@@ -54,14 +54,13 @@ class Cloner:
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._is_packed = _try_pack(model)
         self._steps, self._done = steps, 0
-        embeddings = {id(weight) for weight in _embeddings(model)}
-        every = [weight for weight in model.parameters() if weight.requires_grad]
-        rest = every
+        rest = [weight for weight in model.parameters() if weight.requires_grad]
         self._optimizers: list[tuple[torch.optim.Optimizer, float]] = []
         if learns_by_muon(model):
-            matrices = [w for w in every if w.ndim == 2 and id(w) not in embeddings]
+            embeddings = {id(weight) for weight in _embeddings(model)}
+            matrices = [w for w in rest if w.ndim == 2 and id(w) not in embeddings]
             held = {id(weight) for weight in matrices}
-            rest = [weight for weight in every if id(weight) not in held]
+            rest = [weight for weight in rest if id(weight) not in held]
             muon = torch.optim.Muon(matrices, weight_decay=0.0)
             self._optimizers.append((muon, MATRICES * rate))
         adamw = torch.optim.AdamW(rest, betas=(0.9, 0.95), weight_decay=0.0)
