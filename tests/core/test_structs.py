@@ -6,6 +6,15 @@ import sys
 import pytest
 from running import ROOT
 
+LOAD = """
+import importlib
+
+def load(module):
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:  # of an extra that is not installed
+        assert not error.name.startswith("agentrl"), error
+"""
 FIND = """
 import importlib, pkgutil, sys
 import msgspec
@@ -19,15 +28,11 @@ def structs(base):
 prepared = prepare_structs()
 for name in sys.argv[1:]:
     for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
-        try:
-            importlib.import_module(module.name)
-        except ModuleNotFoundError as error:  # of an extra that is not installed
-            assert not error.name.startswith("agentrl"), error
+        load(module.name)
 for each in set(structs(msgspec.Struct)) - prepared:
     print(f"{each.__module__}.{each.__name__}")
 """
 WORKER = """
-import importlib
 from agentrl.broker import embedded, rabbit, events
 import agentrl.ops.processes.worker
 from agentrl.workers import celery_app, worker
@@ -37,10 +42,7 @@ for task in registry.TASKS:
     registry.source(task, {"items": 4, "test_items": 2})
 import agentrl.envs.gateway.source
 for adapter in registry.ADAPTERS.values():
-    try:
-        importlib.import_module(adapter.partition(":")[0])
-    except ModuleNotFoundError as error:  # of an extra that is not installed
-        assert not error.name.startswith("agentrl"), error
+    load(adapter.partition(":")[0])
 """
 POLICY_SERVER = """
 import agentrl.ops.processes.policy
@@ -100,4 +102,4 @@ def test_structs_that_were_prepared_are_used_first_by_many_threads_at_once() -> 
 def test_every_struct_of_a_process_is_prepared_before_its_threads_begin(
     imports: str, packages: tuple[str, ...]
 ) -> None:
-    assert run(imports + FIND, *(f"agentrl.{package}" for package in packages)) == ""
+    assert run(LOAD + imports + FIND, *(f"agentrl.{package}" for package in packages)) == ""
