@@ -13,7 +13,7 @@ from typing import Any, get_args
 from agentrl.core.errors import AgentRLError, ItemError, with_hint
 from agentrl.core.types import SOLVED
 from agentrl.envs import registry
-from agentrl.envs.contract import Expert, Item, Message, Outcome, TaskSource, ToolCall
+from agentrl.envs.contract import Expert, Item, Message, Outcome, TaskSource, Tool, ToolCall
 from agentrl.envs.server.in_process import host_sandboxes, needs_container, play
 from agentrl.envs.tasks.check import Figure, Settings
 from agentrl.envs.tasks.datasets import MissingDataset
@@ -63,7 +63,8 @@ def adapter_figures(task: str, settings: Settings) -> Iterator[Figure]:
         yield from _attempt_figures(f"items {split}", _repeatable(source, again, split))
     items = source.items(source.splits[-1])[: _few(source, settings)]
     yield from _attempt_figures("expert", _imported_expert(source, items, source.splits[-1]))
-    played = _play_items(source, items, lambda item, seed: RandomCalls(source, item, seed))
+    tools = _tools(source, items[0])
+    played = _play_items(source, items, lambda _, seed: RandomToolCalls(tools, seed))
     yield Figure(f"random {source.splits[-1]}", _played_text(played))
 
 
@@ -74,15 +75,19 @@ def _repeatable(source: TaskSource, again: TaskSource, split: str) -> Iterator[F
     yield Figure(f"same items {split}", f"{same:,}", f"{len(items):,}", same == len(items))
 
 
-class RandomCalls:
+def _tools(source: TaskSource, item: Item) -> tuple[Tool, ...]:
+    environment = source.make(item)
+    try:
+        return environment.tools
+    finally:
+        environment.close()
+
+
+class RandomToolCalls:
     """An Expert that calls tools at random, with arguments that fit their schemas."""
 
-    def __init__(self, source: TaskSource, item: Item, seed: int) -> None:
-        environment = source.make(item)
-        try:
-            self._tools = environment.tools
-        finally:
-            environment.close()
+    def __init__(self, tools: Sequence[Tool], seed: int) -> None:
+        self._tools = tools
         self._random = Random(seed)
 
     def act(self, messages: Sequence[Message]) -> ToolCall:  # noqa: ARG002
