@@ -9,11 +9,11 @@ An Environment serves one episode. A failure that is not the agent's fault raise
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from agentrl.core.errors import ItemError
+from agentrl.core.errors import ItemError, nearest
 from agentrl.core.types import ID_LENGTH, Status
 
 UNSTORABLE = re.compile("[\\0\\ud800-\\udfff]")  # NUL and halves of characters
@@ -59,6 +59,12 @@ def strings(name: str, description: str, *parameters: str) -> Tool:
         "additionalProperties": False,
     }
     return Tool(name, description, schema)
+
+
+def require_split(task: str, split: str, known: Collection[str]) -> None:
+    """Raises ItemError, with the nearest known split, unless the task has this one."""
+    if split not in known:
+        raise ItemError(f"{task}: unknown split {split}{nearest(split, known)}")
 
 
 def shortened(text: str, most: int = 1000) -> str:

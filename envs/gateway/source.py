@@ -8,8 +8,13 @@ import msgspec
 from msgspec import Meta
 
 from agentrl.core.config.secrets import fill_secrets
-from agentrl.core.errors import ItemError, nearest
-from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import (
+    Environment,
+    Expert,
+    Item,
+    require_split,
+)
 from agentrl.envs.gateway.environment import Gateway, Plan
 from agentrl.envs.gateway.reward import load_reward
 from agentrl.envs.tasks import options
@@ -44,25 +49,23 @@ class GatewaySource:
         """Raises ItemError for an invalid option."""
         self._given = options.parse(self.name, GatewayOptions, given)
         self.max_turns: int = self._given.max_turns
-        self._splits: dict[str, tuple[Item, ...]] | None = None
+        self._items = UserItems(self.name, self._given.items)
 
     @property
     def splits(self) -> tuple[str, ...]:
         """Return the splits in the file. Raises ItemError."""
-        return tuple(self._read())
+        return self._items.splits
 
     def items(self, split: str) -> Sequence[Item]:
         """Return the items. Raises ItemError, also if no episode could start."""
-        found = self._read()
-        if split not in found:
-            raise ItemError(f"{self.name}: unknown split {split}{nearest(split, found)}")
+        found = self._items.of(split)
         if not self._given.program:
             raise ItemError(
                 f"{self.name}: option program is not set",
                 hint='set it to a command such as ["python", "mine.py"]',
             )
         load_reward(self._given.reward)
-        return found[split]
+        return found
 
     def make(self, item: Item) -> Environment:
         """Create an environment. Raises ItemError, ConfigError."""
@@ -80,14 +83,32 @@ class GatewaySource:
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:  # noqa: ARG002
         raise ItemError(f"item {item.item_id}: the task gateway has no demonstrator")
 
+
+class UserItems:
+    """The items of a user's JSONL file, which is read once, when an item is first asked for."""
+
+    def __init__(self, task: str, path: str) -> None:
+        self._task, self._path = task, path
+        self._splits: dict[str, tuple[Item, ...]] | None = None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Return the splits in the file. Raises ItemError."""
+        return tuple(self._read())
+
+    def of(self, split: str) -> tuple[Item, ...]:
+        """Return the items of a split. Raises ItemError."""
+        found = self._read()
+        require_split(self._task, split, found)
+        return found[split]
+
     def _read(self) -> dict[str, tuple[Item, ...]]:
-        """Return the items by split, read once. Raises ItemError."""
         if self._splits is None:
-            if not self._given.items:
+            if not self._path:
                 raise MissingDataset(
-                    f"{self.name}: option items is not set", hint="pass -o items=FILE.jsonl"
+                    f"{self._task}: option items is not set", hint="pass -o items=FILE.jsonl"
                 )
-            self._splits = read(Path(self._given.items))
+            self._splits = read(Path(self._path), self._task)
         return self._splits
 
 

@@ -20,7 +20,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from agentrl.core.config.secrets import secret
 from agentrl.core.config.sections import Envs
-from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError, nearest
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import tracing
 from agentrl.envs import registry
@@ -33,6 +33,7 @@ from agentrl.envs.contract import (
     TaskSource,
     Tool,
     ToolCall,
+    require_split,
 )
 from agentrl.envs.sandbox.container_owner import ContainerOwner
 from agentrl.envs.server import wire
@@ -247,8 +248,7 @@ class RemoteWorker:
 
     def items(self, split: str) -> Sequence[Item]:
         """Return the items. Raises ItemError, EnvironmentFailure."""
-        if split not in self.splits:
-            raise ItemError(f"{self.name}: unknown split {split}{nearest(split, self.splits)}")
+        require_split(self.name, split, self.splits)
         if not self._items:
             named = [each for each in self._remote.indices() if each != -1]  # of custom tasks
             self._items = tuple(Item(self.name, str(each), {"index": each}) for each in named)

@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from agentrl.core.errors import ItemError, nearest
-from agentrl.envs.contract import Item
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import (
+    Item,
+    require_split,
+)
 from agentrl.envs.tasks.options import Generated
 
 SPLITS = ("train", "test")
@@ -42,8 +45,7 @@ def generate(task: str, split: str, options: Generated, draw: Draw) -> tuple[Ite
     answer, or None where the draw makes no proper item. Raises ItemError for an unknown split
     and where there are not as many items as asked for.
     """
-    if split not in SPLITS:
-        raise ItemError(f"{task}: unknown split {split}{nearest(split, SPLITS)}")
+    require_split(task, split, SPLITS)
     wanted = options.items if split == "train" else options.test_items
     random = Random(f"{task} {options.seed} {options.difficulty} {split}")
     items: dict[str, Item] = {}
@@ -60,6 +62,17 @@ def generate(task: str, split: str, options: Generated, draw: Draw) -> tuple[Ite
             hint="lower the options items and test_items",
         )
     return tuple(items.values())
+
+
+def seed_items(task: str, split: str, wanted: int, stream: str) -> tuple[Item, ...]:
+    """`wanted` items whose content is a seed; the text `stream` decides which. Raises ItemError."""
+    require_split(task, split, SPLITS)
+    random, seeds = Random(stream), dict[int, None]()
+    while len(seeds) < wanted:
+        seed = random.getrandbits(31)
+        if split_of(str(seed)) == split:
+            seeds[seed] = None
+    return tuple(Item(task, str(seed), {"seed": seed}) for seed in seeds)
 
 
 def split_of(key: str) -> str:

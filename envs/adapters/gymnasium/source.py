@@ -6,7 +6,6 @@ the rewards of all steps, discounted and added up ─▶ the episode's reward
 
 import json
 from collections.abc import Mapping, Sequence
-from random import Random
 from typing import Annotated, Any
 
 import gymnasium
@@ -14,7 +13,7 @@ import msgspec
 from gymnasium.error import Error as GymnasiumError
 from msgspec import Meta
 
-from agentrl.core.errors import EnvironmentFailure, ItemError, nearest
+from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.core.types import Status
 from agentrl.envs.adapters.gymnasium import spaces
 from agentrl.envs.contract import (
@@ -29,7 +28,7 @@ from agentrl.envs.contract import (
     shortened,
 )
 from agentrl.envs.tasks import options
-from agentrl.envs.tasks.generated import SPLITS, split_of
+from agentrl.envs.tasks.generated import SPLITS, seed_items
 
 MAX_TURNS = 100  # of an environment that has no limit of its own
 ACT = "act"
@@ -185,15 +184,8 @@ class GymnasiumSource:
 
     def items(self, split: str) -> Sequence[Item]:
         """Raises ItemError."""
-        if split not in SPLITS:
-            raise ItemError(f"{self.name}: unknown split {split}{nearest(split, SPLITS)}")
         wanted = self._options.items if split == "train" else self._options.test_items
-        random, seeds = Random(f"gymnasium {self._options.seed}"), dict[int, None]()
-        while len(seeds) < wanted:
-            seed = random.getrandbits(31)
-            if split_of(str(seed)) == split:
-                seeds[seed] = None
-        return tuple(Item(self.name, str(seed), {"seed": seed}) for seed in seeds)
+        return seed_items(self.name, split, wanted, f"gymnasium {self._options.seed}")
 
     def make(self, item: Item) -> Environment:
         """Raises ItemError."""

@@ -7,7 +7,6 @@ a turn without a call, or the last turn ─▶ reward(item, result)
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -29,9 +28,8 @@ from agentrl.envs.contract import (
     shortened,
 )
 from agentrl.envs.gateway.reward import Reward, call_reward, load_reward
-from agentrl.envs.gateway.source import read
+from agentrl.envs.gateway.source import UserItems
 from agentrl.envs.tasks import options
-from agentrl.envs.tasks.datasets import MissingDataset
 
 PROMPT = "Use the tools. When you are done, answer without a call."
 
@@ -139,20 +137,18 @@ class McpSource:
         self.name, self._server = task, argument
         self._options = options.parse(task, McpOptions, given)
         self.max_turns: int = self._options.max_turns
-        self._splits: dict[str, tuple[Item, ...]] | None = None
+        self._items = UserItems(task, self._options.items)
 
     @property
     def splits(self) -> tuple[str, ...]:
         """Those that the file names. Raises ItemError."""
-        return tuple(self._read())
+        return self._items.splits
 
     def items(self, split: str) -> Sequence[Item]:
         """Raises ItemError, also for a reward that is not there."""
-        found = self._read()
-        if split not in found:
-            raise ItemError(f"{self.name}: unknown split {split}{nearest(split, found)}")
+        found = self._items.of(split)
         load_reward(self._options.reward, self.name)
-        return found[split]
+        return found
 
     def make(self, item: Item) -> Environment:
         """Raises ItemError, ConfigError, EnvironmentFailure."""
@@ -173,16 +169,6 @@ class McpSource:
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:  # noqa: ARG002
         raise ItemError(f"item {item.item_id}: an MCP server has no demonstrator")
-
-    def _read(self) -> dict[str, tuple[Item, ...]]:
-        """The items by split, read once. Raises ItemError."""
-        if self._splits is None:
-            if not self._options.items:
-                raise MissingDataset(
-                    f"{self.name}: option items is not set", hint="-o items=FILE.jsonl"
-                )
-            self._splits = read(Path(self._options.items), self.name)
-        return self._splits
 
 
 def _function(call: ToolCall) -> Mapping[str, str]:

@@ -29,6 +29,7 @@ from agentrl.envs.contract import (
     Observation,
     Outcome,
     ToolCall,
+    require_split,
     shortened,
     strings,
 )
@@ -173,8 +174,7 @@ class ReasoningGymSource:
 
     def items(self, split: str) -> Sequence[Item]:
         """Raises ItemError, also where the dataset has fewer problems than asked for."""
-        if split not in SPLITS:
-            raise ItemError(f"{self.name}: unknown split {split}{nearest(split, SPLITS)}")
+        require_split(self.name, split, SPLITS)
         if not self._items:
             self._items = self._drawn()
         found, wanted = self._items[split], self._wanted[split]

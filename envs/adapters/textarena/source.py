@@ -14,7 +14,7 @@ import msgspec
 import textarena
 from textarena.envs.registration import ENV_REGISTRY
 
-from agentrl.core.errors import EnvironmentFailure, ItemError, nearest
+from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.core.types import Status
 from agentrl.envs.contract import (
     Environment,
@@ -28,7 +28,7 @@ from agentrl.envs.contract import (
     strings,
 )
 from agentrl.envs.tasks import options
-from agentrl.envs.tasks.generated import SPLITS, split_of
+from agentrl.envs.tasks.generated import SPLITS, seed_items
 
 MAX_TURNS = 50
 RAW = "-raw"  # the ending of a game's name without wrappers: only what is new since the last move
@@ -156,15 +156,8 @@ class TextArenaSource:
 
     def items(self, split: str) -> Sequence[Item]:
         """Raises ItemError."""
-        if split not in SPLITS:
-            raise ItemError(f"{self.name}: unknown split {split}{nearest(split, SPLITS)}")
         wanted = self._options.items if split == "train" else self._options.test_items
-        drawn, seeds = random.Random(f"textarena {self._options.seed}"), dict[int, None]()
-        while len(seeds) < wanted:
-            seed = drawn.getrandbits(31)
-            if split_of(str(seed)) == split:
-                seeds[seed] = None
-        return tuple(Item(self.name, str(seed), {"seed": seed}) for seed in seeds)
+        return seed_items(self.name, split, wanted, f"textarena {self._options.seed}")
 
     def make(self, item: Item) -> Environment:
         """Raises ItemError."""

@@ -6,8 +6,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentrl.core.errors import ItemError, nearest
-from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import (
+    Environment,
+    Expert,
+    Item,
+    require_split,
+)
 from agentrl.envs.tasks import generated, options
 from agentrl.envs.tasks.alfworld import games, walkthrough_search
 from agentrl.envs.tasks.alfworld.environment import AlfworldEnvironment
@@ -88,8 +93,7 @@ class AlfworldSource:
         return walkthrough_search.habits(self._release.game(path).walkthrough for path in train)
 
     def _read(self, split: str) -> list[Item]:
-        if split not in RELEASE:
-            raise ItemError(f"{self.name}: unknown split {split}{nearest(split, RELEASE)}")
+        require_split(self.name, split, RELEASE)
         known = self._release.paths()
         if split == "train":
             there = set(known)

@@ -8,8 +8,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from agentrl.core.errors import ItemError, nearest
-from agentrl.envs.contract import Item
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import (
+    Item,
+    require_split,
+)
 from agentrl.envs.tasks.bfcl.problem import Described, Problem, Request
 from agentrl.envs.tasks.bfcl.world import CLASSES, World, known, parsed
 from agentrl.envs.tasks.datasets import Dataset, locate
@@ -85,8 +88,7 @@ class Imported:
 @cache
 def imported(split: str, data: str) -> Imported:
     """Raises ItemError, Lacking."""
-    if split not in SPLITS:
-        raise ItemError(f"{TASK}: unknown split {split}{nearest(split, SPLITS)}")
+    require_split(TASK, split, SPLITS)
     folder = locate(V3, data) / "bfcl"
     described = {kind: _described(folder, kind) for kind in DOCUMENTS}
     path = folder / "possible_answer" / SPLITS[split]

@@ -8,8 +8,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from agentrl.core.errors import ConfigError, ItemError, nearest
-from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.core.errors import ConfigError, ItemError
+from agentrl.envs.contract import (
+    Environment,
+    Expert,
+    Item,
+    require_split,
+)
 from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
 from agentrl.envs.tasks import generated, options
 from agentrl.envs.tasks.dbbench import datasets
@@ -70,8 +75,7 @@ class DbbenchSource:
     def items(self, split: str) -> Sequence[Item]:
         if self._options.origin in ("generated", "wikitables"):
             return self._generated.items(split)
-        if split not in self.splits:
-            raise ItemError(f"{self.name}: unknown split {split}{nearest(split, self.splits)}")
+        require_split(self.name, split, self.splits)
         if split not in self._loaded:
             loaded = datasets.items(self._options.origin, split, self._options.data)
             self._loaded[split] = loaded

@@ -8,8 +8,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from agentrl.core.errors import ItemError, nearest
-from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import (
+    Environment,
+    Expert,
+    Item,
+    require_split,
+)
 from agentrl.envs.tasks import generated, options
 from agentrl.envs.tasks.kg import datasets, world
 from agentrl.envs.tasks.kg.environment import MAX_TURNS, KgEnvironment
@@ -62,8 +67,7 @@ class KgSource:
     def items(self, split: str) -> Sequence[Item]:
         if self._options.origin != "agentbench":
             return self._splits.items(split)
-        if split not in datasets.SPLITS:
-            raise ItemError(f"kg: unknown split {split}{nearest(split, datasets.SPLITS)}")
+        require_split("kg", split, datasets.SPLITS)
         if split not in self._read:
             local = not self._options.endpoint
             self._read[split] = datasets.agentbench(split, self._options.data, graphs=local)

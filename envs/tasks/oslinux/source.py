@@ -7,8 +7,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from agentrl.core.errors import ConfigError, ItemError, nearest
-from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.core.errors import ConfigError, ItemError
+from agentrl.envs.contract import (
+    Environment,
+    Expert,
+    Item,
+    require_split,
+)
 from agentrl.envs.sandbox.program import OS
 from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
 from agentrl.envs.tasks import generated, options
@@ -64,9 +69,7 @@ class OsSource:
     def items(self, split: str) -> Sequence[Item]:
         if self._options.origin == "generated":
             return self._generated.items(split)
-        if split not in agentbench.SPLITS:
-            near = nearest(split, agentbench.SPLITS)
-            raise ItemError(f"{self.name}: unknown split {split}{near}")
+        require_split(self.name, split, agentbench.SPLITS)
         if split not in self._loaded:
             self._loaded[split] = agentbench.load(split, self._options.data)
         return self._loaded[split]

@@ -8,8 +8,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from agentrl.core.errors import ItemError, nearest
-from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import (
+    Environment,
+    Expert,
+    Item,
+    require_split,
+)
 from agentrl.envs.tasks import datasets, generated, options
 from agentrl.envs.tasks.webshop import goals
 from agentrl.envs.tasks.webshop.catalogue import Catalogue, is_built, open_folder
@@ -73,8 +78,7 @@ class WebshopSource:
     def items(self, split: str) -> Sequence[Item]:
         if self._options.origin == "generated":
             return self._splits.items(split)
-        if split not in self.splits:
-            raise ItemError(f"{self.name}: unknown split {split}{nearest(split, self.splits)}")
+        require_split(self.name, split, self.splits)
         if not self._imported:
             self._imported = self._import()
         return self._imported[split]
