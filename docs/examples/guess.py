@@ -1,4 +1,4 @@
-"""A task in one file: find a number, told whether it is higher or lower."""
+"""A task in one file: guess a number; the answers are 'higher' and 'lower'."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -27,8 +27,8 @@ class Guess:  # an Environment: one episode
             return Outcome((Message("tool", calls[0].error or "No number.", "guess"),))
         if int(number) == self.secret:
             return Outcome((), done=True, reward=1.0, score=1.0)
-        told = "higher" if self.secret > int(number) else "lower"
-        return Outcome((Message("tool", told, "guess"),))
+        answer = "higher" if self.secret > int(number) else "lower"
+        return Outcome((Message("tool", answer, "guess"),))
 
     def close(self) -> None: ...
 
