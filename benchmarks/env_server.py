@@ -196,7 +196,7 @@ def serve(port: int) -> None:
     from agentrl.envs import registry
     from agentrl.envs.server.server import EnvServer
 
-    registry.TASKS["counting"] = "counting:CountingSource"
+    registry.TASKS["counting"] = "counting_task:CountingSource"
     EnvServer({"counting": Task()}, Envs(port=port, concurrency=CONCURRENCY))
     threading.Event().wait()
 

@@ -2,8 +2,8 @@
 
 import re
 
+from prometheus_scrape import dashboard, named
 from running import ROOT
-from scraping import dashboard, named
 
 from agentrl.core.telemetry import metrics
 

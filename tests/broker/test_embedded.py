@@ -8,8 +8,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from locking import locked
 from running import eventually
+from sqlite_lock import locked
 from structlog.testing import capture_logs
 from trajectories import finished, published
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import faulty
+import faulty_filesystem
 import fsspec
 import pytest
-from faulty import FaultyFileSystem
+from faulty_filesystem import FaultyFileSystem
 from structlog.testing import capture_logs
 
 from agentrl.checkpoints import checkpoint_store, manifest
@@ -27,7 +27,7 @@ HANGING = replace(SOON, call_s=0.2, slowest=2**40)
 @pytest.fixture(params=["file", "memory", "faulty"])
 def checkpoint_files(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
     """Of a run, on each store in turn."""
-    faulty.register()
+    faulty_filesystem.register()
     url = {"file": f"file://{tmp_path}/far", "memory": "memory://far", "faulty": "faulty://far"}
     yield CheckpointStore(tmp_path / "home" / "run-1", tmp_path / "cache", url[request.param])
     fs = fsspec.filesystem("memory")
@@ -38,7 +38,7 @@ def checkpoint_files(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator
 @pytest.fixture
 def broken(tmp_path: Path) -> CheckpointStore:
     """On a store that fails; nobody waits long."""
-    faulty.register()
+    faulty_filesystem.register()
     home, cache = tmp_path / "home" / "run-1", tmp_path / "cache"
     return CheckpointStore(home, cache, "faulty://far", limits=SOON)
 
@@ -256,7 +256,7 @@ def test_a_store_that_cannot_be_connected_to_may_be_there_later(broken: Checkpoi
 
 
 def test_a_store_that_is_away_is_no_error_of_the_configuration() -> None:
-    faulty.register()
+    faulty_filesystem.register()
     FaultyFileSystem.clear_instance_cache()
     FaultyFileSystem.away += [ConnectionRefusedError("refused")]
     with pytest.raises(WeightsAway, match="refused"):
@@ -326,7 +326,7 @@ def test_a_row_that_names_no_checkpoint_is_refused(tmp_path: Path, url: str) -> 
 def test_secrets_of_a_url_stay_out_of_rows_and_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faulty.register()
+    faulty_filesystem.register()
     monkeypatch.setenv("KEY_OF_FAR", "s3cret")
     checkpoint_files = CheckpointStore(
         tmp_path / "run-1", tmp_path / "cache", "faulty://far-${KEY_OF_FAR}"
@@ -377,7 +377,7 @@ def test_whoever_is_told_to_stop_waits_for_no_store(broken: CheckpointStore) -> 
 def test_who_waits_for_an_object_store_for_ever_says_so_and_for_a_while_leaves_it_to_the_caller(
     seconds: float,
 ) -> None:
-    faulty.register()
+    faulty_filesystem.register()
     failures = [ConnectionError("reset")] * 2
 
     def answers(_fs: object, _path: str) -> str:
@@ -394,7 +394,7 @@ def test_who_waits_for_an_object_store_for_ever_says_so_and_for_a_while_leaves_i
 def test_a_secret_that_a_url_holds_percent_encoded_stays_out_of_errors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    faulty.register()
+    faulty_filesystem.register()
     monkeypatch.setenv("KEY_OF_FAR", "hush/hush")
     url = "faulty://me:${KEY_OF_FAR}@far/run-1"
 

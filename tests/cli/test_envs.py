@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import docker
-import hanging
+import hanging_task
 import pytest
 import urllib3
 from running import eventually
@@ -89,7 +89,7 @@ def test_no_container_outlives_the_server(
 def test_a_turn_that_hangs_does_not_keep_the_server(tmp_path: Path) -> None:
     config = tmp_path / "run.toml"
     config.write_text("[tasks.hanging.options]\nitems = 3\n")
-    command = [sys.executable, str(Path(hanging.__file__)), "envs", "serve", str(config)]
+    command = [sys.executable, str(Path(hanging_task.__file__)), "envs", "serve", str(config)]
     with (
         subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server,
         ThreadPoolExecutor(1) as thread,

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from outside import add_task
+from task_plugin import add_task
 
 from agentrl.cli.main import main
 from agentrl.db.admin import migrate

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from history import begun, ended, trained
+from run_history import begun, ended, trained
 from streamlit.testing.v1 import AppTest
 
 from agentrl.db.store import Store, open_store

@@ -1,4 +1,4 @@
-from history import begun
+from run_history import begun
 
 from agentrl.core.types import RunState
 from agentrl.dashboard.pages.accounting import body_losses, lease_rows

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from history import begun
+from run_history import begun
 from streamlit.testing.v1 import AppTest
 from structlog.testing import capture_logs
 

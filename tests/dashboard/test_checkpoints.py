@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from history import begun, evaluation
+from run_history import begun, evaluation
 
 from agentrl.dashboard.links import Here
 from agentrl.dashboard.viewmodels.checkpoints import (

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from history import begun, trained
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from run_history import begun, trained
 from running import ROOT, agentrl, eventually
 
 from agentrl.dashboard.auth import COOKIE, PAUSE_S

@@ -1,7 +1,7 @@
 import uuid
 
 import pytest
-from history import begun, ended, evaluation, trained
+from run_history import begun, ended, evaluation, trained
 
 from agentrl.core.types import Status
 from agentrl.dashboard.pages.compare import curve_rows, paired_row, side_row

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from run_transitions import World
 from running import ROOT
-from world import World
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from history import begun
+from run_history import begun
 from streamlit.testing.v1 import AppTest
 
 from agentrl.core import config_loading

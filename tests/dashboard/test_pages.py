@@ -7,9 +7,9 @@ this.
 import re
 from typing import Any
 
-from history import begun, trained
+from run_history import begun, trained
+from run_transitions import World
 from sqlalchemy import text
-from world import World
 
 from agentrl.db.admin import migrate
 from agentrl.db.questions import questions

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from history import begun, ended, trained
+from run_history import begun, ended, trained
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Run as RunSection

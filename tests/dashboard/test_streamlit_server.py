@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from history import begun, trained
+from run_history import begun, trained
 from running import ROOT
 
 from agentrl.dashboard.streamlit_server import history, streamlit_options

@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from story import RUN, tell
+from known_runs import RUN, tell
 
 from agentrl.core.errors import StoreError
 from agentrl.db.questions import answer_question, question, questions
@@ -11,8 +11,8 @@ from agentrl.db.store import Store
 
 PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
 
-# Worked out by hand from the plan in tests/support/story.py; every row begins with the run, which
-# is left out. A value with a point or a fraction may be off by rounding, any other is exact.
+# Worked out by hand from the plan in tests/support/known_runs.py; every row begins with the run,
+# which is left out. A value with a point or a fraction may be off by rounding, any other is exact.
 ANSWERS = """
 accounting
   kind  number  an_episode  a_group

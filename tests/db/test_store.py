@@ -10,7 +10,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from locking import locked
 from psycopg.waiting import Ready
 from running import eventually
 from sqlalchemy import text
@@ -18,6 +17,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
+from sqlite_lock import locked
 from structlog.testing import capture_logs
 
 from agentrl.core.errors import StoreError, StoreUnavailable

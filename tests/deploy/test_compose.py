@@ -11,9 +11,9 @@ from typing import Any
 
 import docker
 import pytest
+from compose_stack import Stack
 from docker.models.containers import Container
 from running import ROOT
-from stack import Stack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 

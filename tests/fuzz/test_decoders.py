@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import structlog
 import tomli_w
-from mutate import as_json, mutants, trees
+from mutated_inputs import as_json, mutants, trees
 from trajectories import finished
 
 from agentrl.broker import messages

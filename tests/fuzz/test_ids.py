@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from world import World
+from run_transitions import World
 
 from agentrl.broker.api import Delivery
 from agentrl.broker.messages import EpisodeFinished, encode

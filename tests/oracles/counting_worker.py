@@ -1,4 +1,4 @@
-"""The task of tests/support/counting.py for the real `agentrl-worker`, which runs this file.
+"""The task of tests/support/counting_task.py for the real `agentrl-worker`, which runs this file.
 
 python counting_worker.py PORT CONTROLLER CONCURRENCY
 """

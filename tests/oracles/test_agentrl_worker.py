@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conversation import PLACES, Exchange, Listener, hold
-from flaky import Flaky
+from env_server_client import PLACES, Exchange, Listener, hold
+from lossy_proxy import Flaky
 from running import eventually
 
 from agentrl.core.config.sections import Envs, Task
@@ -140,7 +140,7 @@ def test_heartbeats_and_notices_are_the_workers(
 ) -> None:
     with Listener() as theirs, working(oracles, theirs.url) as port:
         told_by_worker = beat_and_notice(theirs, f"http://127.0.0.1:{port}/api")
-    monkeypatch.setitem(registry.TASKS, "counting", "counting:CountingSource")
+    monkeypatch.setitem(registry.TASKS, "counting", "counting_task:CountingSource")
     with Listener() as ours:
         envs = Envs(concurrency=PLACES, controller=ours.url)
         server = EnvServer({"counting": Task()}, envs)

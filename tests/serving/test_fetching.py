@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-import faulty
-from faulty import FaultyFileSystem
+import faulty_filesystem
+from faulty_filesystem import FaultyFileSystem
+from run_transitions import World
 from structlog.testing import capture_logs
-from world import World
 
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.checkpoint_store import CheckpointStore
@@ -34,7 +34,7 @@ def published(world: World, checkpoint_files: CheckpointStore, version: int) -> 
 def test_a_checkpoint_is_fetched_before_it_is_served_and_asked_for_again_where_it_is_away(
     store: Store, tmp_path: Path
 ) -> None:
-    faulty.register()
+    faulty_filesystem.register()
     seconds = [0.0]
     world, engine, served = World.begin(store), ScriptedEngine(), ServedCheckpoints()
     checkpoint_files = CheckpointStore(
@@ -70,7 +70,7 @@ def test_a_checkpoint_is_fetched_before_it_is_served_and_asked_for_again_where_i
 def test_a_checkpoint_that_is_damaged_where_it_lies_is_refused_and_the_former_stays(
     store: Store, tmp_path: Path
 ) -> None:
-    faulty.register()
+    faulty_filesystem.register()
     world, engine, served = World.begin(store), ScriptedEngine(), ServedCheckpoints()
     checkpoint_files = CheckpointStore(
         tmp_path / "there" / world.run_id, tmp_path / "there", "faulty://far"

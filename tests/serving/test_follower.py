@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from lineage import begin, begin_server, register
-from scraping import free_port, scraped
+from checkpoint_rows import begin, begin_server, register
+from prometheus_scrape import free_port, scraped
 
 from agentrl.checkpoints import manifest
 from agentrl.core.config.sections import Metrics

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import urllib3
-from lineage import register
-from outage import Outage, impatient
+from checkpoint_rows import register
 from running import eventually
 from sqlalchemy import select
+from store_outage import Outage, impatient
 from structlog.testing import capture_logs
 
 from agentrl import broker

@@ -1,12 +1,12 @@
 """A broker that does whatever a broker may: reorder, repeat, lose, refuse, confirm and not say so.
 
-Messages really travel as bytes. Publishers and consumers pause (`paused.py`); the test answers.
+Messages travel as bytes. Publishers and consumers pause (`pause_points.py`); the test answers.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from paused import pause
+from pause_points import pause
 
 from agentrl.broker.api import Delivery, Waiting
 from agentrl.broker.messages import EpisodeFinished, Message, decode, encode

@@ -1,7 +1,7 @@
 """The whole protocol, model checked: any order of things, faults between any two statements.
 
 Two runs share a store and know nothing of each other. After every step the invariants of
-`effectively_once.py` hold; at the end all is let go on, and nothing is lost, doubled or stuck.
+`protocol_invariants.py` hold; at the end all is let go on, and nothing is lost, doubled or stuck.
 """
 
 import shutil
@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from effectively_once import Witness
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -20,8 +19,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from loose_broker import PUBLISHED
-from paused import Faults
-from protocol import DISPATCHERS, TRAINERS, WORKERS, PausedRun
+from pause_points import Faults
+from paused_run import DISPATCHERS, TRAINERS, WORKERS, PausedRun
+from protocol_invariants import Witness
 from protocol_stores import Beside, CheckedStore, Database
 
 from agentrl.core.errors import EnvironmentFailure, PolicyError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import psycopg
-from paused import Faults
+from pause_points import Faults
 from psycopg import sql
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError

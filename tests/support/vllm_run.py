@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lineage import register
+from checkpoint_rows import register
 from peft import PeftModel
+from prometheus_scrape import free_port
 from running import ROOT, agentrl, eventually, processes_of
-from scraping import free_port
 from transformers import AutoModelForCausalLM
 
 from agentrl.checkpoints import manifest

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 import structlog
-from world import World
+from run_transitions import World
 
 from agentrl.core.config.sections import Alarms
 from agentrl.core.types import UpdateState

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from prometheus_scrape import free_port, scraped
+from run_transitions import World
 from running import eventually
-from scraping import free_port, scraped
 from sqlalchemy import event
 from structlog.testing import capture_logs
-from world import World
 
 from agentrl import broker
 from agentrl.broker.api import Broker, Consumer, Delivery, Publisher

@@ -1,5 +1,5 @@
+from run_transitions import World
 from running import eventually
-from world import World
 
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs

@@ -8,14 +8,14 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
-import faulty
+import faulty_filesystem
 import pytest
 import torch
-from faulty import FaultyFileSystem
+from faulty_filesystem import FaultyFileSystem
 from inline import InlineExecutor
+from run_transitions import World
 from running import eventually
 from sqlalchemy import event
-from world import World
 
 from agentrl import broker
 from agentrl.broker.api import Consumer, Publisher
@@ -493,7 +493,7 @@ def _far(home: Path, stop: threading.Event) -> CheckpointStore:
 def test_an_update_whose_object_store_was_away_until_the_stop_is_committed_by_the_next_trainer(
     world: World, publisher: Publisher, tmp_path: Path
 ) -> None:
-    faulty.register()
+    faulty_filesystem.register()
     config, announce = Config(tasks={"dbbench": Task()}), _announce(world, publisher)
     stop, learner = threading.Event(), Counter()
     ledger = Ledger(
@@ -521,7 +521,7 @@ def test_an_update_whose_object_store_was_away_until_the_stop_is_committed_by_th
 def test_an_update_that_was_kept_and_lost_its_weights_since_is_not_committed(
     world: World, publisher: Publisher, tmp_path: Path
 ) -> None:
-    faulty.register()
+    faulty_filesystem.register()
     config, announce = Config(tasks={"dbbench": Task()}), _announce(world, publisher)
     stop, learner = threading.Event(), Counter()
     ledger = Ledger(

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from world import World
+from run_transitions import World
 
 from agentrl import broker
 from agentrl.broker.messages import EpisodeFinished

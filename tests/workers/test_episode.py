@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from acting import CLAIMED, Fixed, Talk, serve, won
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from policy_servers import CLAIMED, Fixed, Talk, serve, won
 
 from agentrl.core.config.sections import Sampling
 from agentrl.core.errors import ConfigError, EnvironmentFailure, PolicyError

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from acting import CLAIMED, Fixed, serve
+from policy_servers import CLAIMED, Fixed, serve
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from agentrl.core.config.sections import Sampling, Trainer

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from world import World
+from run_transitions import World
 
 from agentrl import broker
 from agentrl.broker.api import Broker, Consumer, Delivery

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from acting import Talk, TalkSource, serve, won
-from outage import Outage, impatient, lost_answer
+from policy_servers import Talk, TalkSource, serve, won
+from run_transitions import World
 from running import eventually
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
+from store_outage import Outage, impatient, lost_answer
 from structlog.testing import capture_logs
-from world import World
 
 from agentrl import broker
 from agentrl.broker.api import Broker, Publisher, Waiting

@@ -5,8 +5,8 @@ import threading
 from contextlib import ExitStack
 
 import pytest
+from prometheus_scrape import asked, free_port
 from running import eventually
-from scraping import asked, free_port
 
 from agentrl.core.config.sections import Metrics
 from agentrl.core.errors import ConfigError

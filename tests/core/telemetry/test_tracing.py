@@ -4,8 +4,8 @@ import socket
 import threading
 
 import pytest
-from collector import collecting
-from scraping import free_port, scraped
+from prometheus_scrape import free_port, scraped
+from trace_collector import collecting
 
 from agentrl.core.config.sections import Metrics, Tracing
 from agentrl.core.errors import ConfigError

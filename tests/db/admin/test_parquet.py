@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from known_runs import tell
 from running import ROOT
 from sqlalchemy import select, text
-from story import tell
 
 from agentrl.core.errors import StoreError
 from agentrl.db.admin import migrate

@@ -1,8 +1,8 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+from known_runs import BEGAN, tell
 from sqlalchemy import text
-from story import BEGAN, tell
 
 from agentrl.core.types import RunState
 from agentrl.db.admin.retention import (

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from story import tell
+from known_runs import tell
 
 from agentrl.db.admin.sizes import sizes
 from agentrl.db.store import Store

@@ -1,8 +1,8 @@
 """Each disagreement is planted alone, and the view names that one alone."""
 
 import pytest
+from run_transitions import World
 from sqlalchemy import text
-from world import World
 
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import GroupState, Reason, Status, UpdateState

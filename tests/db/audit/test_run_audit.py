@@ -5,7 +5,7 @@
 from contextlib import closing
 
 import pytest
-from history import begun, ended, trained
+from run_history import begun, ended, trained
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from backends import DATABASES
-from history import TASKS, begun, evaluation, trained
+from run_history import TASKS, begun, evaluation, trained
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 

@@ -1,5 +1,5 @@
 import msgspec
-from world import World
+from run_transitions import World
 
 from agentrl.core.types import UpdateState
 from agentrl.db.models import Update

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 import pytest
+from run_transitions import World
 from sqlalchemy import update
-from world import World
 
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import EpisodeState, Status, UpdateState

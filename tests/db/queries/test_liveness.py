@@ -1,7 +1,7 @@
 """What rows tell of the processes of a run: who lives, what moves, when a role first worked."""
 
 import pytest
-from history import begun, trained
+from run_history import begun, trained
 from sqlalchemy import text
 
 from agentrl.db.models import Worker

@@ -4,8 +4,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from history import begun, trained
-from world import World
+from run_history import begun, trained
+from run_transitions import World
 
 from agentrl.core.types import UpdateState
 from agentrl.db.models import Update

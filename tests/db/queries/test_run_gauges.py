@@ -1,6 +1,6 @@
 """What a live system is watched by, over a run in the middle of things."""
 
-from world import World
+from run_transitions import World
 
 from agentrl.db.queries.run_gauges import run_gauges
 from agentrl.db.store import Store

@@ -1,5 +1,5 @@
 import pytest
-from world import World
+from run_transitions import World
 
 from agentrl.core.types import RunState
 from agentrl.db.registry import checkpoints

@@ -1,6 +1,6 @@
 """The rows of external models."""
 
-from world import World, at_once
+from run_transitions import World, at_once
 
 from agentrl.core.types import CheckpointState
 from agentrl.db.registry import checkpoints, external_policies

@@ -1,8 +1,8 @@
 """Checkpoints of a run that forked and rolled back, and who served them."""
 
 import pytest
-from history import evaluation
-from world import World
+from run_history import evaluation
+from run_transitions import World
 
 from agentrl.core.types import CheckpointState
 from agentrl.db.models import Checkpoint, PolicyServer, Serving

@@ -1,6 +1,6 @@
 import msgspec
 import pytest
-from world import World
+from run_transitions import World
 
 from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core.trajectory import Trajectory

@@ -3,8 +3,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from run_transitions import SIZE, World, at_once
 from sqlalchemy import event
-from world import SIZE, World, at_once
 
 from agentrl.core.types import EpisodeState, GroupState, Reason, RunState, Status
 from agentrl.db.models import Run

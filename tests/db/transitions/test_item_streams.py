@@ -1,5 +1,5 @@
 import pytest
-from world import World
+from run_transitions import World
 
 from agentrl.db.store import Store
 from agentrl.db.transitions import item_streams

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
+from run_transitions import World
 from sqlalchemy.orm import Session
-from world import World
 
 from agentrl.core.types import GroupState, Reason, RunState, Status, Transition
 from agentrl.db.store import Store

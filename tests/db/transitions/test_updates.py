@@ -1,6 +1,6 @@
 import pytest
+from run_transitions import World, at_once
 from sqlalchemy.orm import Session
-from world import World, at_once
 
 from agentrl.core.errors import StoreError
 from agentrl.core.trained_hash import running_hash

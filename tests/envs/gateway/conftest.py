@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import PRELUDE, REWARD, Play
+from agent_programs import PRELUDE, REWARD, Play
 
 from agentrl.envs.contract import Environment
 from agentrl.envs.gateway.source import GatewaySource

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from programs import Play
+from agent_programs import Play
 from running import eventually
 
 from agentrl.core.config.sections import Envs, Task

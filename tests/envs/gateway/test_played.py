@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from acting import CLAIMED, Fixed, serve
-from programs import Play
+from agent_programs import Play
+from policy_servers import CLAIMED, Fixed, serve
 from running import ROOT
 
 from agentrl.core.config.sections import Sampling

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import docker
 import pytest
-from contained import SMALL, ask, python, sandbox
 from running import eventually
+from sandbox_programs import SMALL, ask, python, sandbox
 
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.envs.sandbox.channel import Overrun

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import docker
 import pytest
-from contained import SMALL, SMALL_OS, ask, python, root_pool, run
-from engines import OwnEngine, own_engine
+from docker_engines import OwnEngine, own_engine
+from sandbox_programs import SMALL, SMALL_OS, ask, python, root_pool, run
 
 from agentrl.core.errors import ConfigError, EnvironmentFailure
 from agentrl.envs.sandbox.channel import Overrun

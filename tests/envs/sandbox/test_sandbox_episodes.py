@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import Any
 
 import docker
-from contained import SMALL, python
+from sandbox_programs import SMALL, python
 
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.envs.contract import Message, Observation, Outcome, Tool, ToolCall

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import docker
 import pytest
-from contained import ask, root_pool, run, sandbox
 from running import ROOT
+from sandbox_programs import ask, root_pool, run, sandbox
 
 from agentrl.envs.sandbox.docker_engine import Engine
 

@@ -5,8 +5,8 @@ from contextlib import closing
 
 import docker
 import pytest
-from contained import SMALL, ask, python
 from running import eventually
+from sandbox_programs import SMALL, ask, python
 
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.envs.sandbox.docker_engine import Engine

@@ -9,8 +9,8 @@ from contextlib import closing
 
 import docker
 import pytest
-from contained import SMALL, ask, sandbox
 from running import ROOT, eventually
+from sandbox_programs import SMALL, ask, sandbox
 
 from agentrl.envs.sandbox.container_owner import ContainerOwner
 from agentrl.envs.sandbox.docker_engine import LEASE, OWNER, RUN, Engine

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import docker
 import pytest
-from contained import SMALL_OS, root_pool, run
 from running import eventually
+from sandbox_programs import SMALL_OS, root_pool, run
 
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.envs.sandbox.channel import Overrun

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import urllib3
-from conversation import Listener
-from counting import CountingSource, UnmadeSource
+from counting_task import CountingSource, UnmadeSource
+from env_server_client import Listener
 from structlog.testing import capture_logs
 
 from agentrl.core.errors import BrokerError, EnvironmentFailure

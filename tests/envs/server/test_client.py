@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from flaky import Flaky
+from lossy_proxy import Flaky
 
 from agentrl.core.config.sections import Envs, Task
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
@@ -34,7 +34,7 @@ def serving(**envs: Any) -> Iterator[EnvServer]:
 def counting() -> Iterator[EnvServer]:
     """Our server of one task, which answers under /api as a task worker does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry.TASKS, "counting", "counting:CountingSource")
+        patch.setitem(registry.TASKS, "counting", "counting_task:CountingSource")
         server = EnvServer({"counting": Task()})
     try:
         yield server

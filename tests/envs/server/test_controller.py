@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from conversation import Listener, hold, post, start
+from env_server_client import Listener, hold, post, start
 from running import eventually
 from structlog.testing import capture_logs
 
@@ -18,7 +18,7 @@ from agentrl.envs.server.session import Timings
 @contextmanager
 def counting(**envs: Any) -> Iterator[EnvServer]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry.TASKS, "counting", "counting:CountingSource")
+        patch.setitem(registry.TASKS, "counting", "counting_task:CountingSource")
         server = EnvServer({"counting": Task()}, Envs(**envs), Timings(beat_s=0.05))
         try:
             yield server

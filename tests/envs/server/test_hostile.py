@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import urllib3
-from conversation import says
+from env_server_client import says
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -64,7 +64,7 @@ turns = (
 @pytest.fixture(scope="module")
 def server() -> Iterator[EnvServer]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry.TASKS, "counting", "counting:CountingSource")
+        patch.setitem(registry.TASKS, "counting", "counting_task:CountingSource")
         config = Config(tasks={"counting": Task()}, envs=Envs(concurrency=16))
         server = EnvServer(config.tasks, config.envs, Timings(queue_s=0.02))
         start = json.dumps({"session_id": WITNESS, "index": 19}).encode()

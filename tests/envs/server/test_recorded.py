@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conversation import PLACES, hold
+from env_server_client import PLACES, hold
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Envs, Task
@@ -19,7 +19,7 @@ OURS = {"score", "error"}
 
 
 def test_every_answer_is_the_one_the_original_worker_gave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.TASKS, "counting", "counting:CountingSource")
+    monkeypatch.setitem(registry.TASKS, "counting", "counting_task:CountingSource")
     envs = Envs(concurrency=PLACES)
     config = Config(tasks={"counting": Task(max_turns=30)}, envs=envs)
     server = EnvServer(config.tasks, config.envs, Timings(queue_s=0.1))

@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
-from outage import Outage, impatient
+from run_transitions import World
 from running import ROOT
+from store_outage import Outage, impatient
 from structlog.testing import capture_logs
-from world import World
 
 from agentrl.core.errors import CheckpointError
 from agentrl.core.types import CheckpointState

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from outage import Outage
 from running import eventually
 from sqlalchemy import select, text
+from store_outage import Outage
 
 from agentrl.checkpoints import manifest
 from agentrl.core import config_loading

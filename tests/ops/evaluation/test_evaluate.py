@@ -4,7 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from acting import Talk, TalkSource, serve, won
+from policy_servers import Talk, TalkSource, serve, won
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Dispatch, Model, PolicyServer, Sampling, Task

@@ -12,8 +12,8 @@ from pathlib import Path
 import fake_vllm
 import numpy as np
 import pytest
+from checkpoint_rows import register
 from fake_vllm import set_faults
-from lineage import register
 from running import ROOT, eventually, fakes_of
 from safetensors.numpy import load_file, save_file
 from sqlalchemy import func, select

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from studying import configuration
+from experiment_config import configuration
 
 from agentrl.core.errors import ConfigError
 from agentrl.ops.experiments import report, study

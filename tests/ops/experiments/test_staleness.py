@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from studying import configuration
+from experiment_config import configuration
 from trajectories import trajectory
 
 from agentrl.core.errors import ConfigError

@@ -2,7 +2,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from studying import configuration
+from experiment_config import configuration
 
 from agentrl.core.errors import ConfigError
 from agentrl.ops.experiments.findings import Check, Design, Point, Skill, Training, keep, read

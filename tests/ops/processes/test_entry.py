@@ -11,8 +11,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from run_transitions import World
 from running import ROOT, agentrl, eventually
-from world import World
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config

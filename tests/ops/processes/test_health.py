@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from history import begun
+from run_history import begun
 from running import eventually
 
 from agentrl import broker

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from history import begun, trained
+from run_history import begun, trained
 
 from agentrl.core.process import process_began
 from agentrl.core.types import RunState

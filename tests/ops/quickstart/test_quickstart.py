@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from history import begun, trained
 from rich.console import Console
+from run_history import begun, trained
 from running import ROOT
 from sqlalchemy import update
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import recording
+import recorded_episodes
 from typer.testing import CliRunner
 
 from agentrl.broker.messages import EpisodeFinished, decode
@@ -77,14 +77,16 @@ class World:
         source = task_sources(msgspec.structs.replace(self.config, tasks=only))[task]
         item = source.items("train")[number]
         with host_sandboxes(source, "", self.config.envs.docker_image):
-            body = recording.play(self.config, self.run_id, source, item, seed=number, noise=noise)
-        recording.keep(self.store, body, wire)
+            body = recorded_episodes.play(
+                self.config, self.run_id, source, item, seed=number, noise=noise
+            )
+        recorded_episodes.keep(self.store, body, wire)
         return body
 
     def keep(self, body: Trajectory, name: str) -> Trajectory:
         """A body changed by hand, under another name."""
         changed = msgspec.structs.replace(body, episode_id=name, group_id=f"{name}-g")
-        recording.keep(self.store, changed)
+        recorded_episodes.keep(self.store, changed)
         return changed
 
 

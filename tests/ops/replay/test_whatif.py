@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from run_transitions import World
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
-from world import World
 
 from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.cli.main import app

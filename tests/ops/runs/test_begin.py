@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from run_transitions import at_once
 from running import ROOT
-from world import at_once
 
 from agentrl.checkpoints.checkpoint_store import fetch
 from agentrl.checkpoints.manifest import verify

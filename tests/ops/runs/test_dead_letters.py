@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from history import begun
+from run_history import begun
 from trajectories import finished
 
 from agentrl import broker

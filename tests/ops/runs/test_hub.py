@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub_server import COMMIT, Hub, cached, serving
 
 from agentrl.checkpoints.manifest import verify
 from agentrl.core import config_loading
@@ -19,7 +20,6 @@ from agentrl.ops.configuration import configs
 from agentrl.ops.evaluation.target import resolve
 from agentrl.ops.runs import hub
 from agentrl.ops.runs.begin import begin
-from tests.support.hub import COMMIT, Hub, cached, serving
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
 CLOSED = "http://127.0.0.1:9"
@@ -173,7 +173,16 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     assert hub.absent_weights(TINY) == []
 
 
-@pytest.mark.parametrize("name", ["hub:", "hub:tiny", "hub:a/b/c", "hub:../x y", "hub:a/b@"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hub:",
+        "hub:tiny",
+        "hub:a/b/c",
+        "hub:../x y",
+        "hub:a/b@",
+    ],
+)
 def test_what_is_no_name_is_refused(cache: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"hub:"):
         hub.fetch_model(name)

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from backends import BACKENDS
-from history import TASKS, begun, ended, trained
+from run_history import TASKS, begun, ended, trained
 from sqlalchemy import func, select
 
 from agentrl import broker

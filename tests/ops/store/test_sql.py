@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from backends import DATABASES, plain_login
-from history import begun, trained
 from hypothesis import given
 from hypothesis import strategies as st
+from run_history import begun, trained
 from running import eventually
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError

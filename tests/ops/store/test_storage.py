@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from history import begun, trained
+from run_history import begun, trained
 from running import ROOT
 from sqlalchemy import text
 

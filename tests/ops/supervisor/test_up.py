@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from history import begun, trained
+from run_history import begun, trained
 
 from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.core.process import process_began

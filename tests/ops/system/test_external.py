@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from endpoint import KEY, endpoint, fails
+from openai_endpoint import KEY, endpoint, fails
+from run_transitions import World
 from running import ROOT, agentrl, eventually, processes_of
 from sqlalchemy import select, text
-from teaching import teaching
-from world import World
+from teacher_endpoint import teaching
 
 from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.core import config_loading

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from collector import Collector, Heard, collecting
+from prometheus_scrape import asked, dashboard, free_port, named, scraped, with_values
 from running import ROOT, agentrl, eventually
-from scraping import asked, dashboard, free_port, named, scraped, with_values
+from trace_collector import Collector, Heard, collecting
 
 from agentrl.core.telemetry import tracing
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from outside import add_task
+from task_plugin import add_task
 
 from agentrl.core.errors import ConfigError, ItemError
 from agentrl.envs import registry

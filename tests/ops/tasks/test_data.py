@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from outside import add_task
+from task_plugin import add_task
 
 from agentrl.core.errors import ItemError
 from agentrl.envs import registry

@@ -6,7 +6,7 @@ from typing import Any
 
 import docker
 import pytest
-from outside import add_task
+from task_plugin import add_task
 
 from agentrl.envs.contract import Tool, ToolCall, strings
 from agentrl.envs.sandbox.container_owner import ContainerOwner

@@ -16,8 +16,8 @@ import wandb_file
 from mlflow.tracking import MlflowClient
 from running import ROOT, eventually
 from sqlalchemy import select
-from telling import begun_of, followed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tracker_runs import begun_of, followed
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config

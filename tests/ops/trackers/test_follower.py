@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
-from telling import begun_of, followed
+from tracker_runs import begun_of, followed
 
 from agentrl.core.config.config import Config
 from agentrl.core.types import RunState

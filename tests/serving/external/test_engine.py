@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import urllib3
-from acting import serve
-from endpoint import KEY, Answer, Endpoint, endpoint, fails, says
+from openai_endpoint import KEY, Answer, Endpoint, endpoint, fails, says
+from policy_servers import serve
 from running import eventually
 from sqlalchemy import select, text
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 import pytest
-from endpoint import KEY, Answer, Endpoint, endpoint, fails, says
+from openai_endpoint import KEY, Answer, Endpoint, endpoint, fails, says
 from running import eventually
 
 from agentrl.core.config.sections import External

@@ -13,8 +13,8 @@ from pathlib import Path
 import fake_vllm
 import pytest
 import torch
+from checkpoint_rows import begin, register
 from fake_vllm import set_faults
-from lineage import begin, register
 from running import eventually, fakes_of
 from safetensors.numpy import load_file, save_file
 from sqlalchemy import select

@@ -11,8 +11,8 @@ import fake_vllm
 import msgspec
 import pytest
 from fake_vllm import set_faults
+from prometheus_scrape import asked, free_port
 from running import eventually, fakes_of
-from scraping import asked, free_port
 
 from agentrl.core.config import sections
 from agentrl.core.config.config import Config

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from prometheus_scrape import dashboard, named, scraped, with_values
 from running import eventually
-from scraping import dashboard, named, scraped, with_values
 from vllm_run import Asked, VllmRun, vllm_run
 
 from agentrl.workers.policies.client import CheckpointNotServed

@@ -6,12 +6,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import crew
 import msgspec
 import pytest
+import rank_processes
 from backends import NEEDS_DEEPSPEED
+from engine_updates import BASE, LORA, MakeTrajectory, flat, off, on_torch
 from running import eventually, processes_of
-from updates import BASE, LORA, MakeTrajectory, flat, off, on_torch
 
 from agentrl.core.config.sections import DeepSpeed
 from agentrl.core.errors import ConfigError
@@ -142,7 +142,7 @@ def test_offload_gives_the_updates_and_snapshots_of_torch(
         make_trajectory([(3, 7 + n)], 9 + n, reward=float(n % 2), seed=n) for n in range(6)
     )
     batch = assemble_batch([TrainableGroup("g", "db", members)], resolve_settings(base))
-    paths = [crew.write_batch(tmp_path / "batch", batch)] * 2
+    paths = [rank_processes.write_batch(tmp_path / "batch", batch)] * 2
     two = DeepSpeed(zero=2, offload="optimizer", extensions=after_a_kill)
     three = DeepSpeed(zero=3, offload="all", extensions=after_a_kill)
     adapter = msgspec.structs.replace(base, lora=LORA, gradient_checkpointing=True)
@@ -157,11 +157,13 @@ def test_offload_gives_the_updates_and_snapshots_of_torch(
     jobs = []
     for name, (plain, section, dtype, _) in chosen.items():
         trainer = msgspec.structs.replace(plain, deepspeed=section)
-        half = crew.Job(f"{name}, half", str(tiny), trainer, paths[:1], dtype=dtype)
+        half = rank_processes.Job(f"{name}, half", str(tiny), trainer, paths[:1], dtype=dtype)
         jobs.append(msgspec.structs.replace(half, save=str(tmp_path / name)))
         given = str(tmp_path / f"{name}.snapshot")
-        jobs.append(crew.Job(name, str(tiny), trainer, paths[1:], dtype=dtype, snapshot=given))
-    done = crew.run(jobs, 2, tmp_path)
+        jobs.append(
+            rank_processes.Job(name, str(tiny), trainer, paths[1:], dtype=dtype, snapshot=given)
+        )
+    done = rank_processes.run(jobs, 2, tmp_path)
     for name, (plain, _, dtype, near) in chosen.items():
         before, after, _ = on_torch(tiny, plain, [batch, batch], dtype)
         found = done[name].tensors

@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import crew
 import numpy as np
 import pytest
+import rank_processes
 import torch
 from backends import NEEDS_DEEPSPEED
+from engine_updates import BASE, LORA, MakeTrajectory, flat, off, on_torch, ragged, sharded
 from torch import Tensor
-from updates import BASE, LORA, MakeTrajectory, flat, off, on_torch, ragged, sharded
 
 from agentrl.core.config.sections import Trainer
 from agentrl.trainer import snapshots
@@ -64,15 +64,18 @@ def done(
     batches: list[Batch],
     lonely: Batch,
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[dict[str, crew.Done], Path]:
+) -> tuple[dict[str, rank_processes.Done], Path]:
     """Everything that ranks do in these tests, done once; and the folder of what they wrote."""
     folder = tmp_path_factory.mktemp(f"ranks-{request.param}")
-    paths = [crew.write_batch(folder / f"b{n}", each) for n, each in enumerate(batches)]
-    spoilt = [crew.write_batch(folder / f"x{n}", each) for n, each in enumerate(_spoilt(batches))]
-    alone = crew.write_batch(folder / "alone", lonely)
+    paths = [rank_processes.write_batch(folder / f"b{n}", each) for n, each in enumerate(batches)]
+    spoilt = [
+        rank_processes.write_batch(folder / f"x{n}", each)
+        for n, each in enumerate(_spoilt(batches))
+    ]
+    alone = rank_processes.write_batch(folder / "alone", lonely)
 
-    def job(name: str, trainer: Trainer, given: list[str], **more: Any) -> crew.Job:
-        return crew.Job(name, str(tiny), trainer, given, **more)
+    def job(name: str, trainer: Trainer, given: list[str], **more: Any) -> rank_processes.Job:
+        return rank_processes.Job(name, str(tiny), trainer, given, **more)
 
     jobs = [job(name, trainer, paths) for name, trainer in _equal().items()]
     for stage in (0, 1, 2, 3):
@@ -91,7 +94,7 @@ def done(
     jobs.append(job("adapter", adapter, paths, save=str(folder / "adapter")))
     low = sharded(BASE, 3)
     jobs.append(job("low", low, paths, dtype="bfloat16", save=str(folder / "low")))
-    return crew.run(jobs, request.param, folder), folder
+    return rank_processes.run(jobs, request.param, folder), folder
 
 
 def _spoilt(batches: list[Batch]) -> list[Batch]:
@@ -114,7 +117,7 @@ def _torch_half(tiny: Path, batch: Batch, path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(_equal()))
 def test_the_same_batches_give_the_same_updates_as_on_torch(
-    done: tuple[dict[str, crew.Done], Path], tiny: Path, batches: list[Batch], name: str
+    done: tuple[dict[str, rank_processes.Done], Path], tiny: Path, batches: list[Batch], name: str
 ) -> None:
     trainer, ours = _equal()[name], done[0][name]
     before, after, metrics = on_torch(tiny, trainer, batches)
@@ -132,7 +135,7 @@ def test_the_same_batches_give_the_same_updates_as_on_torch(
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_what_is_not_finite_moves_nothing_on_any_rank_and_the_next_update_is_as_if_not_asked(
-    done: tuple[dict[str, crew.Done], Path], tiny: Path, batches: list[Batch], stage: int
+    done: tuple[dict[str, rank_processes.Done], Path], tiny: Path, batches: list[Batch], stage: int
 ) -> None:
     ours = done[0][f"spoilt{stage}"]
     reasons = ["loss is not finite", "gradient norm is not finite", "no loss token"]
@@ -144,7 +147,7 @@ def test_what_is_not_finite_moves_nothing_on_any_rank_and_the_next_update_is_as_
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_a_rank_without_work_takes_part(
-    done: tuple[dict[str, crew.Done], Path], tiny: Path, lonely: Batch, stage: int
+    done: tuple[dict[str, rank_processes.Done], Path], tiny: Path, lonely: Batch, stage: int
 ) -> None:
     before, after, _ = on_torch(tiny, BASE, [lonely])
     start, end = flat(before, "weights/"), flat(after, "weights/")
@@ -154,7 +157,7 @@ def test_a_rank_without_work_takes_part(
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_a_snapshot_goes_on_under_another_sharding_as_if_nothing_had_been(
-    done: tuple[dict[str, crew.Done], Path], stage: int
+    done: tuple[dict[str, rank_processes.Done], Path], stage: int
 ) -> None:
     through = done[0][f"zero{3 - stage}-adamw-100"].tensors
     resumed, half = done[0][f"resumed{stage}"].tensors, done[0][f"half{stage}"].tensors
@@ -165,7 +168,7 @@ def test_a_snapshot_goes_on_under_another_sharding_as_if_nothing_had_been(
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_a_snapshot_of_torch_goes_on_under_deepspeed(
-    done: tuple[dict[str, crew.Done], Path], tiny: Path, batches: list[Batch], stage: int
+    done: tuple[dict[str, rank_processes.Done], Path], tiny: Path, batches: list[Batch], stage: int
 ) -> None:
     before, after, _ = on_torch(tiny, BASE, batches)
     start, end = flat(before, "weights/"), flat(after, "weights/")
@@ -175,7 +178,7 @@ def test_a_snapshot_of_torch_goes_on_under_deepspeed(
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_a_snapshot_of_deepspeed_goes_on_under_torch(
-    done: tuple[dict[str, crew.Done], Path], tiny: Path, batches: list[Batch], stage: int
+    done: tuple[dict[str, rank_processes.Done], Path], tiny: Path, batches: list[Batch], stage: int
 ) -> None:
     learner = TorchLearner(tiny, resolve_settings(BASE), Hardware())
     learner.load_state(snapshots.load(done[1] / f"half{stage}.snapshot")[0])
@@ -188,7 +191,7 @@ def test_a_snapshot_of_deepspeed_goes_on_under_torch(
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_a_checkpoint_loads_in_plain_transformers_and_says_what_its_probe_says(
-    done: tuple[dict[str, crew.Done], Path], stage: int
+    done: tuple[dict[str, rank_processes.Done], Path], stage: int
 ) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -201,7 +204,7 @@ def test_a_checkpoint_loads_in_plain_transformers_and_says_what_its_probe_says(
 
 
 def test_an_adapter_loads_in_plain_peft_and_says_what_its_probe_says(
-    done: tuple[dict[str, crew.Done], Path], tiny: Path
+    done: tuple[dict[str, rank_processes.Done], Path], tiny: Path
 ) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -212,7 +215,7 @@ def test_an_adapter_loads_in_plain_peft_and_says_what_its_probe_says(
 
 
 def test_bfloat16_keeps_masters_in_fp32_and_is_saved_low(
-    done: tuple[dict[str, crew.Done], Path], tiny: Path, batches: list[Batch]
+    done: tuple[dict[str, rank_processes.Done], Path], tiny: Path, batches: list[Batch]
 ) -> None:
     from safetensors.torch import load_file
 

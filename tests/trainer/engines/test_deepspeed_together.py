@@ -5,12 +5,12 @@ other architectures. Each against torch's engine, asked for the same.
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import crew
 import msgspec
 import pytest
+import rank_processes
 import torch
 import transformers
-from updates import BASE, LORA, MakeTrajectory, flat, off, on_torch, ragged, sharded
+from engine_updates import BASE, LORA, MakeTrajectory, flat, off, on_torch, ragged, sharded
 
 from agentrl.core.config.sections import Trainer
 from agentrl.trainer.batch import Batch
@@ -87,17 +87,17 @@ LOW_WEIGHTS = msgspec.structs.replace(
 @pytest.fixture(scope="module")
 def done(
     models: dict[str, Path], batches: list[Batch], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, crew.Done]:
+) -> dict[str, rank_processes.Done]:
     """Everything that two ranks do in these tests, done once."""
     folder = tmp_path_factory.mktemp("together")
-    paths = [crew.write_batch(folder / f"b{n}", each) for n, each in enumerate(batches)]
+    paths = [rank_processes.write_batch(folder / f"b{n}", each) for n, each in enumerate(batches)]
     jobs = [
-        crew.Job(name, str(models[model]), trainer, paths, dtype=dtype)
+        rank_processes.Job(name, str(models[model]), trainer, paths, dtype=dtype)
         for name, (trainer, dtype, model) in _asked().items()
     ]
     jobs += [
-        crew.Job("low", str(models[""]), LOW_WEIGHTS, paths, dtype="bfloat16"),
-        crew.Job(
+        rank_processes.Job("low", str(models[""]), LOW_WEIGHTS, paths, dtype="bfloat16"),
+        rank_processes.Job(
             "low half",
             str(models[""]),
             LOW_WEIGHTS,
@@ -105,7 +105,7 @@ def done(
             dtype="bfloat16",
             save=str(folder / "low"),
         ),
-        crew.Job(
+        rank_processes.Job(
             "low resumed",
             str(models[""]),
             LOW_WEIGHTS,
@@ -114,12 +114,12 @@ def done(
             snapshot=str(folder / "low.snapshot"),
         ),
     ]
-    return crew.run(jobs, 2, folder)
+    return rank_processes.run(jobs, 2, folder)
 
 
 @pytest.mark.parametrize("name", sorted(_asked()))
 def test_what_is_asked_for_together_gives_the_updates_of_torch(
-    done: dict[str, crew.Done], models: dict[str, Path], batches: list[Batch], name: str
+    done: dict[str, rank_processes.Done], models: dict[str, Path], batches: list[Batch], name: str
 ) -> None:
     trainer, dtype, model = _asked()[name]
     before, after, metrics = on_torch(models[model], trainer, batches, dtype)
@@ -138,7 +138,7 @@ def test_what_is_asked_for_together_gives_the_updates_of_torch(
 
 
 def test_weights_in_bfloat16_have_masters_that_move_as_those_of_torch_do(
-    done: dict[str, crew.Done], models: dict[str, Path], batches: list[Batch]
+    done: dict[str, rank_processes.Done], models: dict[str, Path], batches: list[Batch]
 ) -> None:
     """Masters begin at the weights' bfloat16; from there both take the same two steps, nearly."""
     before, after, _ = on_torch(models[""], LOW, batches, "bfloat16")
@@ -150,6 +150,6 @@ def test_weights_in_bfloat16_have_masters_that_move_as_those_of_torch_do(
     assert off(found.bfloat16().float(), found) > 0
 
 
-def test_weights_in_bfloat16_go_on_from_their_masters(done: dict[str, crew.Done]) -> None:
+def test_weights_in_bfloat16_go_on_from_their_masters(done: dict[str, rank_processes.Done]) -> None:
     through, resumed = (flat(done[name].tensors, "weights/") for name in ("low", "low resumed"))
     assert off(resumed, through) < 1e-6

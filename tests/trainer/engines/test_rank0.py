@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from updates import MakeTrajectory, ragged
+from engine_updates import MakeTrajectory, ragged
 
 from agentrl.core.errors import CheckpointError
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from engine_updates import ragged
 from torch import Tensor
-from updates import ragged
 
 from agentrl.core.config.sections import Lora, Trainer
 from agentrl.core.trajectory import Trajectory

@@ -3,9 +3,9 @@ import re
 from typing import get_args
 
 import pytest
+from executed_lines import grows_linearly, steps
 from hypothesis import given
 from hypothesis import strategies as st
-from steps import grows_linearly, steps
 
 from agentrl.envs.contract import Tool, ToolCall, strings
 from agentrl.workers.conversation.toolcalls import Style, parse, render

@@ -1,6 +1,6 @@
 import pytest
-from admitting import BOUND, close, dispatcher_of, positions, tick, told_to_stop
-from world import World
+from dispatching import BOUND, close, dispatcher_of, positions, tick, told_to_stop
+from run_transitions import World
 
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes

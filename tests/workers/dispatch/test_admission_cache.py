@@ -1,8 +1,8 @@
 """What is kept between two looks is what a fresh look finds."""
 
 import pytest
+from run_transitions import World
 from sqlalchemy.orm import Session
-from world import World
 
 from agentrl.db.store import Store
 from agentrl.db.transitions import item_streams

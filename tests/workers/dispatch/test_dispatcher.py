@@ -2,12 +2,12 @@ import dataclasses
 import threading
 
 import pytest
-from admitting import BOUND, PLAN, close, dispatcher_of, positions, tick, told_to_stop
+from dispatching import BOUND, PLAN, close, dispatcher_of, positions, tick, told_to_stop
+from run_transitions import World, at_once
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
-from world import World, at_once
 
 from agentrl.broker.messages import RunEpisode
 from agentrl.core.config.config import Config

@@ -5,8 +5,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from history import begun, trained
-from scraping import free_port, scraped
+from prometheus_scrape import free_port, scraped
+from run_history import begun, trained
 from structlog.testing import capture_logs
 
 from agentrl import broker

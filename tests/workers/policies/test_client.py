@@ -5,7 +5,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from acting import serve
+from policy_servers import serve
 
 from agentrl.core.errors import ConfigError, PolicyError
 from agentrl.db.registry.checkpoints import LivePolicy

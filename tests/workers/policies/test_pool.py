@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_transitions import World
 from running import eventually
 from structlog.testing import capture_logs
-from world import World
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Sampling, Task

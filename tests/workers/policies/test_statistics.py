@@ -6,8 +6,8 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from run_transitions import World
 from sqlalchemy import event
-from world import World
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Sampling, Task

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from steps import steps
+from executed_lines import steps
 
 from agentrl.core.errors import ItemError
 from agentrl.envs.tasks.bfcl import files

@@ -4,9 +4,9 @@ import itertools
 import re
 
 import pytest
+from executed_lines import grows_linearly
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from steps import grows_linearly
 
 from agentrl.envs.tasks.dbbench.functions import collate, like, text
 from agentrl.envs.tasks.dbbench.regexp import compiled

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from oracle import ROWS, Arrays, answered, ragged
+from reference_programs import ROWS, Arrays, answered, ragged
 from torch import Tensor
 
 from agentrl.trainer.algorithm.losses import gspo, importance, kl, ppo_clip

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from oracle import GROUP, ROWS, Arrays, answered, ragged
+from reference_programs import GROUP, ROWS, Arrays, answered, ragged
 
 from agentrl.trainer.algorithm.advantages import ADVANTAGES, group_advantages
 from agentrl.trainer.algorithm.losses import cispo, gspo, importance, ppo_clip

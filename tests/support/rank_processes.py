@@ -1,4 +1,4 @@
-"""Ranks that do one job after another: `Crew` starts them, this file is what each of them runs.
+"""Ranks that do one job after another: `run` starts them, and this file is their program too.
 
 A job is a learner (model, trainer section, dtype) and what is done with it: updates, a snapshot to
 begin with, a checkpoint to save. Rank 0 writes what came out; the group is made once.

@@ -1,4 +1,4 @@
-"""Tasks of another package, as anyone's own would be found: by an entry point."""
+"""Tasks of another package, found by an entry point as a user's own would be."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Of the story: runs, lineage, processes, and what was told on the side."""
+"""Rows beside the episodes of the known runs: runs, lineage, processes, evaluations."""
 
 from agentrl.core.types import CheckpointState, RunState, Status, Transition
 from agentrl.db import models

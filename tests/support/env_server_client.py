@@ -1,10 +1,11 @@
-"""A conversation with whoever serves the task of counting.py: every request and what comes back.
+"""Every request to a server of the task of counting_task.py, and what comes back.
 
 The same requests go to the original's worker and to our server. `ours`: the status by which ours
 differs from a worker that fails. The one in tests/envs/server/recorded is written with a worker of
 tests/oracles/counting_worker.py, three sessions at once, at URL:
 
-    python tests/support/conversation.py URL > tests/envs/server/recorded/agentrl-worker-0.4.0.json
+    python tests/support/env_server_client.py URL \
+        > tests/envs/server/recorded/agentrl-worker-0.4.0.json
 """
 
 import json

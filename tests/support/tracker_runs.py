@@ -1,8 +1,8 @@
-"""A run whose rows a follower tells to trackers."""
+"""A run whose rows an exporter sends to trackers."""
 
 from pathlib import Path
 
-import history
+import run_history
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Run, Task, Trackers
@@ -20,9 +20,9 @@ def followed(home: Path) -> Config:
 
 def begun_of(config: Config) -> tuple[Store, str]:
     """Three updates, and an evaluation."""
-    store, run_id = history.begun(config.store_url(), config=config)
-    history.trained(store, run_id, 3)
+    store, run_id = run_history.begun(config.store_url(), config=config)
+    run_history.trained(store, run_id, 3)
     with store.write() as session:
         figures = {"success": 0.25, "low": 0.05, "high": 0.7, "episodes": 4}
-        session.add(history.evaluation(run_id, 3, task="dbbench", **figures))
+        session.add(run_history.evaluation(run_id, 3, task="dbbench", **figures))
     return store, run_id

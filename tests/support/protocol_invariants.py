@@ -1,4 +1,4 @@
-"""What must hold after every step of the protocol, asked in plain SQL."""
+"""Invariants that hold after every step of the protocol, checked in plain SQL."""
 
 import json
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from protocol import BOUND, PLAN, PausedRun
+from paused_run import BOUND, PLAN, PausedRun
 from protocol_stores import Beside
 
 LATE = {"overdue", "episode_without_body"}  # kinds that time alone brings and mends

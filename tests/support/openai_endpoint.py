@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint that does what it is told, faults included."""
+"""An OpenAI-compatible endpoint with scripted answers and faults."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""A dispatcher over a store's rows, and the end of what it admitted."""
+"""A dispatcher over a store's rows, and the end of the groups that it admitted."""
 
 import threading
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-from world import World
+from run_transitions import World
 
 from agentrl.broker.messages import RunEpisode
 from agentrl.core.config.config import Config

@@ -1,4 +1,4 @@
-"""Reading metrics as Prometheus does."""
+"""Reads metrics as Prometheus does."""
 
 import http.client
 import json

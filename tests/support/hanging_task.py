@@ -1,4 +1,4 @@
-"""A task whose every turn hangs, and a command that knows it: `hanging.py envs serve …`."""
+"""A task whose every turn hangs, and a command with that task: `hanging_task.py envs serve …`."""
 
 import sys
 import time
@@ -45,5 +45,5 @@ def source(options: Mapping[str, Any]) -> HangingSource:
 
 
 if __name__ == "__main__":
-    registry.TASKS["hanging"] = "hanging:source"
+    registry.TASKS["hanging"] = "hanging_task:source"
     main()

@@ -1,4 +1,4 @@
-"""Real policy servers over HTTP, and an environment whose behaviour is told beforehand."""
+"""Real policy servers over HTTP, and an environment whose replies are set in advance."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

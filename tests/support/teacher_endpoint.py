@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from endpoint import Answer, Script, says
+from openai_endpoint import Answer, Script, says
 
 from agentrl.envs import registry
 from agentrl.envs.tasks.dbbench.environment import compact_prompt

@@ -18,8 +18,18 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
+from known_run_rows import (
+    BEGAN,
+    CHECKPOINTS,
+    NEVER,
+    lineage,
+    measured,
+    processes,
+    run,
+    serving,
+    told,
+)
 from sqlalchemy.orm import Session
-from story_runs import BEGAN, CHECKPOINTS, NEVER, lineage, measured, processes, run, serving, told
 
 from agentrl.core.types import (
     EpisodeState,

@@ -1,4 +1,4 @@
-"""Episodes as workers record them, played by the tasks' experts, in a store."""
+"""Episodes as workers record them in a store, played by the tasks' experts."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""The parts of a run that a test holds in its hand (`protocol.py`): learner, worker, slot."""
+"""The parts of a run that a test holds in its hand (`paused_run.py`): learner, worker, slot."""
 
 import dataclasses
 import json
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from acting import Fixed
 from loose_broker import LooseConsumer
-from paused import Killed, Process, pause
+from pause_points import Killed, Process, pause
+from policy_servers import Fixed
 
 from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.sections import Worker as WorkerSection
@@ -28,7 +28,7 @@ from agentrl.workers.waiting import WaitingAttempts
 from agentrl.workers.worker import EpisodeWorker
 
 if TYPE_CHECKING:
-    from protocol import PausedRun
+    from paused_run import PausedRun
 
 WORKER = WorkerSection(attempt_deadline_s=60.0)
 

@@ -1,4 +1,4 @@
-"""A database that is away for one store of the test's, not for the stores beside it."""
+"""An outage of the database for one store of a test, not for the stores beside it."""
 
 import threading
 from collections.abc import Iterator

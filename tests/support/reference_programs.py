@@ -1,4 +1,4 @@
-"""Questions to another program, asked of a Python that has it, as arrays in files."""
+"""Asks another program, through a Python that has it; arrays travel as files."""
 
 import subprocess
 from collections.abc import Mapping

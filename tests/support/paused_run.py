@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 from inline import InlineExecutor
 from loose_broker import LooseBroker, LooseConsumer
-from paused import Killed, Process
-from paused_parts import WORKER, ListLearner, PausedWorker, Slot
+from pause_points import Killed, Process
+from paused_processes import WORKER, ListLearner, PausedWorker, Slot
 from protocol_stores import Beside
 from sqlalchemy import update
 from trajectories import trajectory

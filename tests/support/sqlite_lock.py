@@ -1,4 +1,4 @@
-"""Another process that keeps an SQLite file locked."""
+"""A process that keeps an SQLite file locked."""
 
 import subprocess
 import sys

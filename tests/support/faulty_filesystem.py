@@ -1,4 +1,4 @@
-"""An fsspec store that fails as it is told; what it holds lies in memory."""
+"""An in-memory fsspec store that fails on command."""
 
 import threading
 from collections.abc import Callable
