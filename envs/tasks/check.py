@@ -24,7 +24,7 @@ PEERS = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`ok`: None where it could not be measured here; `value` then says why."""
+    """A row of the check. `ok`: None if it could not be measured here; `value` then says why."""
 
     name: str
     value: str
@@ -34,7 +34,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`data`: the data folder, empty for AGENTRL_DATA; `limit`: of items a figure, 0 for all.
+    """How to check. `data`: folder, empty for AGENTRL_DATA; `limit`: items a figure, 0 for all.
 
     `peers`: what to measure against, by name: PEERS, and those that a task's `check` declares.
     """

@@ -14,7 +14,7 @@ VARIABLE = "AGENTRL_DATA"
 
 
 class MissingDataset(ItemError):
-    """A dataset is not on this machine."""
+    """Raised for a dataset that is not on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class Dataset:
     instead: str = ""
 
     def missing(self, root: Path) -> tuple[str, ...]:
-        """The paths that are not under `root`."""
+        """Return the paths that do not exist under `root`."""
         return tuple(path for path in self.paths if not (root / path).exists())
 
 
 def folder(given: str = "") -> Path | None:
-    """The data folder: `given`, else AGENTRL_DATA; None where neither names one.
+    """Return the data folder: `given`, else AGENTRL_DATA, else None.
 
     Raises Lacking where there is no such folder.
     """

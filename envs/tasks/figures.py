@@ -29,7 +29,7 @@ Baselines = Callable[[Item, int], Mapping[str, Expert]]
 
 
 def all_figures(task: str, settings: Settings) -> Iterator[Figure]:
-    """Those of every task, unless it says that none of its items are generated; then its own."""
+    """Return figures of splits, expert and chance if items are generated, then the task's own."""
     if ":" in task:
         yield from adapter_figures(task, settings)
         return
@@ -106,20 +106,20 @@ class RandomToolCalls:
 
 
 def task_figures(task: str, settings: Settings) -> Iterator[Figure]:
-    """The task's own, of its module `check`."""
+    """Return the rows of the task's own module `check`."""
     module = registry.beside(task, "check")
     if module is not None and hasattr(module, "figures"):
         yield from _attempt_figures("figures", module.figures(settings))
 
 
 def fingerprint(item: Item) -> str:
-    """Of an item's content, whatever its name."""
+    """Hash an item's content, without its name."""
     text = json.dumps(item.content, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _attempt_figures(name: str, figures: Iterator[Figure]) -> Iterator[Figure]:
-    """The figures, and one that says why where the rest cannot be had."""
+    """Yield rows, and one with the reason if the rest cannot be measured."""
     try:
         yield from figures
     except AgentRLError as error:
@@ -127,7 +127,7 @@ def _attempt_figures(name: str, figures: Iterator[Figure]) -> Iterator[Figure]:
 
 
 def _defaults(task: str) -> Iterator[Figure]:
-    """Can the splits be made that every verb makes where no option is given?"""
+    """Check that the splits can be made without options."""
     source = registry.source(task, {})
     try:
         counts = {split: len(source.items(split)) for split in source.splits}
@@ -157,7 +157,7 @@ def _difficulty(task: str, difficulty: str, settings: Settings) -> Iterator[Figu
 
 
 def _chance(source: TaskSource, items: Sequence[Item], difficulty: str) -> Iterator[Figure]:
-    """What policies achieve that know nothing: to be seen beside the expert."""
+    """Measure policies that know nothing, to compare with the expert."""
     baselines = getattr(registry.beside(source.name, "check"), "baselines", None)
     if baselines is None:
         yield Figure(f"random {difficulty}", f"{source.name} has no baselines", ok=None)
@@ -172,7 +172,7 @@ def _baseline(baselines: Baselines, name: str, item: Item, seed: int) -> Expert:
 
 
 def _shared_items(task: str, settings: Settings) -> Iterator[Figure]:
-    """Train and test of every difficulty and of two seeds."""
+    """Count items that train and test share, over every difficulty and two seeds."""
     found: dict[str, set[str]] = {"train": set(), "test": set()}
     counts = {name: settings.limit or count for name, count in COUNTED.items()}
     for difficulty, seed in product(get_args(Difficulty), (settings.seed, settings.seed + 1)):
@@ -233,7 +233,7 @@ def _hosting(source: TaskSource, settings: Settings) -> AbstractContextManager[N
 def _play_items(
     source: TaskSource, items: Sequence[Item], agent: Callable[[Item, int], Expert]
 ) -> list[Outcome]:
-    """One episode of each item, its place its seed."""
+    """Play one episode of each item, with its place as the seed."""
 
     def one(seed: int) -> Outcome:
         return play(source, items[seed], agent(items[seed], seed))

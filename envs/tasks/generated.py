@@ -25,21 +25,21 @@ Draw = Callable[[Random, int], tuple[Mapping[str, Any], str] | None]
 
 
 class Splits:
-    """The items of a task's splits, each generated when it is first asked for."""
+    """The items of a task's splits, each generated at the first request."""
 
     def __init__(self, task: str, options: Generated, draw: Draw) -> None:
         self._task, self._options, self._draw = task, options, draw
         self._items: dict[str, tuple[Item, ...]] = {}
 
     def items(self, split: str) -> tuple[Item, ...]:
-        """Raises ItemError, as `generate`."""
+        """Return the items of a split. Raises ItemError, as `generate`."""
         if split not in self._items:
             self._items[split] = generate(self._task, split, self._options, self._draw)
         return self._items[split]
 
 
 def generate(task: str, split: str, options: Generated, draw: Draw) -> tuple[Item, ...]:
-    """The items of a split: a pure function of seed, difficulty and split.
+    """Generate a split's items: a pure function of seed, difficulty and split.
 
     `draw(random, number)` gives the content of item `number` and the key of its question and
     answer, or None where the draw makes no proper item. Raises ItemError for an unknown split
@@ -76,7 +76,7 @@ def seed_items(task: str, split: str, wanted: int, stream: str) -> tuple[Item, .
 
 
 def split_of(key: str) -> str:
-    """The split of every item with this question and answer."""
+    """Return the split of every item with this question and answer."""
     return "test" if int(_digest(key), 16) % TEST_SHARE == 0 else "train"
 
 

@@ -32,7 +32,7 @@ class Generated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse(task: str, kind: type[T], options: Mapping[str, Any]) -> T:
-    """`options` as a `kind`. Raises ItemError that names the option and the nearest known one.
+    """Convert `options` to a `kind`. Raises ItemError with the option and the nearest known one.
 
     A task that knows no `origin` has generated items alone: who asks for just these gets them.
     """
@@ -48,7 +48,7 @@ def parse(task: str, kind: type[T], options: Mapping[str, Any]) -> T:
 
 
 def read(item_id: str, kind: type[T], content: Mapping[str, Any]) -> T:
-    """An item's content as a `kind`. Raises ItemError."""
+    """Convert an item's content to a `kind`. Raises ItemError."""
     return _convert(content, kind, f"item {item_id}:")
 
 

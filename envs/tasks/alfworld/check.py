@@ -23,7 +23,7 @@ GROWTH = 0.05
 
 
 def figures(settings: Settings, *, warm_up: int = WARM_UP) -> Iterator[Figure]:
-    """`warm_up`: episodes before memory is measured. Raises ItemError for a broken game."""
+    """Return the rows of the check. Plays `warm_up` episodes before it measures memory."""
     try:
         release = games.release(settings.data)
         known = release.paths()
@@ -45,12 +45,12 @@ def figures(settings: Settings, *, warm_up: int = WARM_UP) -> Iterator[Figure]:
 
 
 def baselines(item: Item, seed: int) -> Mapping[str, Expert]:
-    """`random` takes any admissible action, `constant` looks."""
+    """Return a policy of random admissible actions and one that always looks."""
     return {"random": RandomActions(_story(item), seed), "constant": Constant()}
 
 
 class RandomActions:
-    """An Expert that plays a game of its own in step, to know what can be done."""
+    """An Expert that takes random admissible actions; it plays the same game to know them."""
 
     def __init__(self, story: PlayableGame, seed: int) -> None:
         self._story = story
@@ -63,7 +63,7 @@ class RandomActions:
 
 
 class Constant:
-    """An Expert that looks around, whatever it sees."""
+    """An Expert that always looks around."""
 
     def act(self, messages: Sequence[Message]) -> ToolCall:  # noqa: ARG002
         return ToolCall(ACT, {"action": "look"})
@@ -87,7 +87,7 @@ def _walkthroughs(part: str, chosen: Sequence[Game]) -> Figure:
 
 
 def _lost(game: Game) -> str:
-    """Why a game's walkthrough does not win it; empty where it does."""
+    """Return why a game's walkthrough does not win it, or an empty text."""
     try:
         play = play_game(game.path, game.packed)
     except ItemError as error:
@@ -100,7 +100,7 @@ def _lost(game: Game) -> str:
 
 
 def _beside(settings: Settings, release: games.Release, known: Sequence[str]) -> Iterator[Figure]:
-    """Our interpreter beside TextWorld's, in one run."""
+    """Compare our interpreter with TextWorld's over random walks."""
     walks, speed = (
         f"walks of {STEPS} steps that equal TextWorld's",
         "TextWorld's median step over ours",
@@ -128,7 +128,7 @@ def _beside(settings: Settings, release: games.Release, known: Sequence[str]) ->
 def _memory(
     settings: Settings, release: games.Release, known: Sequence[str], warm_up: int
 ) -> Figure:
-    """Growth of resident memory over episodes, once every game was played."""
+    """Measure the growth of resident memory over episodes, after every game was played once."""
     name, wanted = "memory over {} episodes", f"< {GROWTH:.0%} growth"
     episodes = settings.limit or EPISODES
     if not resident_bytes():
@@ -146,7 +146,7 @@ def _memory(
 
 
 def _wander(game: Game, random: Random) -> None:
-    """An episode of ten random steps, or fewer to a success."""
+    """Play an episode of at most ten random steps."""
     play = play_game(game.path, game.packed)
     for _ in range(10):
         if not play.won:

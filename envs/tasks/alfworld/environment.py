@@ -26,7 +26,7 @@ TOOLS = (strings(ACT, "Perform one of the available actions.", "action"),)
 
 
 class AlfworldEnvironment:
-    """An Environment; it notices success by itself."""
+    """An Environment that ends the episode once the errand is done."""
 
     tools = TOOLS
 
@@ -57,7 +57,7 @@ class AlfworldEnvironment:
         return Outcome((Message("tool", self._listing(answer), ACT),))
 
     def close(self) -> None:
-        """An episode holds nothing but memory."""
+        """Do nothing: an episode holds only memory."""
 
     def _act(self, action: str) -> str:
         admissible = self._story.admissible()
@@ -72,7 +72,7 @@ class AlfworldEnvironment:
 
 
 def written_action(call: ToolCall) -> str | Message:
-    """The action of a well-formed call, stripped and lower-cased; else the tool's complaint."""
+    """Return a well-formed call's action, stripped and lower-cased, or an error for the agent."""
     if call.error:
         return Message("tool", f"Error: {call.error}", call.name)
     if call.name != ACT:

@@ -30,7 +30,7 @@ class AlfworldExpert:
         return ToolCall(ACT, {"action": action})
 
     def _mistake(self) -> str:
-        """Half the time the errand's treatment is forgotten; else anything that can be done."""
+        """Forget the errand's treatment, or take a random admissible action, equally likely."""
         planned, skipped = self._plan(), self._plan(treat=False)
         if planned != skipped and self._random.random() < 0.5:
             return skipped
@@ -63,7 +63,7 @@ class AlfworldExpert:
         return self._search()
 
     def _search(self) -> str:
-        """The next place not yet looked into, the errand's target last."""
+        """Go to the next place not yet looked into, the errand's target last."""
         target = self._household.scene.errand.target
         unseen = [p.name for p in self._household.scene.places if p.name not in self._seen]
         place = min(unseen, key=lambda name: (name != self._household.at, kind_of(name) == target))
@@ -76,7 +76,7 @@ class AlfworldExpert:
         return self._search()
 
     def _reach(self, place: str, action: str) -> str:
-        """What must come first for `action` to be done within a place, or the action."""
+        """Return the action that must precede `action` within a place, or `action` itself."""
         return self._go(place, f"open {place}" if place in self._household.closed else action)
 
     def _go(self, place: str, action: str) -> str:

@@ -24,7 +24,7 @@ INTRO = grammar.text("#intro#")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An action as this game plays it.
+    """One action of this game.
 
     `idle`: each effect's atom and others; where each equals one of its others, nothing changes.
     `steady`: whether its command never changes.
@@ -50,7 +50,7 @@ def read_setting(domain: str, problem: str, words: str) -> "Setting":
 
 
 class Setting:
-    """What all plays of one game share; nothing of it changes. Raises pddl.Malformed."""
+    """The immutable part that all plays of one game share. Raises pddl.Malformed."""
 
     def __init__(self, rules: Domain, problem: Problem, words: Grammar) -> None:
         self._problem = problem
@@ -78,12 +78,12 @@ class Setting:
         ]
 
     def world(self) -> World:
-        """The world as it is at first."""
+        """Return a new world in its initial state."""
         facts = self._problem.facts
         return World(self._fixed, {name: facts.get(name, ()) for name in self._changing})
 
     def field(self, entity: str, name: str) -> str:
-        """What is known of an entity, in words."""
+        """Return an entity's name, id or article."""
         if name == "name":
             return self.names.get(entity, entity)
         return entity if name == "id" else ARTICLES.get(name, "")
@@ -112,7 +112,7 @@ class Setting:
 
 
 class Play:
-    """One play of a game. `commands`: what can be done now, sorted, each with what it does."""
+    """One play of a game. `commands` maps each admissible command, sorted, to what it does."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -126,7 +126,7 @@ class Play:
         return self._tell(INTRO, {})
 
     def do(self, command: str) -> str:
-        """What is told once a command is done; one that cannot be done does nothing."""
+        """Apply a command and return the game's text; an unknown command changes nothing."""
         if command not in self.commands:
             return NOTHING_HAPPENS
         number, entities = self.commands[command]
@@ -142,7 +142,7 @@ class Play:
         return told
 
     def _changes(self, rule: Rule, binding: Binding) -> Iterator[tuple[str, Fact, bool]]:
-        """Everything is decided before anything is changed."""
+        """Yield a rule's changes; the caller collects all before it applies any."""
         for effect, solver in rule.effects:
             inside = dict(binding)
             for _ in solver(self._world, inside):
@@ -174,7 +174,7 @@ class Play:
 
 
 def _bind_names(names: Sequence[str], entities: Sequence[str]) -> Binding:
-    """Grammars name variables without their question mark."""
+    """Strip the question mark of variables, as grammars name them without it."""
     return {name[1:]: entity for name, entity in zip(names, entities, strict=True)}
 
 

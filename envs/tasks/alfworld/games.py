@@ -31,7 +31,7 @@ MARK = "UNKNOWN GOAL"  # where the task's sentence stands in ALFWorld's own gram
 
 
 class PackedGame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an item holds of a game: its texts, compressed; `grammar` has a mark for `task`.
+    """The texts of a game, compressed, as an item holds them; `grammar` has a mark for `task`.
 
     It holds all that an environment needs, so that it can be played where no data lie.
     """
@@ -42,7 +42,7 @@ class PackedGame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     task: str
 
     def texts(self) -> tuple[str, str, str]:
-        """Domain, problem and grammar. Raises ValueError."""
+        """Return domain, problem and grammar. Raises ValueError."""
         grammar = unpack(self.grammar).replace(MARK, self.task)
         return unpack(self.domain), unpack(self.problem), grammar
 
@@ -56,23 +56,23 @@ class Game:
     walkthrough: tuple[str, ...]
 
     def embedded(self) -> dict[str, Any]:
-        """The game as its file holds it."""
+        """Return the game as its file holds it."""
         domain, problem, grammar = self.packed.texts()
         return {"pddl_domain": domain, "pddl_problem": problem, "grammar": grammar}
 
 
 class Release(Protocol):
-    """A release's games by path."""
+    """The games of a release, by path."""
 
     def paths(self) -> Sequence[str]:
-        """Every game's, sorted."""
+        """Return the paths of all games, sorted."""
 
     def game(self, path: str) -> Game:
-        """Raises ItemError."""
+        """Read one game. Raises ItemError."""
 
 
 def release(data: str = "") -> Release:
-    """The folder where there is one, else the archive. Raises ItemError."""
+    """Open the release's folder, or else its archive. Raises ItemError."""
     root = datasets.folder(data)
     if root and not GAMES.missing(root):
         return Folder(root / "alfworld")
@@ -82,7 +82,7 @@ def release(data: str = "") -> Release:
 
 
 def listed_games(data: str = "") -> list[str]:
-    """The paths of AgentBench's training list, in its order. Raises ItemError."""
+    """Return the paths of AgentBench's training list, in its order. Raises ItemError."""
     path = datasets.locate(LIST, data) / LIST.paths[0]
     try:
         kinds = msgspec.json.decode(path.read_bytes(), type=dict[str, list[str]])
@@ -92,7 +92,7 @@ def listed_games(data: str = "") -> list[str]:
 
 
 class Folder:
-    """A Release as its folder of files."""
+    """A Release in a folder of files."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -109,7 +109,7 @@ class Folder:
 
 
 class Archive:
-    """A Release as a tar archive, by an index that is made when it is first asked for a game."""
+    """A Release in a tar archive, with an index that the first request builds."""
 
     def __init__(self, path: Path, cache: Path | None = None) -> None:
         self.path = path
@@ -150,7 +150,7 @@ class Archive:
         return index
 
     def _build(self, index: Path) -> None:
-        """Beside its place first: an index that is there is whole."""
+        """Build the index beside its final path, so that an existing index is always whole."""
         part = index.with_suffix(f".{os.getpid()}-{get_ident()}")
         part.unlink(missing_ok=True)
         try:
@@ -176,7 +176,7 @@ class Archive:
 
 
 def read(path: str, content: bytes) -> Game:
-    """A game from its file. Raises ItemError."""
+    """Parse a game from its file's text. Raises ItemError."""
     try:
         found = json.loads(content)
         grammar = found["grammar"]
@@ -196,7 +196,7 @@ def pack(text: str) -> str:
 
 
 def unpack(text: str) -> str:
-    """Raises ValueError, also where the text is over a megabyte."""
+    """Decompress texts. Raises ValueError, also for a text over a megabyte."""
     reader = zlib.decompressobj()
     try:
         content = reader.decompress(base64.b85decode(text), MOST_BYTES)
@@ -208,7 +208,7 @@ def unpack(text: str) -> str:
 
 
 def _bare(pddl: str) -> str:
-    """Without comments, and with single spaces."""
+    """Strip comments and repeated spaces."""
     return " ".join(re.sub(r";[^\n]*", "", pddl).split())
 
 

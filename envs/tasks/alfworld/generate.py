@@ -61,7 +61,7 @@ SIZES: Mapping[Difficulty, Size] = {
 
 
 def draw(difficulty: Difficulty, random: Random, number: int) -> tuple[Mapping[str, Any], str]:
-    """Content and split key of item `number`."""
+    """Return content and split key of item `number`."""
     size = SIZES[difficulty]
     kind = KINDS[number % len(KINDS)]
     places = _places(kind, size, random)
@@ -87,7 +87,7 @@ def draw(difficulty: Difficulty, random: Random, number: int) -> tuple[Mapping[s
 
 
 def _places(kind: ErrandKind, size: Size, random: Random) -> list[str]:
-    """Distinct kinds of places in any order, with the appliance the errand needs."""
+    """Draw places of distinct kinds, among them the appliance that the errand needs."""
     needed = [APPLIANCES[kind]] if kind in APPLIANCES else []
     closed_left = size.most_closed - sum(_opens(place) for place in needed)
     closed = random.sample(CLOSED_PLACES, random.randint(0, closed_left))

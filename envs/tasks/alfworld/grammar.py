@@ -36,7 +36,7 @@ EMPTY, COMMA, AND = "list_empty", "list_separator", "list_last_separator"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`facts`: predicates with the variables of their arguments."""
+    """Facts to look up. `facts`: predicates with the variables of their arguments."""
 
     facts: tuple[tuple[str, tuple[Variable, ...]], ...]
 
@@ -48,7 +48,7 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The text of a rule."""
+    """A reference to the text of a rule."""
 
     rule: str
 
@@ -74,7 +74,7 @@ Text = tuple[Plain | Use | Value | Repeat, ...]
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """Of an action: its command and what is told once it is done."""
+    """The command of an action, and the text shown after it."""
 
     template: Text
     feedback: Text
@@ -90,7 +90,7 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True)
 class TextContext:
-    """What texts are told of. `field(entity, name)`; `is_a(entity, type)`."""
+    """The entities that texts mention: `field(entity, name)`, `is_a(entity, type)`."""
 
     world: World
     field: Callable[[str, str], str]
@@ -98,7 +98,7 @@ class TextContext:
 
 
 def parse(source: str) -> Grammar:
-    """The grammar in a text. Raises Malformed."""
+    """Parse a grammar. Raises Malformed."""
     rules: dict[str, tuple[tuple[Query | None, Text], ...]] = {}
     actions: dict[str, Wording] = {}
     at = 0
@@ -140,12 +140,12 @@ def text(source: str) -> Text:
 
 
 def tell(grammar: Grammar, told: Text, binding: Binding, stage: TextContext) -> str:
-    """The words of a text. Raises Malformed where a rule or an entity is missing."""
+    """Render a text in a world. Raises Malformed for a missing rule or entity."""
     return "".join(_words(grammar, told, binding, stage))
 
 
 def predicates(grammar: Grammar, told: Text, seen: frozenset[str] = frozenset()) -> frozenset[str]:
-    """The predicates whose facts decide a text's words."""
+    """Return the predicates whose facts change a text's words."""
     found: set[str] = set()
     for part in told:
         query = part.query if isinstance(part, Repeat) else None

@@ -13,7 +13,7 @@ Command = tuple[str, ...]  # a verb and the names it takes
 
 
 class Household:
-    """One episode's world. `at`: the place stood at, `held`: the thing carried; empty for none."""
+    """The world of one episode. `at`: the current place, `held`: the carried thing, or empty."""
 
     def __init__(self, scene: AlfworldProblem) -> None:
         self.scene = scene
@@ -26,11 +26,11 @@ class Household:
         self._opens = frozenset(self.closed)
 
     def admissible(self) -> Mapping[str, Command]:
-        """What can be done now, in a fixed order."""
+        """Return the admissible actions in a fixed order."""
         return dict(self._commands())
 
     def act(self, command: Command) -> None:
-        """Do what is admissible."""
+        """Apply an admissible action."""
         match command:
             case ("go", place):
                 self.at = place
@@ -51,23 +51,23 @@ class Household:
         self.won = self.won or self._errand_done(command[0])
 
     def view(self) -> list[str] | None:
-        """The names of the things in sight; None before a closed place."""
+        """Return the names of the visible things, or None at a closed place."""
         return None if self.at in self.closed else self.contents(self.at)
 
     def contents(self, place: str) -> list[str]:
-        """The things in a place, seen or not."""
+        """Return all things in a place, also those in a closed one."""
         return [thing for thing, where in self.where.items() if where == place]
 
     def fits(self, thing: str) -> bool:
-        """Whether a thing is what the errand asks for, treated or not."""
+        """Return whether a thing is of the kind that the errand asks for, treated or not."""
         return bool(thing) and kind_of(thing) == self.scene.errand.thing
 
     def ready(self, thing: str) -> bool:
-        """Whether a thing is as the errand wants it."""
+        """Return whether a thing is of the right kind and treated as the errand asks."""
         return self.fits(thing) and self.made.get(thing) == MADE.get(self.scene.errand.kind)
 
     def delivered(self) -> list[str]:
-        """The things that are ready and at their target."""
+        """Return the ready things that lie at their target."""
         target = self.scene.errand.target
         return [t for t, place in self.where.items() if kind_of(place) == target and self.ready(t)]
 

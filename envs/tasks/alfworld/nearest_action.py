@@ -14,7 +14,7 @@ THRESHOLD = 0.01
 
 
 def nearest_action(text: str, admissible: Iterable[str]) -> str | None:
-    """`text` where it is admissible, else the action most like it; None where none is like it."""
+    """Return `text` if it is admissible, else the most similar action, or None without one."""
     actions = list(admissible)
     if text in actions:
         return text
@@ -28,7 +28,7 @@ def nearest_action(text: str, admissible: Iterable[str]) -> str | None:
 
 
 def bleu(reference: Sequence[str], candidate: Sequence[str]) -> float:
-    """BLEU in [0, 1] of a candidate against one reference, as words; 0 without a common one."""
+    """Return BLEU in [0, 1] of a candidate against one reference, over words."""
     length = len(candidate)
     if not set(reference) & set(candidate):
         return 0.0

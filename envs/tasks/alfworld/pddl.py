@@ -85,7 +85,7 @@ class Domain:
     actions: Mapping[str, Action]
 
     def lineage(self, kind: str) -> tuple[str, ...]:
-        """The type of an object and its ancestors, the root last. Raises Malformed.
+        """Return the type of an object and its ancestors, the root last. Raises Malformed.
 
         A variable may be of a type that no object has: it then stands for none. (ALFWorld's domain
         has one, by a comma too many, and plays by it.)
@@ -109,7 +109,7 @@ class Problem:
 
 
 def domain(text: str) -> Domain:
-    """The domain in a text. Raises Malformed."""
+    """Parse the text of a domain. Raises Malformed."""
     types: dict[str, str] = {}
     constants: dict[str, str] = {}
     actions: dict[str, Action] = {}
@@ -126,7 +126,7 @@ def domain(text: str) -> Domain:
 
 
 def problem(text: str) -> Problem:
-    """The problem in a text. Raises Malformed."""
+    """Parse the text of a problem. Raises Malformed."""
     objects: dict[str, str] = {}
     facts: dict[str, dict[Fact, None]] = {}
     goal: Condition | None = None
@@ -146,7 +146,7 @@ def problem(text: str) -> Problem:
 
 
 def free(condition: Condition) -> frozenset[str]:
-    """The variables of a condition that no quantifier of its own binds."""
+    """Return the variables of a condition that no quantifier in it binds."""
     match condition:
         case Atom(_, terms):
             return frozenset(term for term in terms if term.startswith("?"))
@@ -170,7 +170,7 @@ def _sections(text: str, kind: str) -> Iterator[list[Form]]:
 
 
 def _read(text: str) -> Form:
-    """The one form in a text."""
+    """Parse the one s-expression of a text."""
     stack: list[list[Form]] = [[]]
     for word in TOKENS.findall(text.lower()):
         if word == "(":

@@ -15,7 +15,7 @@ from agentrl.envs.tasks.options import Style
 
 
 class PlayableGame(Protocol):
-    """`nothing`: what is told of an action that is like none of the admissible ones."""
+    """A game in play. `nothing`: the reply to an action that resembles no admissible one."""
 
     nothing: str
 
@@ -23,17 +23,17 @@ class PlayableGame(Protocol):
     def won(self) -> bool: ...
 
     def welcome(self) -> str:
-        """The task and the first observation."""
+        """Return the task and the first observation."""
 
     def admissible(self) -> Sequence[str]:
-        """What can be done now."""
+        """Return the admissible actions."""
 
     def act(self, action: str) -> str:
-        """Do what is admissible, and tell what is seen."""
+        """Apply an admissible action and return the observation."""
 
 
 class ReleaseGame:
-    """A game by its own rules and words. Raises EnvironmentFailure where words are missing."""
+    """A published game with its own rules. Raises EnvironmentFailure for missing words."""
 
     nothing = NOTHING_HAPPENS
 
@@ -58,7 +58,7 @@ class ReleaseGame:
 
 
 class GeneratedGame:
-    """A generated household, told in the style asked for."""
+    """A generated household, worded in the requested style."""
 
     nothing = NOTHING_HAPPENED
 
@@ -91,7 +91,7 @@ def _game_errors() -> Iterator[None]:
 
 
 def play_game(item_id: str, packed: PackedGame) -> Play:
-    """A game, begun. Raises ItemError where its texts are not what they should be."""
+    """Start a game. Raises ItemError for malformed texts."""
     try:
         return Play(read_setting(*packed.texts()))
     except (MalformedPddl, ValueError, RecursionError) as error:

@@ -88,7 +88,7 @@ class AlfworldSource:
 
     @cached_property
     def _habits(self) -> walkthrough_search.Habits:
-        """Of the training games alone."""
+        """Return where things lie in the training games."""
         train = (item.item_id for item in self.items("train"))
         return walkthrough_search.habits(self._release.game(path).walkthrough for path in train)
 
@@ -109,14 +109,14 @@ class AlfworldSource:
 
 
 def _packed(item: Item) -> games.PackedGame | None:
-    """An imported item's game; None for a generated item. Raises ItemError."""
+    """Return an imported item's game, or None for a generated item. Raises ItemError."""
     if "problem" not in item.content:
         return None
     return options.read(item.item_id, games.PackedGame, item.content)
 
 
 def _scene(item: Item) -> AlfworldProblem:
-    """The item's scene. Raises ItemError where a name is unknown or the errand cannot be run."""
+    """Return the item's scene. Raises ItemError for unknown names or an impossible errand."""
     scene = options.read(item.item_id, AlfworldProblem, item.content)
     places = {place.name for place in scene.places}
     if not all(map(str.strip, (*places, *scene.things))):

@@ -22,7 +22,7 @@ NONSENSE = 0.05  # probability of a command that cannot be done
 
 
 class TextWorld:
-    """TextWorld in a process of its own. `patience_s`: for one answer."""
+    """TextWorld in a process of its own. `patience_s`: seconds to wait for one answer."""
 
     def __init__(self, python: str, *, patience_s: float = PATIENCE_S) -> None:
         self._patience_s = patience_s
@@ -33,7 +33,7 @@ class TextWorld:
         self._from = cast(IO[str], self._process.stdout)
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Raises OSError where the process is gone, is silent or speaks of something else."""
+        """Send a request. Raises OSError if the process is gone, silent or answers another one."""
         self._to.write(json.dumps(request) + "\n")
         self._to.flush()
         if not select.select([self._from], [], [], self._patience_s)[0]:
@@ -54,7 +54,7 @@ class TextWorld:
 
 @contextmanager
 def textworld(python: str) -> Iterator[TextWorld]:
-    """Raises OSError where there is no such Python."""
+    """Start TextWorld with that Python. Raises OSError if it does not exist."""
     peer = TextWorld(python)
     try:
         yield peer
@@ -64,7 +64,7 @@ def textworld(python: str) -> Iterator[TextWorld]:
 
 @dataclass
 class Comparison:
-    """`differences`: each with its game and step. `ours`, `theirs`: seconds of each step."""
+    """Walks over both. `differences`: by game and step. `ours`, `theirs`: seconds a step."""
 
     games: int = 0
     steps: int = 0
@@ -75,11 +75,11 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Their median step over ours."""
+        """Return their median step over ours."""
         return statistics.median(self.theirs) / statistics.median(self.ours)
 
     def walk(self, peer: TextWorld, game: Game, random: Random, steps: int) -> None:
-        """One random walk, in every other game along a part of its walkthrough first."""
+        """Do one random walk; every other game starts with a part of its walkthrough."""
         theirs = peer.ask(game=game.embedded())
         play = Play(read_setting(*game.packed.texts()))
         self._note(f"{game.path} start", play.intro(), play, theirs)
@@ -108,7 +108,7 @@ class Comparison:
 
 
 def compare(python: str, games: Sequence[Game], *, seed: int, steps: int = 30) -> Comparison:
-    """A random walk of so many steps through each game.
+    """Do a random walk of so many steps through each game.
 
     Raises OSError where TextWorld cannot be run.
     """
@@ -121,7 +121,7 @@ def compare(python: str, games: Sequence[Game], *, seed: int, steps: int = 30) -
 
 
 def spread(known: Sequence[str], count: int) -> list[str]:
-    """So many of the paths, evenly over all of them; all for 0."""
+    """Pick so many paths, spread evenly over all of them; 0 picks all."""
     if not count or count >= len(known):
         return list(known)
     return [known[place * len(known) // count] for place in range(count)]

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 
 class Peer:
-    """One TextWorld environment after another."""
+    """Plays one TextWorld environment after another."""
 
     def __init__(self) -> None:
         infos = import_module("textworld").EnvInfos(
@@ -46,7 +46,7 @@ class Peer:
 
 
 def entity_names(entities: Iterable[str]) -> dict[str, str]:
-    """`mug_bar__plus_02…` to `mug 2`, numbers falling as the ids rise."""
+    """Map ids such as `mug_bar__plus_02…` to `mug 2`; numbers fall as ids rise."""
     ids = sorted(entities)
     kinds = [
         each.split("_bar_", 1)[0] + ("basin" if "basin" in each else "") if "_bar_" in each else ""
@@ -59,7 +59,7 @@ def entity_names(entities: Iterable[str]) -> dict[str, str]:
 
 
 def serve(lines: Iterable[str], out: TextIO) -> None:
-    """An answer for every line, until they end."""
+    """Answer every line of stdin."""
     peer = Peer()
     for line in lines:
         print(json.dumps(peer.answer(json.loads(line))), file=out, flush=True)

@@ -25,16 +25,16 @@ Habits = Mapping[str, Mapping[str, int]]  # kind of thing ─▶ kind of place �
 
 
 class Game(Protocol):
-    """A game under way: what `agentrl.envs.tasks.alfworld.game.Play` offers."""
+    """The part of `agentrl.envs.tasks.alfworld.game.Play` that the search uses."""
 
     won: bool
 
     @property
     def commands(self) -> Iterable[str]:
-        """What can be done now."""
+        """Return the admissible commands."""
 
     def do(self, command: str) -> str:
-        """Do it; what is told then."""
+        """Apply a command and return the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class WalkthroughErrand:
 
 
 def read_errand(walkthrough: Sequence[str]) -> WalkthroughErrand | None:
-    """What a walkthrough does; None where it is of no known form."""
+    """Infer the errand from a walkthrough, or return None for an unknown form."""
     taken = [found for found in map(_TAKE.fullmatch, walkthrough) if found]
     moved = [found for found in map(_MOVE.fullmatch, walkthrough) if found]
     treated = [found for found in map(_TREAT.fullmatch, walkthrough) if found]
@@ -65,7 +65,7 @@ def read_errand(walkthrough: Sequence[str]) -> WalkthroughErrand | None:
 
 
 def habits(walkthroughs: Iterable[Sequence[str]]) -> Habits:
-    """Where the things of many games were found."""
+    """Count where the things of many games were found."""
     found: dict[str, Counter[str]] = {}
     for walkthrough in walkthroughs:
         for take in filter(None, map(_TAKE.fullmatch, walkthrough)):
@@ -74,7 +74,7 @@ def habits(walkthroughs: Iterable[Sequence[str]]) -> Habits:
 
 
 def search_game(play: Game, walkthrough: Sequence[str], known: Habits, turns: int) -> list[str]:
-    """Commands that win the fresh game `play` by searching; the walkthrough's own where that fails.
+    """Search the fresh game `play`; return the winning commands, or else its walkthrough.
 
     `turns`: the most that may be taken.
     """
@@ -93,7 +93,7 @@ def search_game(play: Game, walkthrough: Sequence[str], known: Habits, turns: in
 
 
 class _Searcher:
-    """Remembers what it has seen, and names the next command; an empty one where it knows none."""
+    """Remembers what it has seen and proposes the next command, or an empty text."""
 
     def __init__(self, play: Game, found: WalkthroughErrand, places: Mapping[str, int]) -> None:
         self._play = play
@@ -114,7 +114,7 @@ class _Searcher:
         self._brought: set[str] = set()
 
     def next(self) -> str:
-        """Look around, then the command to give."""
+        """Read an observation and return the next command."""
         commands = self._play.commands
         for take in filter(None, map(_TAKE.fullmatch, commands)):
             self._things[take[1]] = take[2]

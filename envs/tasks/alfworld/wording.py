@@ -25,7 +25,7 @@ _ROOM = "You are in the middle of a room. Looking quickly around you, you see"
 
 
 def welcome(scene: AlfworldProblem, style: Style) -> str:
-    """The errand and the room, before anything was done."""
+    """Describe the errand and the room at the start."""
     places = [place.name for place in scene.places]
     if style == "compact":
         return f"{scene.errand.text}\n{' '.join(places)}"
@@ -33,7 +33,7 @@ def welcome(scene: AlfworldProblem, style: Style) -> str:
 
 
 def notice(command: Command, household: Household, style: Style) -> str:
-    """What the agent notices once it has done `command`."""
+    """Describe what the agent sees after `command`."""
     verb, *names = command
     view = household.view()
     if style == "compact":
@@ -68,7 +68,7 @@ def _sight(place: str, view: Sequence[str] | None) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """`a mug 1, an egg 1, and a cup 2`, as ALFWorld lists."""
+    """Join names as ALFWorld does: `a mug 1, an egg 1, and a cup 2`."""
     if not names:
         return "nothing"
     words = [f"{'an' if name[0] in 'aeiou' else 'a'} {name}" for name in names]

@@ -27,7 +27,7 @@ Binding = dict[str, str]
 
 
 class Relation:
-    """The facts of one predicate, in order, and by the object at each place."""
+    """The facts of one predicate, in order and indexed by the object at each place."""
 
     __slots__ = ("by", "rows")
 
@@ -51,11 +51,11 @@ class Relation:
                 del self.by[place][value][row]
 
     def at(self, place: int, value: str) -> Iterable[Fact]:
-        """The facts with this object at this place."""
+        """Return the facts with this object at this place."""
         return self.by[place].get(value, ()) if place < len(self.by) else ()
 
     def estimate(self, known: Sequence[int]) -> float:
-        """About how many facts there are once the objects at the `known` places are given."""
+        """Estimate how many facts remain once the `known` places are bound."""
         most = max((len(self.by[place]) for place in known if place < len(self.by)), default=1)
         return len(self.rows) / max(1, most)
 
@@ -64,7 +64,7 @@ NOTHING = Relation()
 
 
 class World:
-    """Facts by predicate. What an effect made false is a fact too, of `not_<predicate>`."""
+    """Facts by predicate. A fact that an effect made false is kept as `not_<predicate>`."""
 
     __slots__ = ("_fixed", "_fluent")
 
@@ -89,7 +89,7 @@ Objects = Mapping[str, None]
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Turns conditions into solvers; their order of search suits the world they are planned for.
+    """Compiles conditions into solvers, ordered for the world that it is made for.
 
     `world`: to estimate by. `members`: the objects of each type, those of its subtypes included.
     Variables that are bound outside are `known`; they are of their types already.
@@ -101,12 +101,12 @@ class Planner:
     def solver(
         self, condition: Condition, known: frozenset[str], variables: Sequence[Variable] = ()
     ) -> Solver:
-        """Binds all of `variables`, each to objects of its type. Raises Malformed."""
+        """Compile a condition; the solver binds all of `variables`. Raises Malformed."""
         types = {each.name: self.members.get(each.type, {}) for each in variables}
         return self._all((condition, *map(_Any, variables)), known, types)
 
     def _all(self, parts: "Sequence[_Part]", known: frozenset[str], types: "_Types") -> Solver:
-        """Each part in turn, the one with the fewest answers first."""
+        """Join the parts, the one with the fewest answers first."""
         waiting = list(_flat(parts))
         solvers: list[Solver] = []
         while waiting:
@@ -177,7 +177,7 @@ def _named_variables(part: _Part) -> frozenset[str]:
 
 
 def _bound_variables(part: _Part) -> frozenset[str]:
-    """The variables that a search through a condition binds."""
+    """Return the variables that solving a condition binds."""
     match part:
         case Atom(predicate, _) if predicate != "=":
             return free(part)
@@ -201,7 +201,7 @@ def _flat(parts: Sequence[_Part]) -> Iterator[_Part]:
 
 @dataclass(frozen=True, slots=True)
 class _JoinedSolver:
-    """Solvers in turn, each given what those before it found."""
+    """Runs solvers in turn; each gets the bindings of those before it."""
 
     solvers: tuple[Solver, ...]
 
@@ -291,5 +291,5 @@ def _facts(predicate: str, terms: tuple[str, ...], known: frozenset[str], types:
 
 
 def holds(solver: Solver, world: World, binding: Binding) -> bool:
-    """Whether there is any answer."""
+    """Return whether there is any answer."""
     return any(True for _ in solver(world, binding))

@@ -40,7 +40,7 @@ def figures(settings: Settings) -> Iterator[Figure]:
 
 
 def baselines(item: Item, seed: int) -> Mapping[str, Expert]:
-    """`random` commits a cell of the table, `constant` always 1."""
+    """Return a policy that commits a random cell of the table, and one that always commits 1."""
     problem = options.read(item.item_id, Problem, item.content)
     cells = [cell for row in problem.tables[0].rows for cell in row] or ["1"]
     return {"random": Commits(cells, seed), "constant": Commits(["1"], seed)}
@@ -57,7 +57,7 @@ class Commits:
 
 
 def _gold(engine: str, url: str, settings: Settings) -> Iterator[Figure]:
-    """Does the benchmark's own SQL give the recorded hash, its own answer a reward?"""
+    """Check that the benchmark's SQL gives the recorded hash, and that its answers are rewarded."""
     names = {kind: f"gold on {engine}: {kind}" for kind in ("INSERT", "UPDATE", "query")}
     few = min(settings.limit or PER_KIND, PER_KIND)
     try:
@@ -84,7 +84,7 @@ def _gold(engine: str, url: str, settings: Settings) -> Iterator[Figure]:
 
 
 def solved(source: DbbenchSource, item: Item) -> bool:
-    """Is the item's gold rewarded: its SQL where it changes the table, else its answers?"""
+    """Return whether the item's gold is rewarded: its SQL for a change, else its answers."""
     problem = options.read(item.item_id, Problem, item.content)
     environment = source.make(item)
     try:
@@ -127,7 +127,7 @@ def _agreement(url: str, settings: Settings) -> Figure:
 
 
 def wiki_sample(settings: Settings, count: int) -> list[Table]:
-    """Tables of Wikipedia, cut to a few rows. Raises ItemError."""
+    """Return Wikipedia's tables, cut to a few rows. Raises ItemError."""
     root = locate(datasets.WIKITABLEQUESTIONS, settings.data)
     tables = datasets.wiki_tables(root / datasets.WIKITABLEQUESTIONS.paths[2])
     fitting = [name for name in sorted(tables) if tables[name]["rows"]]
@@ -150,7 +150,7 @@ def _wiki(settings: Settings) -> Iterator[Figure]:
 
 
 def _coverage() -> Figure:
-    """What the templates of the generator ask for, in every difficulty together."""
+    """Compare the kinds and constructs of the generator's templates with those wanted."""
     templates = {template for group in TEMPLATES.values() for template in group}
     found = {template.kind for template in templates}
     queries = [template.sql for template in templates if template.kind == "SELECT"]

@@ -18,7 +18,7 @@ MODULES = ("agentrl.core.errors", *(f"agentrl.envs.tasks.dbbench.{name}" for nam
 
 
 def program() -> Program:
-    """What a sandbox of this task runs."""
+    """Return the program that a sandbox of this task runs."""
     return python_program("agentrl.envs.tasks.dbbench.inside", MODULES)
 
 
@@ -52,7 +52,7 @@ class ContainedDatabase:
         self._give_back(sound=True)
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, str]:
-        """The answer; where there is none the sandbox is given up."""
+        """Send a request; give the sandbox up if there is no answer."""
         if self._sandbox is None:
             raise EnvironmentFailure("dbbench: the database is closed")
         try:

@@ -72,7 +72,7 @@ class _Line(msgspec.Struct):
 
 
 def items(origin: str, split: str, given: str = "") -> tuple[Item, ...]:
-    """The items of a split, in the order of the files. Raises ItemError."""
+    """Read the items of a split, in the order of the files. Raises ItemError."""
     if origin == AGENTBENCH.name:
         root = locate(AGENTBENCH, given)
         return tuple(_benchmark(root / AGENTBENCH.paths[0], split))
@@ -80,7 +80,7 @@ def items(origin: str, split: str, given: str = "") -> tuple[Item, ...]:
 
 
 def tables(given: str = "") -> dict[str, Mapping[str, Any]]:
-    """The tables of WikiTableQuestions, by path. Raises ItemError."""
+    """Read the tables of WikiTableQuestions, by path. Raises ItemError."""
     folder = locate(WIKITABLEQUESTIONS, given) / Path(WIKITABLEQUESTIONS.paths[0]).parent
     return wiki_tables(folder / "csv.tar.xz")
 
@@ -117,7 +117,7 @@ def _problem(line: _Line) -> Problem:
 
 
 def _wiki(root: Path, split: str) -> Iterator[Item]:
-    """Without questions that name no table here or have no answer, and repeated ones."""
+    """Drop repeated questions and those without a table or an answer."""
     folder = root / Path(WIKITABLEQUESTIONS.paths[0]).parent
     tables = wiki_tables(folder / "csv.tar.xz")
     splits = SPLITS[WIKITABLEQUESTIONS.name]
@@ -144,7 +144,7 @@ def _questions(path: Path) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _content(question: str, table: Mapping[str, Any], answers: list[str]) -> dict[str, Any]:
-    """The table itself is shared by its questions."""
+    """Return an item's content; its questions share the table."""
     description = (
         f"The name of this table is {table['name']}, "
         f"and the headers of this table are {','.join(table['columns'])}."
@@ -158,7 +158,7 @@ def _content(question: str, table: Mapping[str, Any], answers: list[str]) -> dic
 
 
 def wiki_tables(path: Path) -> dict[str, Mapping[str, Any]]:
-    """Tables by path, such as `csv/203-csv/590.csv`, with a header and rows. Raises ItemError."""
+    """Read tables with header and rows, by path: `csv/203-csv/590.csv`. Raises ItemError."""
     tables: dict[str, Mapping[str, Any]] = {}
     try:
         with tarfile.open(path) as archive:
@@ -187,7 +187,7 @@ def _table(path: str, text: str) -> Mapping[str, Any] | None:
 
 
 def table_rows(text: str) -> list[list[str]]:
-    """Quotes inside a cell are written `\\"`, a backslash `\\\\`. Raises ItemError."""
+    r"""Parse a CSV file in which `\"` is a quote and `\\` a backslash. Raises ItemError."""
     file = io.StringIO(text, newline="")
     try:
         return list(csv.reader(file, doublequote=False, escapechar="\\"))
@@ -196,7 +196,7 @@ def table_rows(text: str) -> list[list[str]]:
 
 
 def column_names(header: Sequence[str]) -> list[str]:
-    """Names that MySQL and SQLite take: none empty, too long, or another's but for case."""
+    """Make names valid in MySQL and SQLite: not empty, not too long, unique ignoring case."""
     names: list[str] = []
     used: set[str] = set()
     for cell in header:
@@ -214,7 +214,7 @@ def column_names(header: Sequence[str]) -> list[str]:
 
 
 def unescaped(text: str) -> str:
-    """A field of the release's TSV: `\\p` is |, `\\n` a new line, `\\\\` a backslash."""
+    r"""Unescape a field of the release's TSV: `\p` is |, `\n` a new line, `\\` a backslash."""
     parts: list[str] = []
     letters = iter(text)
     for letter in letters:

@@ -82,7 +82,7 @@ _WHOLE = re.compile(r"(?<![\w'.-])(-?\d+)(?:\.0)?(?=[,)\]])")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`kind`: type, where the same values are of other types; value; order; table."""
+    """A disagreement. `kind`: type (same values, other types), value, order or table."""
 
     kind: str
     sql: str
@@ -91,7 +91,7 @@ class Difference:
 
 
 def statements(table: Table, random: Random) -> Iterator[str]:
-    """Every template once, with columns and cells of the table, which has rows."""
+    """Fill every template once with columns and cells of a table, which has rows."""
     for template in (*QUERIES, *CHANGES):
         yield filled(template, table, random)
 
@@ -115,7 +115,7 @@ def filled(template: str, table: Table, random: Random) -> str:
 def compare(
     tables: Sequence[Table], random: Random, sqlite: Open, server: Open
 ) -> tuple[Counter[str], list[Difference]]:
-    """How many statements agree, and those that do not. A change is made to both databases."""
+    """Run statements on both databases; return how many agree, and those that do not."""
     counts: Counter[str] = Counter()
     differences: list[Difference] = []
     for table in tables:
@@ -144,7 +144,7 @@ def _difference(sql: str, server: Database, sqlite: Database) -> Difference | No
 
 
 def kind_of(theirs: str, ours: str) -> str:
-    """Empty where the replies agree."""
+    """Classify a difference; empty if the replies agree."""
     if theirs == ours:
         return ""
     if plain(theirs) == plain(ours):
@@ -153,7 +153,7 @@ def kind_of(theirs: str, ours: str) -> str:
 
 
 def plain(reply: str) -> str:
-    """A reply without the types of its numbers and dates."""
+    """Parse a reply and drop the types of its numbers and dates."""
     reply = _DECIMAL.sub(lambda found: repr(float(found[1])), reply)
     reply = _DATE.sub(
         lambda found: "'{:04d}-{:02d}-{:02d}'".format(*map(int, found.groups())), reply

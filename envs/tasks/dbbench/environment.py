@@ -109,7 +109,7 @@ class DbbenchEnvironment:
 
 
 def committed(call: ToolCall) -> list[str] | None:
-    """The answers of a well-formed commit; None for any other call."""
+    """Return the answers of a well-formed commit, or None for any other call."""
     if call.name != COMMIT or call.error or set(call.arguments) != {"answers"}:
         return None
     answers = call.arguments["answers"]
@@ -119,7 +119,7 @@ def committed(call: ToolCall) -> list[str] | None:
 
 
 def full_prompt(problem: Problem) -> str:
-    """The benchmark's user message."""
+    """Return the benchmark's user message."""
     lines = [f"Question: {problem.question}\n"]
     if problem.description:
         lines.insert(0, f"Additional table information about the question: {problem.description}\n")
@@ -129,7 +129,7 @@ def full_prompt(problem: Problem) -> str:
 
 
 def compact_prompt(problem: Problem) -> str:
-    """One line a table, `name: column column`, then the question.
+    """Return a line per table, `name: column column`, then the question.
 
     Names of more than a word are told apart by commas.
     """

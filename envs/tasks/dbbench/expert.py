@@ -57,14 +57,14 @@ class DbbenchExpert:
 
 
 def values(result: str) -> list[str]:
-    """The cells of a result's text, row by row; none where it tells of an error."""
+    """Return the cells of a result's text, row by row; none for an error."""
     if not result.startswith("["):
         return []
     return [found[found.lastindex or 0] for found in _CELL.finditer(result)]
 
 
 def faulty(sql: str, table: Table, random: Random) -> str:
-    """`sql` with one plausible mistake; itself where none applies."""
+    """Return `sql` with one plausible mistake, or unchanged if none applies."""
     mistakes = [sql.split(" where ", maxsplit=1)[0]]
     for found in _WORD.finditer(sql):
         word = found[0]
@@ -79,7 +79,7 @@ def faulty(sql: str, table: Table, random: Random) -> str:
 
 
 def miscopied(answers: Sequence[str], table: Table, random: Random) -> list[str]:
-    """The answers with one of them lost or replaced by another cell of the table."""
+    """Drop one of the answers, or replace it by another cell of the table."""
     kept = list(answers)
     place = random.randrange(len(kept))
     if len(kept) > 1 and random.random() < 0.5:

@@ -35,7 +35,7 @@ _MARKS = {"M": "%B", "W": "%A", "c": "%m", "e": "%d", "h": "%I", "i": "%M", "s":
 
 
 def register(connection: sqlite3.Connection, tick: Tick) -> None:
-    """`tick` is called by every function; it raises once time is up."""
+    """Add the functions to a connection. Each calls `tick`, which raises once time is up."""
 
     def regexp(pattern: Value, word: Value) -> bool:
         places = set(range(len(text(word)) + 1))
@@ -64,14 +64,14 @@ def register(connection: sqlite3.Connection, tick: Tick) -> None:
 
 
 def text(value: Value) -> str:
-    """A double without a needless fraction; NULL is empty."""
+    """Format a value as text: a double without needless digits, NULL as an empty text."""
     if isinstance(value, float):
         return repr(value).removesuffix(".0").replace("e+", "e")
     return "" if value is None else str(value)
 
 
 def key(word: str) -> str:
-    """Texts are equal, and ordered, as their keys are."""
+    """Return a sort key; texts compare as their keys do."""
     return _kept(word) if len(word) <= CACHED else _key(word)
 
 
@@ -87,13 +87,13 @@ _kept = lru_cache(maxsize=8192)(_key)
 
 
 def collate(left: str, right: str) -> int:
-    """-1, 0 or 1."""
+    """Compare two texts; returns -1, 0 or 1."""
     one, other = key(left), key(right)
     return (one > other) - (one < other)
 
 
 class First:
-    """Of the rows of a group, what the first one has: a column that is not grouped."""
+    """Aggregate: the value of the group's first row, for a column that is not grouped."""
 
     def __init__(self) -> None:
         self._values: list[Value] = []
@@ -106,7 +106,7 @@ class First:
 
 
 class Joined:
-    """GROUP_CONCAT: separator, is it distinct, is it descending, by what, values."""
+    """Aggregate GROUP_CONCAT(separator, is distinct, is descending, order, values)."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Any, ...]] = []
@@ -152,7 +152,7 @@ def _substring_index(word: Value, delimiter: str, count: int) -> str:
 
 
 def _round(value: float, places: float = 0) -> float:
-    """Of a double, whose half goes to the even one."""
+    """Round a double; a half goes to the even neighbour."""
     scale = 10.0 ** max(-300, min(300, int(places)))
     return round(value * scale) / scale if abs(value * scale) < 2**52 else value
 

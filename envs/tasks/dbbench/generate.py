@@ -216,7 +216,7 @@ _TIMEOUT_S = 10.0  # of a gold statement
 def draw(
     difficulty: Difficulty, random: Random, number: int
 ) -> tuple[Mapping[str, Any], str] | None:
-    """Content and split key of item `number`; None where the question has no answer."""
+    """Return content and split key of item `number`, or None if the question has no answer."""
     templates = TEMPLATES[difficulty]
     template = templates[number % len(templates)]
     theme = random.choice(THEMES)
@@ -239,7 +239,7 @@ def draw(
 
 
 def _table(theme: Theme, random: Random) -> Table:
-    """5–8 rows, the key column first, then the others in any order."""
+    """Draw a table of 5–8 rows, the key column first."""
     columns = [theme.group, *random.sample(theme.numbers, random.choice((1, 2)))]
     random.shuffle(columns)
     count, groups = random.randint(5, 8), random.sample(theme.groups, 3)
@@ -257,7 +257,7 @@ def _table(theme: Theme, random: Random) -> Table:
 
 
 def _slots(theme: Theme, table: Table, random: Random) -> dict[str, str]:
-    """A value for every slot a template may have."""
+    """Draw a value for every slot of a template."""
     chosen = random.choice(table.rows)
     row = dict(zip(table.columns, chosen, strict=True))
     taken = {cells[0] for cells in table.rows}
@@ -285,7 +285,7 @@ def _slots(theme: Theme, table: Table, random: Random) -> dict[str, str]:
 
 
 def _solved(problem: Problem) -> Problem | None:
-    """The problem with its answers or hash; None where it has none or nothing would change."""
+    """Return the problem with its answers or hash, or None if there is none or nothing changes."""
     database = SqliteDatabase(problem.tables, timeout_s=_TIMEOUT_S)
     try:
         before = database.table_hash()

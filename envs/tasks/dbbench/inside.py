@@ -48,7 +48,7 @@ class Inside:
 
 
 def serve(lines: Iterable[str], out: TextIO) -> None:
-    """An answer for every line, until they end."""
+    """Answer every line of stdin."""
     inside = Inside()
     for line in lines:
         print(json.dumps(inside.answer(json.loads(line))), file=out, flush=True)

@@ -36,13 +36,13 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Database(Protocol):
-    """The item's tables in an engine of their own; one thread."""
+    """The item's tables in an engine of their own. Not thread-safe."""
 
     def execute(self, sql: str) -> str:
-        """The result of one statement as text, errors and time-outs too: all an agent may cause."""
+        """Run one statement; return the result as text, also errors and time-outs of an agent."""
 
     def table_hash(self) -> str:
-        """`scoring.table_hash` of the item's tables as they stand; empty where one is gone."""
+        """Return `scoring.table_hash` of the item's tables now; empty if one is gone."""
 
     def close(self) -> None:
         """Free the engine; safe to call twice."""
@@ -50,4 +50,4 @@ class Database(Protocol):
 
 class OpenDatabase(Protocol):
     def __call__(self, tables: Sequence[Table]) -> Database:
-        """A fresh database with these tables. Raises ItemError, EnvironmentFailure."""
+        """Open a new database with these tables. Raises ItemError, EnvironmentFailure."""

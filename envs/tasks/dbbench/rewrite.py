@@ -30,11 +30,11 @@ _OPERANDS = ("this", "expression", "low", "high")
 
 
 class Refused(Exception):
-    """What MySQL answers to this statement."""
+    """Raised with MySQL's error for this statement."""
 
 
 def rewritten(tree: exp.Expr, tables: frozenset[str]) -> exp.Expr:
-    """The tree for SQLite; the one given is used up. Raises Refused, ValueError."""
+    """Rewrite a tree for SQLite, in place. Raises Refused, ValueError."""
     _check(tree, tables)
     for select in list(tree.find_all(exp.Select)):
         _first_rows(select)
@@ -46,7 +46,7 @@ def rewritten(tree: exp.Expr, tables: frozenset[str]) -> exp.Expr:
 
 
 def called(node: exp.Expr | None) -> str:
-    """The name of a function, else nothing."""
+    """Return the name of a function node, or an empty text."""
     if isinstance(node, exp.GroupConcat):
         return "group_concat"
     name = node.name.lower() if isinstance(node, exp.Anonymous) else ""
@@ -54,7 +54,7 @@ def called(node: exp.Expr | None) -> str:
 
 
 def kind(node: exp.Expr) -> str:
-    """`text`, `double` or `exact`: a whole number or a DECIMAL. Kept, for rules ask repeatedly."""
+    """Infer the type `text`, `double` or `exact` (a whole number or DECIMAL); cached."""
     if "kind" not in node.meta:
         node.meta["kind"] = _kind(node)
     return str(node.meta["kind"])
@@ -83,12 +83,12 @@ def _kind(node: exp.Expr) -> str:
 
 
 def call(name: str, *arguments: exp.Expr) -> exp.Expr:
-    """Of a function of SQLite, or of ours where the name begins with PREFIX."""
+    """Build a call of a function of SQLite, or of ours if the name begins with PREFIX."""
     return exp.Anonymous(this=name, expressions=list(arguments))
 
 
 def number(node: exp.Expr) -> exp.Expr:
-    """A text counts as the number at its head."""
+    """Cast a text to the number at its head."""
     return double(node) if kind(node) == "text" else node
 
 
@@ -166,7 +166,7 @@ def _function(node: exp.Expr) -> exp.Expr:
 
 
 def _cast(node: exp.Expr) -> exp.Expr:
-    """CAST and CONVERT."""
+    """Rewrite CAST and CONVERT."""
     to = node.args["to"]
     sizes = [part.this for part in to.expressions]
     if to.this == exp.DType.DECIMAL:
@@ -192,7 +192,7 @@ def _group_concat(node: exp.Expr) -> exp.Expr:
 
 
 def _check(tree: exp.Expr, tables: frozenset[str]) -> None:
-    """Raises Refused for what MySQL refuses and SQLite would take."""
+    """Raise Refused for what MySQL refuses and SQLite would take."""
     folded = {name.lower() for name in tables}
     defined = tables | {cte.alias for cte in tree.find_all(exp.CTE)}
     for table in tree.find_all(exp.Table):
@@ -209,7 +209,7 @@ def _is_aggregate(node: exp.Expr) -> bool:
 
 
 def _first_rows(select: exp.Select) -> None:
-    """Columns beside an aggregate have the values of the group's first row."""
+    """Give columns beside an aggregate the values of the group's first row."""
     group, having, shown = select.args.get("group"), select.args.get("having"), select.expressions
     aliases = {each.alias.lower(): each.this for each in shown if isinstance(each, exp.Alias)}
     named = aliases | {place: each.unalias() for place, each in enumerate(shown, 1)}
@@ -249,7 +249,7 @@ def _change(tree: exp.Expr) -> exp.Expr:
 
 
 def _assign(update: exp.Update) -> None:
-    """Assignments take effect from left to right. Raises ValueError."""
+    """Make assignments take effect from left to right. Raises ValueError."""
     before = dict[str, exp.Expr]()
     for assignment in update.expressions:
         for column in list(assignment.expression.find_all(exp.Column)):
@@ -263,7 +263,7 @@ def _assign(update: exp.Update) -> None:
 
 
 def _stored(value: exp.Expr) -> exp.Expr:
-    """A value as a text column holds it."""
+    """Convert a value as a text column stores it."""
     if isinstance(value, exp.Literal) and not value.is_string and "e" not in value.name.lower():
         return exp.Literal.string(str(int(value.name)) if value.is_int else value.name)
     plain = isinstance(value, (exp.Null, exp.Star)) or kind(value) == "text"

@@ -15,7 +15,7 @@ _ABSENT = frozenset(
 
 
 def answers_match(answers: Sequence[str], gold: Sequence[str]) -> bool:
-    """One value: equal as numbers within 1e-2 or as text; several: equal as multisets."""
+    """Compare one value as number within 1e-2 or as text, several as multisets."""
     if not any(answer.strip() for answer in answers):
         return False
     left, right = [normalise(value) for value in answers], [normalise(value) for value in gold]
@@ -30,20 +30,20 @@ def answers_match(answers: Sequence[str], gold: Sequence[str]) -> bool:
 
 
 def normalise(value: str) -> str:
-    """What stands for nothing is 0; no percent sign, no thousands commas, no outer quotes."""
+    """Map empty values to 0; drop percent signs, thousands commas and outer quotes."""
     text = value.strip().strip("'\"").strip()
     text = text.removesuffix("%").strip().replace(",", "")
     return "0" if text.lower() in _ABSENT else text
 
 
 def table_hash(rows: Iterable[Sequence[str | None]]) -> str:
-    """MD5 of the sorted, comma-joined row hashes; a row's is 5 hex digits of its own MD5."""
+    """Return the MD5 of the sorted, comma-joined row hashes; a row's is 5 hex digits of its MD5."""
     hashes = sorted(_md5(",".join(cell for cell in row if cell is not None))[:5] for row in rows)
     return _md5(",".join(hashes)[:CONCAT_LIMIT]) if hashes else NO_ROWS
 
 
 def combined_hash(hashes: Iterable[str]) -> str:
-    """The hash of several tables together; of one table, its own."""
+    """Return the hash of several tables together; of one table, its own."""
     return "_".join(sorted(hashes))
 
 

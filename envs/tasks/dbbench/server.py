@@ -38,7 +38,7 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where it is, and an account that may create databases and users.
+    """The address of a server, and an account that may create databases and users.
 
     `locked_s`: seconds that a table is waited for which a transaction holds.
     """
@@ -51,7 +51,7 @@ class Server:
 
     @classmethod
     def at(cls, url: str, password: str) -> "Server":
-        """`mysql://user@host:port/`. Raises ConfigError."""
+        """Parse `mysql://user@host:port/`. Raises ConfigError."""
         form = "dbbench: server is not mysql://user@host:port/"
         try:
             parts = urlsplit(url)
@@ -66,7 +66,7 @@ class Server:
         return cls(host, port, parts.username or "root", password)
 
     def connect(self, **others: Any) -> "pymysql.Connection[Any]":
-        """Raises EnvironmentFailure."""
+        """Open a connection. Raises EnvironmentFailure."""
         account = {"user": self.user, "password": self.password} | others
         try:
             return pymysql.connect(
@@ -81,13 +81,13 @@ class Server:
             raise EnvironmentFailure(f"dbbench: {self.host}:{self.port}: {error}") from error
 
     def administer(self, read_timeout_s: float) -> "pymysql.Connection[Any]":
-        """A connection that makes and drops databases. Raises EnvironmentFailure."""
+        """Open a connection that may create and drop databases. Raises EnvironmentFailure."""
         settings = "sql_mode = '', group_concat_max_len = 1024, autocommit = 1"
         init = f"SET {settings}, lock_wait_timeout = {self.locked_s}"
         return self.connect(read_timeout=read_timeout_s, init_command=init)
 
     def sweep(self) -> list[str]:
-        """Drop what episodes left that are gone; its names. Raises EnvironmentFailure."""
+        """Drop databases of dead processes; return their names. Raises EnvironmentFailure."""
         opened = self.administer(6.0 * self.locked_s)
         try:
             with opened.cursor() as cursor:
@@ -167,7 +167,7 @@ class ServerDatabase:
             _hang_up(admin)
 
     def _create(self) -> None:
-        """Raises ItemError where the server refuses the tables, EnvironmentFailure."""
+        """Create tables. Raises ItemError if the server refuses them, EnvironmentFailure."""
         try:
             with self._administer().cursor() as cursor:
                 cursor.execute("SELECT GET_LOCK(%s, 5)", (self._name,))
@@ -198,7 +198,7 @@ class ServerDatabase:
             raise ItemError(f"table {table.name}: {error}") from error
 
     def _connect(self) -> "pymysql.Connection[Any]":
-        """As the episode's user."""
+        """Connect as the episode's user."""
         seconds = float(self._timeout_s)
         maria = bool(_collation(self._admin))
         limit = (
@@ -215,7 +215,7 @@ class ServerDatabase:
         )
 
     def _shown(self, sql: str) -> str:
-        """Rows as Python writes a list of tuples; few more of them are read than are shown."""
+        """Format rows as Python writes a list of tuples; reads few more than it shows."""
         if self._agent is None:
             raise EnvironmentFailure("dbbench: the database is closed")
         cursor = self._agent.cursor()
@@ -241,7 +241,7 @@ class ServerDatabase:
         self._kill("QUERY")
 
     def _mishap(self, error: pymysql.Error) -> str:
-        """What the agent reads; a lost connection is made anew where the server still answers."""
+        """Return the agent's error message; reconnect if the server still answers."""
         code = _code(error)
         if code in _LATE:
             return TIMED_OUT
@@ -255,7 +255,7 @@ class ServerDatabase:
         return TIMED_OUT if late else told(f"{code}: {error.args[-1] if error.args else error}")
 
     def _kill(self, what: str) -> None:
-        """Raises EnvironmentFailure where the server does not answer."""
+        """Kill the running statement. Raises EnvironmentFailure if the server is silent."""
         if self._agent is None:
             return
         try:
@@ -287,7 +287,7 @@ def quoted(name: str) -> str:
 
 
 def _collation(connection: "pymysql.Connection[Any] | None") -> str:
-    """A clause of CREATE DATABASE; empty where the server's own collation is right."""
+    """Return a clause of CREATE DATABASE; empty if the server's own collation is right."""
     version = connection.get_server_info() if connection is not None else ""
     return f" COLLATE {MARIADB_COLLATION}" if "MariaDB" in version else ""
 

@@ -49,7 +49,7 @@ class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
 
     @property
     def mysql(self) -> bool:
-        """Does SQLite speak MySQL's dialect?"""
+        """Return whether SQLite is spoken to in MySQL's dialect."""
         return self.dialect == "mysql" or (not self.dialect and self.origin != "generated")
 
 
@@ -104,7 +104,7 @@ class DbbenchSource:
         self._sandboxes = pools[""]
 
     def open_database(self) -> OpenDatabase:
-        """What makes an episode's database. Raises ConfigError, EnvironmentFailure."""
+        """Return an episode's opener. Raises ConfigError, EnvironmentFailure."""
         chosen = self._options
         if chosen.server:
             if chosen.container:
@@ -130,7 +130,7 @@ class DbbenchSource:
         return _in_mysql(open_sqlite) if chosen.mysql else open_sqlite
 
     def _on_server(self) -> OpenDatabase:
-        """What earlier processes left there is dropped first, once."""
+        """Open the server; first, once, drop what dead processes left there."""
         if self._server is None:
             try:
                 from agentrl.envs.tasks.dbbench.server import Server, ServerDatabase

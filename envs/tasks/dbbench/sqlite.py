@@ -59,7 +59,7 @@ _READ_ONLY_PRAGMAS = frozenset({"table_info", "table_xinfo", "table_list", "inde
 
 
 class _Late(Exception):
-    """The time of a statement ran out inside a function."""
+    """Raised inside a function when the statement's time is up."""
 
 
 class SqliteDatabase:
@@ -106,7 +106,7 @@ class SqliteDatabase:
             return told(error)
 
     def rows(self, sql: str) -> list[tuple[str | None, ...]]:
-        """The rows of a trusted statement. Raises sqlite3.Error."""
+        """Run a trusted statement and return its rows. Raises sqlite3.Error."""
         self._begin()
         return self._connection.execute(sql).fetchall()
 
@@ -149,7 +149,7 @@ class SqliteDatabase:
         return self._checks_left < 0 or self._clock() > self._deadline
 
     def _tick(self) -> None:
-        """Called by functions that read long texts."""
+        """Raise _Late if the time is up; functions that read long texts call it."""
         if self._clock() > self._deadline:
             raise _Late
 
@@ -157,7 +157,7 @@ class SqliteDatabase:
         return "user-defined" in str(error) and self._clock() > self._deadline
 
     def _shown(self, sql: str) -> str:
-        """Rows as Python writes a list of tuples; no more of them are read than are shown."""
+        """Format rows as Python writes a list of tuples; reads no more than it shows."""
         cursor = self._connection.execute(sql)
         parts: list[str] = []
         length = 0
@@ -188,5 +188,5 @@ def _authorize(action: int, name: str | None, value: str | None, *_: str | None)
 
 
 def told(error: object) -> str:
-    """An error as the agent reads it."""
+    """Format an error as the agent reads it."""
     return f"Error executing query: {error}"[:MAX_TEXT]

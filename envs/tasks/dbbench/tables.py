@@ -78,7 +78,7 @@ class Tables:
         self._tables = [table for table in every if _is_fit(table)]
 
     def draw(self, random: Random, number: int) -> tuple[Mapping[str, Any], str] | None:
-        """Content and split key of item `number`; None where the table has no such question."""
+        """Return content and split key of item `number`; None if the table has no such question."""
         table = random.choice(self._tables)
         group = GROUPS[number % len(GROUPS)]
         template = group[number // len(GROUPS) % len(group)]
@@ -92,7 +92,7 @@ class Tables:
 def _asked(
     table: Table, template: Template, random: Random, group: Sequence[Template]
 ) -> Problem | None:
-    """About a cell of one column, and a cell of another in the same row."""
+    """Draw a question about a cell of one column by a cell of another in the same row."""
     first, second = random.sample(range(len(table.columns)), 2)
     cells = [row[first] for row in table.rows]
     at: int | None = random.randrange(len(table.rows))
@@ -124,7 +124,7 @@ def _asked(
 
 
 def _added(table: Table, template: Template, random: Random) -> Problem | None:
-    """A row whose cells come from different rows."""
+    """Draw a row whose cells come from different rows."""
     row = [random.choice(table.rows)[place] for place in range(len(table.columns))]
     if not all(map(_is_plain, row)) or sum(map(len, row)) > MOST_ROW:
         return None
@@ -152,7 +152,7 @@ def _problem(
 
 
 def _extreme(cells: Sequence[str], *, highest: bool) -> int | None:
-    """The row of the one extreme number; None where a cell is no number, or two are extreme."""
+    """Return the row of the one extreme number, or None if a cell is no number or two tie."""
     try:
         numbers = [float(cell) for cell in cells]
     except ValueError:
@@ -172,7 +172,7 @@ def _is_fit(table: Table) -> bool:
 
 
 def _is_plain(cell: str) -> bool:
-    """Whether it can be written in a question and in SQL as it is."""
+    """Return whether a text can stand in a question and in SQL as it is."""
     return 0 < len(cell) <= MOST_CELL and cell == cell.strip() and set(cell) <= _PLAIN
 
 

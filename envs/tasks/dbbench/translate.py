@@ -37,7 +37,7 @@ _ANSWERS = (
 
 
 class Source(MySQL):
-    """MySQL whose functions keep their names, but for MOD, which is an operator."""
+    """MySQL as sqlglot parses it; functions keep their names, but MOD is an operator."""
 
     class Parser(MySQLParser):
         FUNCTIONS: ClassVar[dict[str, Callable[..., exp.Expr]]] = {
@@ -49,14 +49,14 @@ class Source(MySQL):
 
 
 class Target(SQLite):
-    """SQLite with names in backticks: double-quoted ones would fall back to strings."""
+    """SQLite with names in backticks, because double-quoted ones would fall back to strings."""
 
     class Tokenizer(SQLite.Tokenizer):
         IDENTIFIERS: ClassVar[list[str | tuple[str, str]]] = ["`"]
 
 
 class MysqlDatabase:
-    """A Database that is spoken to in MySQL's dialect; `inner` speaks SQLite's."""
+    """A Database that takes MySQL's dialect and passes SQLite's to `inner`."""
 
     def __init__(self, inner: Database, tables: Sequence[Table]) -> None:
         self._inner = inner
@@ -78,7 +78,7 @@ class MysqlDatabase:
 
 @lru_cache(maxsize=1024)
 def translate(sql: str, tables: frozenset[str] = frozenset()) -> str:
-    """`tables`: names whose case counts. Raises Refused with the answer of MySQL."""
+    """Translate a statement. `tables`: names whose case counts. Raises Refused."""
     logging.getLogger("sqlglot").setLevel(logging.CRITICAL)
     plain = re.sub(r"^\s*replace\s+into\b", "INSERT INTO", sql, flags=re.IGNORECASE)  # no keys
     try:
@@ -94,7 +94,7 @@ def translate(sql: str, tables: frozenset[str] = frozenset()) -> str:
 
 
 def _described(asked: exp.Expr) -> str:
-    """SHOW TABLES, SHOW COLUMNS and DESCRIBE of SQLite's own catalogue."""
+    """Answer SHOW TABLES, SHOW COLUMNS and DESCRIBE from SQLite's catalogue."""
     what = asked.name if isinstance(asked, exp.Show) else "COLUMNS"
     if what == "TABLES":
         return "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"

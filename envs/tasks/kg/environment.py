@@ -125,12 +125,12 @@ def final_answer(text: str) -> int | None:
 
 
 def full_prompt(problem: Problem) -> str:
-    """The benchmark's user message."""
+    """Return the benchmark's user message."""
     return f"{problem.question}\nEntities: [{', '.join(problem.entities)}]"
 
 
 def compact_prompt(problem: Problem) -> str:
-    """The short question and the entities, where they are not words of it."""
+    """Return the short question, and the entities that are not words of it."""
     question = problem.short or problem.question
     if all(name in question.rstrip("?").split() for name in problem.entities):
         return question

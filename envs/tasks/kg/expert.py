@@ -75,13 +75,13 @@ class KgExpert:
 
 
 def parse_list(reply: str) -> list[str]:
-    """The names in a listing's text, of either style; none where it tells of an error."""
+    """Return the names in a listing, of either style; none for an error."""
     if reply.startswith(_REFUSED) or reply == NOTHING:
         return []
     return _LISTED.findall(reply.removeprefix("Observation: "))
 
 
 def parse_made(reply: str) -> str:
-    """The variable that a reply tells of, as `#k`; empty where it tells of none."""
+    """Return the variable that a reply mentions, as `#k`, or an empty text."""
     found = _MADE.search(reply)
     return found[0] if found and not reply.startswith(_REFUSED) else ""

@@ -27,10 +27,10 @@ Triple = tuple[str, str, str | int | float]
 
 
 class Graph(Protocol):
-    """Serves many episodes at once."""
+    """Answers queries of many episodes at once."""
 
     def select(self, query: str) -> list[str]:
-        """The one column of a query. Raises EnvironmentFailure."""
+        """Return the one column of a query. Raises EnvironmentFailure."""
 
 
 class LocalGraph:
@@ -55,7 +55,7 @@ class LocalGraph:
 
     @classmethod
     def read(cls, path: Path, *, timeout_s: float = TIMEOUT_S) -> "LocalGraph":
-        """The graph of a file of N-Triples, .xz or plain. Raises ConfigError, ItemError."""
+        """Read a file of N-Triples, .xz or plain. Raises ConfigError, ItemError."""
         graph = cls(timeout_s=timeout_s)
         opened = lzma.open if path.suffix == ".xz" else open
         try:
@@ -85,18 +85,18 @@ class LocalGraph:
         return found
 
     def objects(self, subject: str, relation: str) -> list[str]:
-        """What `subject` has as `relation`, in the order of its names."""
+        """Return the objects of `subject` and `relation`, ordered by name."""
         pattern = _node(subject), _node(relation), None
         return sorted(plain(quad.object.value) for quad in self.store.quads_for_pattern(*pattern))
 
     def relations(self, subject: str) -> list[str]:
-        """What `subject` has, in the order of its names."""
+        """Return the relations of `subject`, ordered by name."""
         pattern = _node(subject), None, None
         quads = self.store.quads_for_pattern(*pattern)
         return sorted({plain(quad.predicate.value) for quad in quads})
 
     def sources(self, member: str) -> list[tuple[str, str]]:
-        """The subjects and relations that lead to `member`, in the order of their names."""
+        """Return the subjects and relations that lead to `member`, ordered by name."""
         quads = self.store.quads_for_pattern(None, None, _node(member))
         return sorted((plain(quad.subject.value), plain(quad.predicate.value)) for quad in quads)
 
@@ -178,7 +178,7 @@ class Endpoint:
 
 
 def plain(value: str) -> str:
-    """A value as the benchmark writes it."""
+    """Format a value as the benchmark writes it."""
     return value.removeprefix(NAMESPACE).replace(_ZONE, "")
 
 

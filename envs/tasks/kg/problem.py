@@ -12,7 +12,7 @@ UNKNOWN_TYPE = "common.topic"  # of a relation whose range the ontology does not
 
 @dataclass(frozen=True, slots=True)
 class Ontology:
-    """`ranges`: type by relation. `relations`, `attributes`: those that tools show."""
+    """The types and relations that tools show. `ranges`: type by relation."""
 
     ranges: Mapping[str, str]
     relations: Set[str]
@@ -44,12 +44,12 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     short: str = ""
 
     def content(self) -> dict[str, Any]:
-        """Of an Item: lists and texts, as they arrive at an env server."""
+        """Return an Item's content: lists and texts, as an env server receives them."""
         content: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return content
 
     def ontology(self, rules: Rules) -> Ontology:
-        """The permissive rules show hidden predicates too."""
+        """Return the ontology; the permissive rules include hidden predicates."""
         hidden = set(self.hidden) if rules == "strict" else set()
         relations = {relation for _, relation, _ in self.triples} | self.ranges.keys()
         attributes = {attribute for _, attribute, _ in self.attributes}
@@ -57,11 +57,11 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 def exact(found: Set[str], gold: Set[str]) -> bool:
-    """The benchmark's reward; nothing found is never right."""
+    """Return the benchmark's reward: equal sets; an empty set never scores."""
     return bool(found) and found == gold
 
 
 def f1(found: Set[str], gold: Set[str]) -> float:
-    """The benchmark's score: harmonic mean of precision and recall."""
+    """Return the benchmark's score: harmonic mean of precision and recall."""
     both = len(found & gold)
     return 2 * both / (len(found) + len(gold)) if both else 0.0

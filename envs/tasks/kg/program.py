@@ -21,12 +21,12 @@ _ENGLISH = "FILTER (!isLiteral(?x) || lang(?x) = '' || langMatches(lang(?x), 'en
 
 
 class ProgramError(ValueError):
-    """A program or a name in it is ill-formed or too large; the text is for the agent."""
+    """Raised for an ill-formed or too large program; the text is for the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """One entity by its id."""
+    """One entity, by id."""
 
     name: str
 
@@ -64,7 +64,7 @@ class And:
 
 @dataclass(frozen=True, slots=True)
 class Extreme:
-    """The members of `of` with the largest, else the smallest, value of `attribute`; ties all."""
+    """The members of `of` with the largest or smallest value of `attribute`, with ties."""
 
     of: "Program"
     attribute: str
@@ -79,7 +79,7 @@ class Extreme:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Only outermost: no other program is made of a number."""
+    """The number of members; only outermost."""
 
     of: "Program"
 
@@ -91,7 +91,7 @@ Program = Entity | Join | And | Extreme | Count
 
 
 def require_size(program: Program) -> Program:
-    """The program, unless it is larger than MAX_SIZE or counts a count. Raises ProgramError."""
+    """Return the program. Raises ProgramError if it exceeds MAX_SIZE or counts a count."""
     for part in parts(program):
         if isinstance(part, Count):
             raise ProgramError("a number is no set of entities")
@@ -111,20 +111,20 @@ def parts(program: Program) -> tuple[Program, ...]:
 
 
 def size(program: Program) -> int:
-    """What its query grows with: an extreme holds its set twice."""
+    """Return what its query grows with: an extreme counts its set twice."""
     inner = sum(size(part) for part in parts(program))
     return 1 + (2 * inner if isinstance(program, Extreme) else inner)
 
 
 def entities(program: Program) -> set[str]:
-    """The ids a program starts from."""
+    """Return the ids that a program starts from."""
     if isinstance(program, Entity):
         return {program.name}
     return {name for part in parts(program) for name in entities(part)}
 
 
 def parse(text: str) -> Program:
-    """The program written in `text`. Raises ProgramError."""
+    """Parse a program. Raises ProgramError."""
     tokens = iter(_TOKEN.findall(text))
     program = _read(tokens, next(tokens, ""))
     if next(tokens, None) is not None:
@@ -172,7 +172,7 @@ def _expect(tokens: Iterator[str], wanted: str) -> None:
 
 
 def members(program: Program, without: Iterable[str] = ()) -> str:
-    """The query of a program's members, or of its one number, in the only column.
+    """Return the query of a program's members, or of its number, in one column.
 
     `without`: entities that are no members. As in the original, an extreme is chosen among the
     others and then finds everything that shares its value.
@@ -190,19 +190,19 @@ def members(program: Program, without: Iterable[str] = ()) -> str:
 
 
 def answers(program: Program, without: Iterable[str] = ()) -> str:
-    """`members`, of which there may be MAX_ANSWERS."""
+    """Return the query of `members`, limited to MAX_ANSWERS."""
     return f"{members(program, without)} LIMIT {MAX_ANSWERS}"
 
 
 def predicates(program: Program, without: Iterable[str] = ()) -> str:
-    """The query of all relations and attributes that a program's members have."""
+    """Return the query of all relations and attributes that a program's members have."""
     if isinstance(program, Entity):
         return f"SELECT DISTINCT ?r WHERE {{ {_iri(program.name)} ?r ?o . }}"
     return f"SELECT DISTINCT ?r WHERE {{ {{ {members(program, without)} }} ?x ?r ?o . }}"
 
 
 def _pattern(program: Program, out: str = "x") -> str:
-    """A group graph pattern that binds ?out; the names within it are its own."""
+    """Return a group graph pattern that binds ?out; its other names are unique."""
     inner = "y" if out == "x" else "x"
     match program:
         case Join(relation, inverse, of):

@@ -49,12 +49,12 @@ class Walker:
     name: Callable[[str], str]
 
     def shapes(self, difficulty: Difficulty) -> tuple[str, ...]:
-        """The kinds of questions that the graph allows."""
+        """Return the kinds of questions that the graph allows."""
         shapes = SHAPES[difficulty]
         return tuple(s for s in shapes if self.ontology.attributes or not s.startswith("most"))
 
     def draw(self, random: Random, shape: str) -> Program | None:
-        """A set or a number of this shape; None where the walk ends without one."""
+        """Draw a program of this shape, or None if the walk ends without one."""
         kind, *rest = shape.split()
         if kind == "path":
             hops = int(rest[0])
@@ -67,7 +67,7 @@ class Walker:
         return Count(inner) if kind == "count" else self._most(random, inner)
 
     def members(self, program: Program) -> list[str]:
-        """Found edge by edge: what SPARQL says of the tool calls is compared with it."""
+        """Compute members edge by edge, to compare with SPARQL's."""
         match program:
             case Entity(name):
                 return [name]
@@ -94,7 +94,7 @@ class Walker:
         return program
 
     def _both(self, random: Random, left_hops: int, right_hops: int) -> Program | None:
-        """Two paths that end in the same type and share some members of the first, not all."""
+        """Draw two paths to one type that share some, not all, members of the first."""
         left = self._path(random, left_hops)
         members = self.members(left) if left else []
         if left is None or len(members) < 2:
@@ -108,7 +108,7 @@ class Walker:
         return None
 
     def _backward(self, random: Random, member: str, hops: int) -> Program | None:
-        """A path of `hops` that leads to `member`."""
+        """Draw a path of `hops` that leads to `member`."""
         relations: list[str] = []
         for _ in range(hops):
             known = self.ontology.relations
@@ -123,7 +123,7 @@ class Walker:
         return program
 
     def _most(self, random: Random, inner: Program) -> Program | None:
-        """The one member with the largest or smallest value; all of them have one."""
+        """Draw an extreme with exactly one member, or None if members share no attribute."""
         members = self.members(inner)
         shown = [{*self.graph.relations(each)} & self.ontology.attributes for each in members]
         shared = sorted(set.intersection(*shown))
@@ -136,7 +136,7 @@ class Walker:
         return self.ontology.range_of(program.relation) if isinstance(program, Join) else ""
 
     def words(self, program: Program, article: str = "") -> str:
-        """A program as a phrase, with `article` before each set that is named within another."""
+        """Describe a program as a phrase, with `article` before each nested set."""
         match program:
             case Entity(name):
                 return self.name(name)
@@ -152,7 +152,7 @@ class Walker:
                 return f"how many {self.words(of, article)}"
 
     def question(self, program: Program) -> str:
-        """The question in full."""
+        """Return the question in full."""
         match program:
             case Count(of):
                 return f"How many are the {self.words(of, 'the ')}?"
@@ -170,7 +170,7 @@ def _degree(program: Extreme) -> str:
 
 
 def plan(program: Program) -> list[str]:
-    """The tool calls that make the program's variable, each relation and attribute listed first."""
+    """Return the tool calls that make the program's variable, with the listings they need."""
     actions: list[str] = []
     count = 0
 
@@ -202,13 +202,13 @@ def plan(program: Program) -> list[str]:
 
 
 def action(text: str) -> tuple[str, list[str]]:
-    """Tool and arguments of a gold action."""
+    """Parse tool and arguments of a gold action."""
     tool, _, rest = text.partition("(")
     return tool, [argument.strip() for argument in rest.removesuffix(")").split(",")]
 
 
 def replay(actions: Sequence[str], bench: Workbench) -> set[str] | None:
-    """What the last variable of the actions holds; None where one is refused."""
+    """Run actions and return the last variable's members, or None if one is refused."""
     try:
         for text in actions:
             tool, arguments = action(text)
@@ -219,7 +219,7 @@ def replay(actions: Sequence[str], bench: Workbench) -> set[str] | None:
 
 
 def draw_problem(walker: Walker, random: Random, shape: str, tries: int) -> Problem | None:
-    """A problem without its graph; None where so many walks find no proper question."""
+    """Draw a problem without its graph, or None after too many failed walks."""
     for _ in range(tries):
         program = walker.draw(random, shape)
         found = solve_program(program, walker) if program else None
@@ -239,7 +239,7 @@ def draw_problem(walker: Walker, random: Random, shape: str, tries: int) -> Prob
 
 
 def solve_program(program: Program, walker: Walker) -> list[str] | None:
-    """The answers; None where rules or sizes rule the question out."""
+    """Return the answers, or None if rules or sizes rule the question out."""
     found = walker.members(program)
     if not 0 < len(found) <= MAX_ANSWERS:
         return None
@@ -250,7 +250,7 @@ def solve_program(program: Program, walker: Walker) -> list[str] | None:
 
 
 def _within(program: Program) -> Iterator[Program]:
-    """The programs of the variables on the way."""
+    """Return the programs of the intermediate variables."""
     for part in parts(program):
         if not isinstance(part, Entity):
             yield part

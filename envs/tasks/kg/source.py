@@ -130,7 +130,7 @@ class KgSource:
 
 
 def label(relation: str) -> str:
-    """The words of a Freebase relation: the last part of each of its halves."""
+    """Return the words of a Freebase relation: the last part of each of its halves."""
     halves = [half.split(".")[-1].replace("_", " ") for half in relation.split("..")]
     return " ".join(dict.fromkeys(halves))
 

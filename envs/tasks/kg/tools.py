@@ -40,7 +40,7 @@ _INDEX = re.compile(r"#(\d{1,6})")
 
 
 class ToolError(ValueError):
-    """The call cannot be done; its text is for the agent."""
+    """Raised for a call that cannot be done; the text is for the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Listing:
 
 
 class Workbench:
-    """The tools of one episode."""
+    """The tools and variables of one episode."""
 
     def __init__(
         self, graph: Graph, ontology: Ontology, entities: Mapping[str, str], rules: Rules
@@ -94,7 +94,7 @@ class Workbench:
         return made
 
     def answer(self, index: int) -> set[str]:
-        """The members of a variable, or its number. Raises IndexError, EnvironmentFailure."""
+        """Return a variable's members, or its number. Raises IndexError, EnvironmentFailure."""
         program = self.variables[index].program
         return set(self._graph.select(answers(program, self._without(program))))
 
@@ -130,7 +130,7 @@ class Workbench:
         return Variable(require_size(Count(self._variable("count", variable).program)), NUMBER)
 
     def _known(self, tool: str, variable: str, kind: str) -> frozenset[str]:
-        """What was listed of a variable; the permissive rules list it where the agent did not."""
+        """Return what was listed of a variable; the permissive rules list it first."""
         key = kind, str(self._set(tool, variable))
         if key in self._listed or self._strict:
             return self._listed.get(key, frozenset())
@@ -147,7 +147,7 @@ class Workbench:
         return listed
 
     def _set(self, tool: str, reference: str) -> Program:
-        """The set of `#k`, or of one entity by name or id."""
+        """Return the set of `#k`, or of one entity by name or id."""
         if reference.startswith("#"):
             program = self._variable(tool, reference).program
             if isinstance(program, Count):
@@ -168,5 +168,5 @@ class Workbench:
         return self.variables[index]
 
     def _without(self, program: Program) -> set[str]:
-        """The entities a set cannot hold: under the strict rules, those it was made from."""
+        """Return the entities a strict set excludes: those it was made from."""
         return entities(program) if self._strict else set()

@@ -56,7 +56,7 @@ RANGES = {relation: end for relation, _, end, _ in FROM_PERSON + BEYOND} | {
 def draw(
     difficulty: Difficulty, random: Random, number: int
 ) -> tuple[Mapping[str, Any], str] | None:
-    """Content and split key of item `number`; None where the walk finds no proper question."""
+    """Return content and split key of item `number`, or None if the walk finds no question."""
     world = invent(random)
     if len(world.triples) + len(world.attributes) > MAX_TRIPLES:
         return None
@@ -74,7 +74,7 @@ def draw(
 
 
 def invent(random: Random) -> Problem:
-    """A world without a question: four or five people, four things to know of them, and beyond."""
+    """Invent a world: four or five people, four things to know of them, and what those lead to."""
     chosen = random.sample(FROM_PERSON, 4)
     kinds = {end for _, _, end, _ in chosen}
     beyond = [edge for edge in BEYOND if edge[1] in kinds]
@@ -112,7 +112,7 @@ def _id(name: str) -> str:
 def _values(
     reached: Mapping[str, set[str]], random: Random
 ) -> list[tuple[str, str, str | int | float]]:
-    """Every member of a kind has every attribute of it, no two the same value."""
+    """Give every member of a kind every attribute, with distinct values."""
     values: list[tuple[str, str, str | int | float]] = []
     for kind, members in sorted(reached.items()):
         for attribute in ATTRIBUTES.get(kind, ()):

@@ -25,7 +25,7 @@ SCRIPTS = "os/scripts"
 
 
 def load(split: str, given: str) -> tuple[Item, ...]:
-    """The items of a split. Raises ItemError that names the line."""
+    """Read the items of a split. Raises ItemError that names the line."""
     root = locate(AGENTBENCH, given)
     path = root / SPLITS[split]
     items = []
@@ -42,7 +42,7 @@ def load(split: str, given: str) -> tuple[Item, ...]:
 
 
 def content_of(row: Mapping[str, Any], scripts: Path) -> dict[str, Any]:
-    """An item's content from a line of the benchmark. Raises ItemError, KeyError, TypeError."""
+    """Return an item's content from a line. Raises ItemError, KeyError, TypeError."""
     create, evaluation = row.get("create") or row, row.get("evaluation") or row
     content: dict[str, Any] = {
         "description": row["description"],
@@ -67,7 +67,7 @@ def _as_list(given: Any) -> list[Any]:
 
 
 def _step(given: Any, scripts: Path) -> dict[str, Any]:
-    """A step of a check; the benchmark's matchers are known by the names of their files."""
+    """Parse a step of a check; the benchmark's matchers are recognised by their files' names."""
     if given is None:
         return {"example": True}
     if isinstance(given, dict):

@@ -24,7 +24,7 @@ SHARES = {"train": 0.995, "dev": 20 / 21}  # of the items with an example
 
 @dataclass(frozen=True, slots=True)
 class TriedItem:
-    """An item: whether its example passes, None where it has none; whether the constant does."""
+    """The result of an item: whether its example passes (None without one), and the constant."""
 
     item: str
     passed: bool | None
@@ -33,7 +33,7 @@ class TriedItem:
 
 
 def figures(settings: Settings) -> Iterator[Figure]:
-    """For each split of the benchmark: passed examples, then the constant answer."""
+    """Return, for each split of the benchmark, passed examples and the constant answer."""
     try:
         engine = Engine("check", settings.peers.get("docker"))
     except ConfigError as error:
@@ -45,7 +45,7 @@ def figures(settings: Settings) -> Iterator[Figure]:
 
 
 def baselines(item: Item, seed: int) -> Mapping[str, Expert]:
-    """Answers drawn from digits and the problem's words; always the same answer."""
+    """Return a policy of random digits and words, and one that always answers the same."""
     words = sorted(set(str(item.content["description"]).split()))
     return {
         "random": _Answers([*map(str, range(10)), *words], seed),
@@ -72,7 +72,7 @@ def _split(split: str, engine: Engine, settings: Settings) -> Iterator[Figure]:
 
 
 def attempt(source: OsSource, item: Item) -> TriedItem:
-    """The constant answer and the example's output, on one machine."""
+    """Try the constant answer and the example's output, on one machine."""
     with closing(source.environment(item)) as environment:
         try:
             environment.start()

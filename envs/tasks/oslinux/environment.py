@@ -64,7 +64,7 @@ class OsEnvironment:
 
     @property
     def machine(self) -> Machine:
-        """Raises EnvironmentFailure where the episode was not started."""
+        """Return the machine. Raises EnvironmentFailure before `start`."""
         if self._machine is None:
             raise EnvironmentFailure("os: the episode was not started")
         return self._machine
@@ -96,7 +96,7 @@ class OsEnvironment:
         return _reply(call, observation(said.text, late_s=late_s, ended=said.ended))
 
     def passes(self, answer: str) -> bool:
-        """Whether this would be the right answer now; ends what the agent left running."""
+        """Return whether this would be the right answer now; kills what the agent left running."""
         return self._judge.passes(answer, self.machine)
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class OsEnvironment:
             self._machine.close()
 
     def _aim(self) -> None:
-        """Compute the targets; a machine on which they were not only read is not the agent's."""
+        """Compute the targets; replace the machine if that changed it."""
         prepared = self.machine.fingerprint()
         if self._judge.aim(self.machine):
             return

@@ -19,7 +19,7 @@ _READS_ARGUMENTS = re.compile(r"\$[1-9@*#]|\$\{[1-9@*#!]|\bargv\b|\bshift\b")
 
 
 class Judge:
-    """Of one problem. `timeout_s`: of one script."""
+    """Scores one problem. `timeout_s`: limit of one script."""
 
     def __init__(self, problem: Problem, timeout_s: float) -> None:
         self._problem = problem
@@ -27,7 +27,7 @@ class Judge:
         self._targets: dict[int, str] = {}
 
     def prepare(self, machine: Machine) -> None:
-        """Run init and start; what they leave running is part of the problem."""
+        """Run the init and start scripts; what they leave running is part of the problem."""
         for number, script in enumerate(self._problem.init):
             ran = machine.run(script, (), self._timeout_s)
             if ran.status != 0:
@@ -40,15 +40,15 @@ class Judge:
         machine.keep()
 
     def aims(self) -> bool:
-        """Whether there are steps to be run before the agent acts."""
+        """Return whether steps must run before the agent acts."""
         return bool(early(self._problem))
 
     def forget(self) -> None:
-        """Run the early steps after the agent has acted, on its own machine."""
+        """Discard the targets, so that the steps run after the agent, on its machine."""
         self._targets.clear()
 
     def aim(self, machine: Machine) -> bool:
-        """Compute the targets; whether the machine is still as `prepare` left it."""
+        """Compute the targets; return whether the machine is unchanged since `prepare`."""
         unchanged = True
         for number, step in early(self._problem).items():
             ran = machine.run(_script(self._problem, step), (), self._timeout_s, watch=True)
@@ -58,7 +58,7 @@ class Judge:
         return unchanged
 
     def passes(self, answer: str, machine: Machine) -> bool:
-        """Whether the answer, and what the agent left, is right."""
+        """Return whether the answer, and the state of the machine, is right."""
         if self._problem.match is not None:
             return matches(self._problem.match, answer)
         if any(self._is_run(number, step) for number, step in enumerate(self._problem.check)):
@@ -77,7 +77,7 @@ class Judge:
     def _output(
         self, number: int, step: Step, arguments: list[str], machine: Machine
     ) -> str | None:
-        """A step's output; None where it fails."""
+        """Return a step's output, or None if it fails."""
         if step.matcher is not None:
             right = len(arguments) > 1 and MATCHERS[step.matcher](arguments[0], arguments[1])
             return "" if right else None
@@ -88,7 +88,7 @@ class Judge:
 
 
 def early(problem: Problem) -> Mapping[int, Step]:
-    """The steps whose output is a target, by their place in the check."""
+    """Return the steps whose output is a target, by their place in the check."""
     last = max((n for n, step in enumerate(problem.check) if step.matcher), default=0)
     return {
         number: step

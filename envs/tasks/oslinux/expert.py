@@ -64,7 +64,7 @@ class OsExpert:
 
 
 def faulty(command: str, random: Random) -> str:
-    """`command` with one plausible mistake."""
+    """Return `command` with one plausible mistake."""
     mistakes = [command.rsplit(" ", 1)[0]]
     for found in _WORD.finditer(command):
         for other in _CONFUSED.get(found[0], ()):
@@ -76,7 +76,7 @@ def faulty(command: str, random: Random) -> str:
 
 
 def miscopy(answer: str, random: Random) -> str:
-    """Another number, or the answer without an end."""
+    """Return another number, or the answer cut off."""
     if answer.isdecimal():
         return str(int(answer) + random.choice((-1, 1)))
     return answer[: random.randrange(len(answer))] if answer else DONE

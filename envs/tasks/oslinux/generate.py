@@ -46,7 +46,7 @@ DONE = "done"  # what an expert says after a change
 def draw(
     difficulty: Difficulty, random: Random, number: int
 ) -> tuple[Mapping[str, Any], str] | None:
-    """Content and split key of item `number`; None where the question has no one answer."""
+    """Return content and split key of item `number`; None if the question has several answers."""
     templates = TEMPLATES[difficulty]
     drawn = templates[number % len(templates)](random)
     if not drawn.files:

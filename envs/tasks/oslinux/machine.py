@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class ScriptResult(msgspec.Struct, frozen=True):
-    """A script's end. `status`: None where it was too slow; `changed`: something on the disk."""
+    """The end of a script. `status`: None at a time-out; `changed`: whether files changed."""
 
     status: int | None
     text: str
@@ -29,7 +29,7 @@ class ScriptResult(msgspec.Struct, frozen=True):
 
 
 class CommandResult(msgspec.Struct, frozen=True):
-    """A command's output. `late`: it was stopped; `ended`: its shell went, another is there."""
+    """The output of a command. `late`: it was stopped; `ended`: its shell was replaced."""
 
     text: str
     late: bool
@@ -45,7 +45,7 @@ class _StopReply(msgspec.Struct, frozen=True):
 
 
 def program() -> Program:
-    """What a sandbox of this task runs."""
+    """Return the program that a sandbox of this task runs."""
     return python_program("agentrl.envs.tasks.oslinux.sandbox_main", MODULES)
 
 
@@ -62,7 +62,7 @@ class Machine:
     def run(
         self, script: Script, arguments: Sequence[str], timeout_s: float, *, watch: bool = False
     ) -> ScriptResult:
-        """A process of its own. `watch`: tell what it changed, and end what it left running."""
+        """Run a script as a process. `watch`: report changes and kill what it left running."""
         request = {
             "run": script.code,
             "language": script.language,
@@ -73,31 +73,31 @@ class Machine:
         return self._ask(request, timeout_s, ScriptResult)
 
     def command(self, text: str, timeout_s: float) -> CommandResult:
-        """In the episode's one shell."""
+        """Run a command in the episode's shell."""
         return self._ask({"shell": text, "timeout_s": timeout_s}, timeout_s, CommandResult)
 
     def fingerprint(self) -> str:
-        """Of what was written to its disk since it began."""
+        """Hash what was written to the disk since the start."""
         return self._ask({"fingerprint": "/"}, PLAIN_S, _FingerprintReply).digest
 
     def keep(self) -> None:
-        """What runs now outlives `stop`."""
+        """Mark what runs now, so that `stop` spares it."""
         self._ask({"keep": True}, PLAIN_S, _StopReply)
 
     def stop(self) -> None:
-        """Kill whatever else runs."""
+        """Kill every other process."""
         if not self._ask({"stop": True}, PLAIN_S, _StopReply).stopped:
             self.close()
             raise EnvironmentFailure("os: processes that cannot be killed")
 
     def close(self) -> None:
-        """Give the sandbox up; safe to call twice."""
+        """Give the sandbox up. Safe to call twice."""
         if self._sandbox is not None:
             self._sandboxes.release(self._sandbox, sound=False)
             self._sandbox = None
 
     def _ask(self, request: Mapping[str, Any], timeout_s: float, kind: type[T]) -> T:
-        """The answer; where there is none the sandbox is given up."""
+        """Send a request; give the sandbox up if there is no answer."""
         if self._sandbox is None:
             raise EnvironmentFailure("os: the machine is closed")
         try:

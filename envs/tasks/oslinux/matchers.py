@@ -15,7 +15,7 @@ _MAX_TEXT = 100  # characters of a number; a longer one is none
 
 
 def matches(match: Match, answer: str) -> bool:
-    """The item's `match`, which has an answer or a regex."""
+    """Apply the item's `match`: an equal answer, or a regex."""
     text = answer.strip() if match.strip else answer
     if match.answer is not None:
         return text == match.answer
@@ -23,7 +23,7 @@ def matches(match: Match, answer: str) -> bool:
 
 
 def integer_match(answer: str, target: str) -> bool:
-    """Both are integers, and the same."""
+    """Return whether both are the same integer."""
     ours, theirs = answer.strip(), target.strip()
     if max(len(ours), len(theirs)) > _MAX_TEXT:
         return False
@@ -34,23 +34,23 @@ def integer_match(answer: str, target: str) -> bool:
 
 
 def string_match(answer: str, target: str) -> bool:
-    """The same text, but for its ends and the kind of its line ends."""
+    """Return whether both are the same text, ignoring outer space and kinds of line ends."""
     return _plain(answer) == _plain(target)
 
 
 def size_match(answer: str, target: str) -> bool:
-    """Both are sizes, as 12K, 4.0K or 300, and the same number of bytes; K is 1024."""
+    """Return whether both are the same number of bytes, as 12K, 4.0K or 300; K is 1024."""
     ours, theirs = _bytes(answer), _bytes(target)
     return ours is not None and ours == theirs
 
 
 def containing(answer: str, target: str) -> bool:
-    """The target is in the answer."""
+    """Return whether the answer contains the target."""
     return bool(_plain(target)) and _plain(target) in _plain(answer)
 
 
 def contained(answer: str, target: str) -> bool:
-    """The answer is in the target."""
+    """Return whether the target contains the answer."""
     return bool(_plain(answer)) and _plain(answer) in _plain(target)
 
 

@@ -13,14 +13,14 @@ Matcher = Literal["integer-match", "string-match", "size-match", "containing", "
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Run as a process of its own."""
+    """A script that runs as a process of its own."""
 
     code: str
     language: Literal["bash", "python"] = "bash"
 
 
 class Match(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The answer itself: equal to `answer`, or else `regex` is found in it."""
+    """Compares the answer: equal to `answer`, or else `regex` is found in it."""
 
     answer: str | None = None
     regex: str | None = None
@@ -28,7 +28,7 @@ class Match(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Of a check, one of: the item's own example, a script, a matcher."""
+    """A step of a check: the item's own example, a script, or a matcher."""
 
     example: bool = False
     script: Script | None = None
@@ -57,7 +57,7 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 def read(item: Item) -> Problem:
-    """The item's problem, which has a match or a check. Raises ItemError."""
+    """Parse the item's problem, which has a match or a check. Raises ItemError."""
     problem = options.read(item.item_id, Problem, item.content)
     if (problem.match is None) == (not problem.check):
         raise ItemError(f"item {item.item_id}: needs a match or a check")

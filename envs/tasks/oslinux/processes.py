@@ -28,7 +28,7 @@ Identity = tuple[int, int]  # pid, and start time in clock ticks: pids come agai
 
 
 class Head:
-    """The first `limit` bytes of what a pipe gives; the rest is read and dropped."""
+    """Keeps the first `limit` bytes of a pipe; reads and drops the rest."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -42,7 +42,7 @@ class Head:
 
 
 class Children:
-    """Every process below this one, which adopts and reaps orphans. One per process."""
+    """All descendants of this process, which adopts and reaps orphans. One per process."""
 
     def __init__(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -58,7 +58,7 @@ class Children:
         signal.set_wakeup_fd(notify, warn_on_full_buffer=False)
 
     def spawn(self, argv: Sequence[str], files: Mapping[int, int], folder: str) -> int:
-        """The pid of a new session's leader; `files`: its descriptors from ours. Raises OSError."""
+        """Start a session; return its leader's pid. `files`: descriptors. Raises OSError."""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         try:
             pid = os.fork()
@@ -74,7 +74,7 @@ class Children:
         return pid
 
     def status(self, pid: int) -> int | None:
-        """The exit status of a child that has ended, minus the signal that killed it."""
+        """Return the exit status of a child that ended, or minus its signal."""
         return self._ended.get(pid)
 
     def pump(
@@ -84,7 +84,7 @@ class Children:
         timeout_s: float,
         outgoing: Outgoing | None = None,
     ) -> bool:
-        """Read and write until `done`, then read what is left; False where that came too late."""
+        """Read and write until `done`, then read the rest. Returns False if that is too late."""
         deadline = time.monotonic() + timeout_s
         poller = select.poll()
         for descriptor in (self._wake, *reads):
@@ -107,7 +107,7 @@ class Children:
         return True
 
     def living(self, besides: frozenset[Identity] = frozenset()) -> set[Identity]:
-        """Every process below this one that still runs, but `besides` and what is below them."""
+        """Return every live descendant, except `besides` and their descendants."""
         found: set[Identity] = set()
         above = {os.getpid()}
         parents = {each: parent for each, parent in _processes() if each not in besides}
@@ -117,7 +117,7 @@ class Children:
         return found
 
     def sweep(self, keep: frozenset[Identity], timeout_s: float) -> bool:
-        """Kill all but `keep` and their children, also what is born meanwhile.
+        """Kill all but `keep` and their children, and what is born meanwhile.
 
         False where some would not die.
         """
@@ -148,14 +148,14 @@ class Children:
 
 
 class Outgoing:
-    """Bytes for a pipe whose reader takes them when it likes."""
+    """Bytes for a pipe whose reader may be slow."""
 
     def __init__(self, descriptor: int, content: bytes) -> None:
         self.descriptor = descriptor
         self._content = content
 
     def write(self) -> bool:
-        """Write what fits; whether there is more."""
+        """Write what fits; return whether there is more."""
         try:
             self._content = self._content[os.write(self.descriptor, self._content) :]
         except BlockingIOError:
@@ -166,14 +166,14 @@ class Outgoing:
 
 
 def pipe() -> tuple[int, int]:
-    """A pipe whose reading end does not block."""
+    """Make a pipe whose reading end does not block."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     return reading, writing
 
 
 def has_changes(root: str, since_ns: int) -> bool:
-    """Whether a file or folder under `root` was made, changed or removed since; not on mounts."""
+    """Return whether a file under `root` was made, changed or removed since; skips mounts."""
     folders = [root]
     while folders:
         folder = folders.pop()
@@ -193,7 +193,7 @@ def has_changes(root: str, since_ns: int) -> bool:
 
 
 def fingerprint(root: str, since_ns: int) -> str:
-    """Of the files and folders under `root` that were made or changed since; not on mounts.
+    """Hash the files under `root` that were made or changed since; skips mounts.
 
     Two machines whose scripts wrote the same have the same one.
     """
@@ -229,7 +229,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _become(argv: Sequence[str], files: Mapping[int, int], folder: str) -> None:
-    """In the child: what `argv` says, with an environment of its own."""
+    """Run `argv` in the child, with an environment of its own."""
     os.setsid()
     for name in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(name, signal.SIG_DFL)
@@ -254,7 +254,7 @@ def _become(argv: Sequence[str], files: Mapping[int, int], folder: str) -> None:
 
 
 def _processes() -> Iterator[tuple[Identity, int]]:
-    """Every process that is not a zombie: identity, parent."""
+    """Return identity and parent of every process that is no zombie."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -267,7 +267,7 @@ def _processes() -> Iterator[tuple[Identity, int]]:
 
 
 def _read(descriptor: int, head: Head | None = None) -> bytes | None:
-    """A chunk; empty at the end, None where there is nothing now."""
+    """Return a chunk; empty at the end, None if there is nothing now."""
     try:
         chunk = os.read(descriptor, CHUNK)
     except BlockingIOError:

@@ -88,7 +88,7 @@ class SandboxMain:
         return answer | {"changed": changed}
 
     def _script(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The code's own process; what it leaves in the background goes on."""
+        """Run a script as its own process; what it leaves in the background goes on."""
         arguments = [argument.replace("\0", "") for argument in request["arguments"]]
         argv = [*ARGVS[request["language"]], request["run"].replace("\0", "")]
         if arguments and request["language"] == "bash":
@@ -122,7 +122,7 @@ class SandboxMain:
 
 
 def serve(lines: Iterable[bytes], out: BinaryIO) -> None:
-    """An answer for every line, until they end."""
+    """Answer every line of stdin."""
     inside = SandboxMain()
     for line in lines:
         out.write(json.dumps(inside.answer(json.loads(line))).encode() + b"\n")

@@ -28,7 +28,7 @@ SETTLE = (
 
 @dataclass(frozen=True)
 class ShellResult:
-    """What a command wrote. `late`: it was stopped. `ended`: the shell went, a new one is there."""
+    """The output of a command. `late`: it was stopped. `ended`: the shell was replaced."""
 
     text: str
     late: bool = False
@@ -45,7 +45,7 @@ class Shell:
         self._start()
 
     def run(self, script: str, timeout_s: float, keep: frozenset[Identity]) -> ShellResult:
-        """The command's output. What does not end is interrupted, then killed: all but `keep`."""
+        """Run a command; interrupt, then kill, what does not end. Spares `keep`."""
         head = Head(TEXT_BYTES)
         if self._run_script(script, head, timeout_s):
             return ShellResult(head.text())
@@ -60,7 +60,7 @@ class Shell:
         return ShellResult(head.text(), late=True, ended=True)
 
     def close(self) -> None:
-        """Kill it; what it started may live on."""
+        """Kill bash; what it started may live on."""
         if self._children.status(self.pid) is None:
             with contextlib.suppress(ProcessLookupError):  # it has ended just now
                 os.kill(self.pid, signal.SIGKILL)  # not its group: the item's processes are there
@@ -82,7 +82,7 @@ class Shell:
             raise OSError("bash did not start")
 
     def _restart(self, keep: frozenset[Identity], *, sweep: bool) -> None:
-        """Where the agent broke bash or what it reads first, the next command is told so, too."""
+        """Start a new bash; if the agent broke bash, the next command reports it, too."""
         self.close()
         if sweep:
             self._children.sweep(keep, SWEEP_S)
@@ -96,7 +96,7 @@ class Shell:
         return self._await_line(head, timeout_s, line.encode(errors="replace"))
 
     def _await_line(self, head: Head, timeout_s: float, line: bytes = b"") -> bool:
-        """Whether bash says in time that this command has ended."""
+        """Return whether bash reports the end of this command in time."""
         control = Head(1 << 10)
         mark = f"{self._count}"
 

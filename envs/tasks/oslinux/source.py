@@ -75,11 +75,11 @@ class OsSource:
         return self._loaded[split]
 
     def make(self, item: Item) -> Environment:
-        """Raises ConfigError where there are no containers."""
+        """Make an episode's environment. Raises ConfigError without containers."""
         return self.environment(item)
 
     def environment(self, item: Item) -> OsEnvironment:
-        """As `make`."""
+        """Make an environment, as `make` does."""
         problem = read(item)
         if not self._pools:
             raise ConfigError(
@@ -102,7 +102,7 @@ class OsSource:
         return OsExpert(problem, seed=seed, noise=noise)
 
     def specs(self, image: str) -> Sequence[Spec]:
-        """One kind for each image; a container is used once, for its agent is root."""
+        """Return one Spec for each image; a container is used once, because its agent is root."""
         spec = partial(Spec, program=program(), limits=OS, reuse=1, spares=self._options.spares)
         return [
             spec(image=image),

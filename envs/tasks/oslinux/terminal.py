@@ -23,7 +23,7 @@ _NO_TERMINAL = re.compile(r"bash: \[\d+: \d+ \(\d+\)\] tcsetattr: [^\n]*\n")
 
 
 def observation(text: str, *, late_s: float | None = None, ended: bool = False) -> str:
-    """The reply to a command. `late_s`: the limit at which it was stopped."""
+    """Return the reply to a command. `late_s`: the limit at which it was stopped."""
     shown = cut(plain(text))
     if late_s is not None:
         shown = shown.rstrip("\n") + LATE.format(late_s)
@@ -33,15 +33,15 @@ def observation(text: str, *, late_s: float | None = None, ended: bool = False) 
 
 
 def plain(text: str) -> str:
-    """Without control sequences and control characters but tab, line feed and carriage return."""
+    """Strip control sequences, and control characters but tab, line feed and carriage return."""
     return _NO_TERMINAL.sub("", _CONTROL.sub("", text))
 
 
 def cut(text: str) -> str:
-    """At most MAX_TEXT characters, or KEPT of them and a note."""
+    """Cut a text to MAX_TEXT characters: KEPT of them and a note."""
     return text if len(text) <= MAX_TEXT else text[:KEPT] + TRUNCATED
 
 
 def output(reply: str) -> str:
-    """What `observation` was made of, as far as it was not cut; empty where there is none."""
+    """Return the text from which `observation` made a reply, as far as it was not cut."""
     return reply.removeprefix(OUTPUT) if reply.startswith(OUTPUT) else ""

@@ -20,7 +20,7 @@ HOME = "/root"
 
 @dataclass(frozen=True, slots=True)
 class DrawnProblem:
-    """A problem: a question has an `answer`, a change a `check` script. `command` solves it."""
+    """A question with `answer`, or a change with a `check` script. `command` solves it."""
 
     question: str
     short: str
@@ -31,7 +31,7 @@ class DrawnProblem:
     more: str = ""  # of the init script, after the files
 
     def init(self) -> str:
-        """A script that makes the files."""
+        """Return a script that makes the files."""
         folders = sorted({path.rpartition("/")[0] for path in self.files})
         lines = [f"mkdir -p {quote(folder)}" for folder in folders]
         lines += [f"printf %s {quote(text)} > {quote(path)}" for path, text in self.files.items()]
@@ -47,7 +47,7 @@ def a_folder(random: Random) -> tuple[str, str]:
 
 
 def a_tree(random: Random, folder: str, extensions: tuple[str, ...]) -> dict[str, str]:
-    """6–10 small files, some in a folder below."""
+    """Draw 6–10 small files, some in a sub-folder."""
     files: dict[str, str] = {}
     for stem in random.sample(WORDS, random.randint(6, len(WORDS))):
         below = random.choice(("", "", "old/"))
