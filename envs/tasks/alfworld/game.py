@@ -45,12 +45,12 @@ _grammar = lru_cache(maxsize=16)(grammar.parse)
 
 @lru_cache(maxsize=16)
 def read_setting(domain: str, problem: str, words: str) -> "Setting":
-    """The setting of these texts; the episodes of a group share it. Raises pddl.Malformed."""
+    """The setting of these texts; the episodes of a group share it. Raises MalformedPddl."""
     return Setting(_domain(domain), pddl.problem(problem), _grammar(words))
 
 
 class Setting:
-    """The immutable part that all plays of one game share. Raises pddl.Malformed."""
+    """The immutable part that all plays of one game share. Raises MalformedPddl."""
 
     def __init__(self, rules: Domain, problem: Problem, words: Grammar) -> None:
         self._problem = problem

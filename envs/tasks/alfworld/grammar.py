@@ -98,7 +98,7 @@ class TextContext:
 
 
 def parse(source: str) -> Grammar:
-    """Parse a grammar. Raises Malformed."""
+    """Parse a grammar. Raises MalformedPddl."""
     rules: dict[str, tuple[tuple[Query | None, Text], ...]] = {}
     actions: dict[str, Wording] = {}
     at = 0
@@ -122,7 +122,7 @@ def parse(source: str) -> Grammar:
 
 def text(source: str) -> Text:
     """A text with its marks read. White space before it does not count, nor what follows a stray
-    bracket, as TextWorld reads it. Raises Malformed."""
+    bracket, as TextWorld reads it. Raises MalformedPddl."""
     parts: list[Plain | Use | Value | Repeat] = []
     source = source.lstrip()
     at = 0
@@ -140,7 +140,7 @@ def text(source: str) -> Text:
 
 
 def tell(grammar: Grammar, told: Text, binding: Binding, stage: TextContext) -> str:
-    """Render a text in a world. Raises Malformed for a missing rule or entity."""
+    """Render a text in a world. Raises MalformedPddl for a missing rule or entity."""
     return "".join(_words(grammar, told, binding, stage))
 
 

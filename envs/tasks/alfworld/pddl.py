@@ -85,7 +85,7 @@ class Domain:
     actions: Mapping[str, Action]
 
     def lineage(self, kind: str) -> tuple[str, ...]:
-        """Return the type of an object and its ancestors, the root last. Raises Malformed.
+        """Return the type of an object and its ancestors, the root last. Raises MalformedPddl.
 
         A variable may be of a type that no object has: it then stands for none. (ALFWorld's domain
         has one, by a comma too many, and plays by it.)
@@ -109,7 +109,7 @@ class Problem:
 
 
 def domain(text: str) -> Domain:
-    """Parse the text of a domain. Raises Malformed."""
+    """Parse the text of a domain. Raises MalformedPddl."""
     types: dict[str, str] = {}
     constants: dict[str, str] = {}
     actions: dict[str, Action] = {}
@@ -126,7 +126,7 @@ def domain(text: str) -> Domain:
 
 
 def problem(text: str) -> Problem:
-    """Parse the text of a problem. Raises Malformed."""
+    """Parse the text of a problem. Raises MalformedPddl."""
     objects: dict[str, str] = {}
     facts: dict[str, dict[Fact, None]] = {}
     goal: Condition | None = None

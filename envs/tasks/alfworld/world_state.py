@@ -101,7 +101,7 @@ class Planner:
     def solver(
         self, condition: Condition, known: frozenset[str], variables: Sequence[Variable] = ()
     ) -> Solver:
-        """Compile a condition; the solver binds all of `variables`. Raises Malformed."""
+        """Compile a condition; the solver binds all of `variables`. Raises MalformedPddl."""
         types = {each.name: self.members.get(each.type, {}) for each in variables}
         return self._all((condition, *map(_Any, variables)), known, types)
 
