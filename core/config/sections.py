@@ -510,7 +510,7 @@ class Envs(Section, frozen=True):
 
 
 class Metrics(Section, frozen=True):
-    """Prometheus metrics of every process (docs/watching.md)."""
+    """Prometheus metrics of every process (docs/monitoring.md)."""
 
     port: Port = 0
     """Port of the supervisor's metrics. Its processes use the ports after it, one each. A process
@@ -524,7 +524,7 @@ class Metrics(Section, frozen=True):
 
 
 class Tracing(Section, frozen=True):
-    """OpenTelemetry traces of attempts (docs/watching.md)."""
+    """OpenTelemetry traces of attempts (docs/monitoring.md)."""
 
     endpoint: str = ""
     """URL of an OTLP/HTTP collector, such as http://127.0.0.1:4318/v1/traces. Empty: no traces."""

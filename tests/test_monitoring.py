@@ -8,8 +8,8 @@ from running import ROOT
 from agentrl.core.telemetry import metrics
 
 
-def test_the_table_of_docs_watching_is_what_the_code_declares() -> None:
-    text = (ROOT / "docs/watching.md").read_text()
+def test_the_table_of_metrics_is_what_the_code_declares() -> None:
+    text = (ROOT / "docs/monitoring.md").read_text()
     rows = [
         line.strip("| ").split(" | ")
         for line in text.splitlines()
@@ -30,7 +30,7 @@ def test_the_table_of_docs_watching_is_what_the_code_declares() -> None:
 
 
 def test_the_table_of_spans_names_those_that_processes_make() -> None:
-    text = (ROOT / "docs/watching.md").read_text()
+    text = (ROOT / "docs/monitoring.md").read_text()
     folders = ("workers", "serving", "envs", "trainer")
     code = "".join(f.read_text() for folder in folders for f in (ROOT / folder).rglob("*.py"))
     made = set(re.findall(r'tracing\.(?:span|record_span|continue_trace)\("(\w+)"', code))
