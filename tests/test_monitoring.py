@@ -2,7 +2,7 @@
 
 import re
 
-from prometheus_scrape import dashboard, named
+from prometheus_scrape import panel_metrics, read_dashboard
 from running import ROOT
 
 from agentrl.core.telemetry import metrics
@@ -40,13 +40,13 @@ def test_the_table_of_spans_names_those_that_processes_make() -> None:
 
 def test_the_dashboard_asks_for_metrics_that_exist_and_leaves_few_out() -> None:
     names = {each.name for each in metrics.instruments()}
-    asked = named(dashboard())
+    asked = panel_metrics(read_dashboard())
     assert asked - names == {"process_resident_memory_bytes"}
     assert len(names & asked) > 0.8 * len(names)
 
 
 def test_panels_have_titles_places_and_ids_of_their_own() -> None:
-    panels = dashboard()["panels"]
+    panels = read_dashboard()["panels"]
     for key in ("id", "title"):
         assert len({panel[key] for panel in panels}) == len(panels)
     assert len({tuple(panel["gridPos"].items()) for panel in panels}) == len(panels)

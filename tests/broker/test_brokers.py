@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from running import eventually
-from trajectories import finished, published, trajectories
+from trajectories import finished, published_event, trajectories
 
 from agentrl.broker import connect
 from agentrl.broker.api import Broker, Consumer, Delivery
@@ -352,11 +352,11 @@ def test_an_event_reaches_every_subscriber_of_its_run_from_now_on(
     broker: Broker, run_id: str
 ) -> None:
     publisher = broker.publisher()
-    publisher.publish(EVENTS, run_id, published(run_id))
+    publisher.publish(EVENTS, run_id, published_event(run_id))
     first, second = broker.subscriber(run_id), broker.subscriber(run_id)
     event = CheckpointPublished(run_id=run_id, version=3, checkpoint_id="c3")
     publisher.publish(EVENTS, run_id, event)
-    publisher.publish(EVENTS, "test-another-run", published("x"))
+    publisher.publish(EVENTS, "test-another-run", published_event("x"))
     for subscriber in (first, second):
         heard = [*drain(subscriber, 1), *subscriber.receive(2, 0.5)]
         assert [delivery.message for delivery in heard] == [event]

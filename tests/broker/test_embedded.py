@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from running import eventually
-from sqlite_lock import locked
+from sqlite_lock import hold_lock
 from structlog.testing import capture_logs
-from trajectories import finished, published
+from trajectories import finished, published_event
 
 from agentrl.broker import connect
 from agentrl.broker.embedded import EmbeddedBroker
@@ -64,10 +64,10 @@ def test_events_of_a_subscriber_that_never_reads_are_bounded(tmp_path: Path) -> 
     broker = connect(f"sqlite:///{tmp_path / 'queue.db'}")
     subscriber, publisher = broker.subscriber("run"), broker.publisher()
     for number in range(MAX_EVENTS + 3):
-        publisher.publish(EVENTS, "run", published("run", str(number)))
+        publisher.publish(EVENTS, "run", published_event("run", str(number)))
     events = [delivery.message for delivery in subscriber.receive(2 * MAX_EVENTS, 0)]
     assert len(events) == MAX_EVENTS
-    assert events[0] == published("run", "3")
+    assert events[0] == published_event("run", "3")
     broker.close()
 
 
@@ -78,11 +78,11 @@ def test_a_subscriber_that_stopped_reading_is_forgotten_and_returns_by_reading(
     broker = EmbeddedBroker(f"sqlite:///{tmp_path / 'queue.db'}", clock=lambda: now[0])
     subscriber, publisher = broker.subscriber("run"), broker.publisher()
     now[0] += SUBSCRIBER_LEASE_S + 1
-    publisher.publish(EVENTS, "run", published("run", "unheard"))
+    publisher.publish(EVENTS, "run", published_event("run", "unheard"))
     assert subscriber.receive(1, 0) == []
-    publisher.publish(EVENTS, "run", published("run", "heard"))
+    publisher.publish(EVENTS, "run", published_event("run", "heard"))
     (delivery,) = subscriber.receive(1, 0)
-    assert delivery.message == published("run", "heard")
+    assert delivery.message == published_event("run", "heard")
     broker.close()
 
 
@@ -95,7 +95,7 @@ def test_a_folder_that_cannot_hold_the_file_is_named(tmp_path: Path) -> None:
 def test_who_keeps_the_file_locked_is_named(tmp_path: Path) -> None:
     broker = EmbeddedBroker(f"sqlite:///{tmp_path / 'queue.db'}", busy_s=0.05)
     refusal = pytest.raises(BrokerError, match="database is locked")
-    with locked(tmp_path / "queue.db") as holder, refusal as refused:
+    with hold_lock(tmp_path / "queue.db") as holder, refusal as refused:
         broker.declare_run("run")
     broker.close()
     assert refused.value.hint.startswith(f"pid {holder} (")

@@ -14,7 +14,7 @@ import pika
 import pytest
 from running import eventually
 from structlog.testing import capture_logs
-from trajectories import finished, published
+from trajectories import finished, published_event
 
 from agentrl.broker import connect
 from agentrl.broker.api import Broker, Consumer, Delivery
@@ -252,7 +252,7 @@ def test_an_event_is_not_waited_for_long(broker: Broker, wire: Wire, run_id: str
     publisher = broker.publisher()
     refused_twice(wire)
     with pytest.raises(BrokerUnavailable, match="did not confirm an event"):
-        publisher.publish(EVENTS, run_id, published(run_id))
+        publisher.publish(EVENTS, run_id, published_event(run_id))
     wire.mend()
     publisher.close()
 
@@ -306,7 +306,7 @@ def test_a_subscriber_hears_again_after_a_cut(broker: Broker, wire: Wire, run_id
     wire.cut()
     heard, end = False, time.monotonic() + 60
     while not heard and time.monotonic() < end:
-        publisher.publish(EVENTS, run_id, published(run_id))
+        publisher.publish(EVENTS, run_id, published_event(run_id))
         heard = bool(subscriber.receive(1, 0.2))
     assert heard
     publisher.close()
@@ -318,7 +318,7 @@ def test_a_consumer_that_acknowledges_nothing_is_sent_so_much_and_no_more(
 ) -> None:
     with plain_channel(amqp_url) as channel:
         for _ in range(PREFETCH + 9):
-            channel.basic_publish("", trainer_queue(run_id), encode(published(run_id)))
+            channel.basic_publish("", trainer_queue(run_id), encode(published_event(run_id)))
     with contextlib.closing(connect(amqp_url).consumer(trainer_queue(run_id))) as consumer:
         held: list[Delivery] = []
         while len(held) < PREFETCH:
@@ -335,7 +335,7 @@ def test_events_of_a_subscriber_that_never_reads_are_bounded(amqp_url: str, run_
     with contextlib.closing(connect(amqp_url).subscriber(run_id)) as subscriber:
         with plain_channel(amqp_url) as channel:
             for number in range(int(last) + 1):
-                event = published(run_id, str(number))
+                event = published_event(run_id, str(number))
                 channel.basic_publish(EVENTS, run_id, encode(event))
         heard: list[str] = []
         while last not in heard:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from running import eventually
-from trajectories import finished, published
+from trajectories import finished, published_event
 
 from agentrl.broker import connect
 from agentrl.broker.topology import EVENTS, TRAJECTORIES, trainer_queue
@@ -63,7 +63,7 @@ def test_a_body_waits_while_the_server_is_out_of_memory(server: Path) -> None:
         sent = pool.submit(publisher.publish, TRAJECTORIES, "run", body, waiting=waited.append)
         eventually(lambda: len(waited) > 2, within_s=60, text=lambda: str(waited))
         with pytest.raises(BrokerUnavailable, match="blocks publishers"):
-            publisher.publish(EVENTS, "run", published("run"))
+            publisher.publish(EVENTS, "run", published_event("run"))
         assert not sent.done()
         control(server, "set_vm_memory_high_watermark", "0.4")
         sent.result(timeout=120)

@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from known_runs import RUN, tell
+from known_runs import RUN, write_known_runs
 
 from agentrl.core.errors import StoreError
 from agentrl.db.questions import answer_question, question, questions
@@ -208,7 +208,7 @@ zero-spread
 
 @pytest.fixture
 def told(store: Store) -> Store:
-    tell(store)
+    write_known_runs(store)
     return store
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
-from sqlite_lock import locked
+from sqlite_lock import hold_lock
 from structlog.testing import capture_logs
 
 from agentrl.core.errors import StoreError, StoreUnavailable
@@ -41,7 +41,7 @@ def test_a_database_that_goes_away_is_a_store_error(
 def test_who_keeps_a_file_locked_is_named_and_nobody_who_only_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with closing(open_store(f"sqlite:///{path}", timeouts=Timeouts(lock_s=0.05))) as store:
-        with locked(path) as holder, store.read() as session:
+        with hold_lock(path) as holder, store.read() as session:
             session.execute(text("SELECT count(*) FROM sqlite_master"))
             with pytest.raises(StoreError, match="database is locked") as refused:
                 store.transact(lambda inner: inner.execute(text("SELECT 1")), patience_s=0.0)
@@ -184,7 +184,7 @@ def test_errors_of_sqlite_are_classified_by_their_code(tmp_path: Path) -> None:
         session.execute(text("CREATE TABLE big AS SELECT zeroblob(100000)"))
 
     assert failure_of(lambda session: session.execute(text("CREATE TABLE t (n INT)"))) is None
-    with locked(path):
+    with hold_lock(path):
         assert failure_of(lambda session: session.execute(text("SELECT 1"))) is Failure.TRANSIENT
     assert failure_of(fills_the_disk) is Failure.TRANSIENT
     permanent = failure_of(lambda session: session.execute(text("SELECT * FROM u")))
@@ -418,7 +418,7 @@ def test_a_process_of_a_run_waits_for_a_free_connection_a_short_time_only(tmp_pa
             session.execute(text("SELECT 1"))
             with pytest.raises(StoreUnavailable, match="QueuePool limit"):
                 store.ask(lambda inner: inner.execute(text("SELECT 1")), patience_s=0.0)
-        with locked(tmp_path / "store.db"), pytest.raises(StoreUnavailable, match="locked"):
+        with hold_lock(tmp_path / "store.db"), pytest.raises(StoreUnavailable, match="locked"):
             store.transact(lambda inner: inner.execute(text("SELECT 1")), patience_s=0.0)
     stop.set()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from env_server_client import PLACES, Exchange, Listener, hold
+from env_server_client import PLACES, ControllerServer, Exchange, run_conversation
 from lossy_proxy import Flaky
 from running import eventually
 
@@ -68,7 +68,7 @@ def begun(source: RemoteSource, place: int) -> Environment:
 
 def test_the_recorded_conversation_is_still_the_workers(worker: int) -> None:
     recorded = json.loads(RECORDED.read_text())
-    held = hold(f"http://127.0.0.1:{worker}/api")
+    held = run_conversation(f"http://127.0.0.1:{worker}/api")
     assert [compared(each) for each in held] == [compared(each) for each in recorded]
 
 
@@ -138,10 +138,10 @@ def test_a_turn_whose_answer_is_lost_is_applied_once(worker: int) -> None:
 def test_heartbeats_and_notices_are_the_workers(
     oracles: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Listener() as theirs, working(oracles, theirs.url) as port:
+    with ControllerServer() as theirs, working(oracles, theirs.url) as port:
         told_by_worker = beat_and_notice(theirs, f"http://127.0.0.1:{port}/api")
     monkeypatch.setitem(registry.TASKS, "counting", "counting_task:CountingSource")
-    with Listener() as ours:
+    with ControllerServer() as ours:
         envs = Envs(concurrency=PLACES, controller=ours.url)
         server = EnvServer({"counting": Task()}, envs)
         try:
@@ -157,10 +157,10 @@ def test_heartbeats_and_notices_are_the_workers(
         assert our_beat[key] == beat[key]
 
 
-def beat_and_notice(listener: Listener, url: str) -> tuple[Any, Any]:
+def beat_and_notice(listener: ControllerServer, url: str) -> tuple[Any, Any]:
     """The body of a heartbeat; body and header of the notice that a session has ended."""
     eventually(lambda: bool(listener.of("receive_heartbeat")), within_s=60, text=lambda: "no beat")
-    hold(
+    run_conversation(
         url,
         [
             {"method": "POST", "verb": "start_sample", "body": {"session_id": 8, "index": 3}},

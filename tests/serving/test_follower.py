@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from checkpoint_rows import begin, begin_server, register
-from prometheus_scrape import free_port, scraped
+from prometheus_scrape import free_port, scrape
 
 from agentrl.checkpoints import manifest
 from agentrl.core.config.sections import Metrics
@@ -138,7 +138,7 @@ def test_a_checkpoint_that_sounded_wrong_is_tried_again_later(
 
 
 def _refused(port: int) -> float:
-    (line,) = re.findall(r"^agentrl_checkpoint_refused.*$", scraped(port), re.MULTILINE)
+    (line,) = re.findall(r"^agentrl_checkpoint_refused.*$", scrape(port), re.MULTILINE)
     return float(line.rpartition(" ")[2])
 
 

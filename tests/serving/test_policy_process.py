@@ -15,7 +15,7 @@ import urllib3
 from checkpoint_rows import register
 from running import eventually
 from sqlalchemy import select
-from store_outage import Outage, impatient
+from store_outage import Outage, forbid_waiting
 from structlog.testing import capture_logs
 
 from agentrl import broker
@@ -423,7 +423,7 @@ def test_a_store_that_is_away_leaves_what_is_served_and_is_asked_again(lineage: 
 def test_a_lease_is_extended_again_once_the_store_is_back(lineage: Lineage) -> None:
     row = ServerRow(server_id="p-1", run_id="run", name="p", engine="local", url="http://p")
     lineage.store.transact(lambda s: checkpoints.register_server(s, row, lease_s=0.0))
-    impatient(lineage.store)
+    forbid_waiting(lineage.store)
     outage, ended = Outage(lineage.store), threading.Event()
     outage.begin()
     server = PolicyServer(name="p", beat_s=0.01, lease_s=1000.0)

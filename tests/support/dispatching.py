@@ -20,7 +20,7 @@ PLAN = Dispatch(groups_per_update=2, group_size=2, max_staleness=1, lease_s=60.0
 BOUND = 4
 
 
-def dispatcher_of(
+def make_dispatcher(
     world: World,
     items: int = 6,
     weights: dict[str, float] | None = None,
@@ -58,7 +58,7 @@ def positions(world: World, task: str = "a") -> list[int]:
     return [position for (position,) in rows]
 
 
-def told_to_stop() -> threading.Event:
+def stopped_event() -> threading.Event:
     event = threading.Event()
     event.set()
     return event

@@ -23,13 +23,13 @@ BASE_SETTINGS = resolve_settings(BASE)
 LORA = Lora(rank=4, targets=["q_proj", "v_proj", "down_proj"])
 
 
-def sharded(trainer: Trainer, zero: int = 2, **changes: Any) -> Trainer:
+def deepspeed_trainer(trainer: Trainer, zero: int = 2, **changes: Any) -> Trainer:
     """The same trainer under DeepSpeed."""
     section = DeepSpeed(zero=zero, timeout_s=60.0)  # type: ignore[arg-type]
     return msgspec.structs.replace(trainer, deepspeed=section, **changes)
 
 
-def ragged(
+def ragged_batch(
     make_trajectory: MakeTrajectory, seed: int = 0, chosen: Settings = BASE_SETTINGS
 ) -> Batch:
     """Three groups of two tasks; lengths 14 to 34, two spans each, two temperatures."""
@@ -50,7 +50,7 @@ def ragged(
     return assemble_batch(made, chosen)
 
 
-def on_torch(
+def update_on_torch(
     model: Path, trainer: Trainer, batches: Sequence[Batch], dtype: str = "float32"
 ) -> tuple[Tensors, Tensors, Mapping[str, float]]:
     """State before, state after, metrics of the last update."""
@@ -60,12 +60,12 @@ def on_torch(
     return before, learner.state().tensors, metrics[-1].values
 
 
-def flat(tensors: Tensors, part: str) -> Tensor:
+def flatten(tensors: Tensors, part: str) -> Tensor:
     """All tensors that have it in their names, end to end."""
     return torch.cat([tensors[name].flatten() for name in sorted(tensors) if part in name])
 
 
-def off(found: Tensor, expected: Tensor) -> float:
+def relative_distance(found: Tensor, expected: Tensor) -> float:
     """Relative distance."""
     assert expected.norm() > 0
     return float((found - expected).norm() / expected.norm())

@@ -108,7 +108,7 @@ REQUESTS: list[Exchange] = [
 ]
 
 
-def hold(url: str, requests: list[Exchange] | None = None) -> list[Exchange]:
+def run_conversation(url: str, requests: list[Exchange] | None = None) -> list[Exchange]:
     """The requests, each with `status`, `session` (a header) and `answer`."""
     http = urllib3.PoolManager(maxsize=2, retries=False, timeout=10.0)
     said: list[Future[Exchange]] = []
@@ -137,24 +137,24 @@ def _ask(http: urllib3.PoolManager, url: str, request: Exchange) -> Exchange:
 
 
 @dataclass
-class Told:
+class ControllerRequest:
     path: str
     body: Any
     session: str | None
 
 
-class Listener(ThreadingHTTPServer):
+class ControllerServer(ThreadingHTTPServer):
     """A controller of the tests' own: keeps what it is told."""
 
     daemon_threads = True
 
     def __init__(self, status: int = 200) -> None:
-        told = self.told = list[Told]()
+        told = self.told = list[ControllerRequest]()
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                told.append(Told(self.path, body, self.headers.get("session_id")))
+                told.append(ControllerRequest(self.path, body, self.headers.get("session_id")))
                 self.send_response(status)
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", "2")
@@ -168,7 +168,7 @@ class Listener(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_address[1]}/api"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
-    def of(self, verb: str) -> list[Told]:
+    def of(self, verb: str) -> list[ControllerRequest]:
         return [each for each in self.told if each.path == f"/api/{verb}"]
 
     def __exit__(self, *_: Any) -> None:
@@ -177,4 +177,4 @@ class Listener(ThreadingHTTPServer):
 
 
 if __name__ == "__main__":
-    print(json.dumps(hold(sys.argv[1]), indent=1))
+    print(json.dumps(run_conversation(sys.argv[1]), indent=1))

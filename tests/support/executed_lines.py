@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 
-def steps(function: Callable[[], object], *, most: int = 10_000_000) -> int:
+def count_lines(function: Callable[[], object], *, most: int = 10_000_000) -> int:
     """Lines of Python that a call executes, in this thread; an AssertionError beyond `most`.
 
     An error that the call itself raises ends the count. Loops within C are not seen.
@@ -32,4 +32,4 @@ def steps(function: Callable[[], object], *, most: int = 10_000_000) -> int:
 
 def grows_linearly(work: Callable[[int], object], size: int) -> bool:
     """Whether `work(2 * size)` takes at most 2.5 times the steps of `work(size)`."""
-    return steps(lambda: work(2 * size)) <= 2.5 * steps(lambda: work(size))
+    return count_lines(lambda: work(2 * size)) <= 2.5 * count_lines(lambda: work(size))

@@ -53,7 +53,7 @@ class Hub:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Hub]:
+def serve_hub(folder: Path) -> Iterator[Hub]:
     """The Hub, until the block ends."""
     hub = Hub(folder)
 
@@ -88,7 +88,7 @@ def serving(folder: Path) -> Iterator[Hub]:
         server.server_close()
 
 
-def cached(cache: Path, folder: Path, commit: str = COMMIT) -> Path:
+def fill_cache(cache: Path, folder: Path, commit: str = COMMIT) -> Path:
     """The model `owner/tiny` in a cache as huggingface_hub lays it out; its snapshot."""
     home = cache / "models--owner--tiny"
     snapshot = home / "snapshots" / commit

@@ -81,7 +81,7 @@ def serving(checkpoint_id: str, track: str, since: float, until: float | None) -
     )
 
 
-def told() -> list[Base]:
+def side_rows() -> list[Base]:
     """Alarms, mixtures, refusals, an evaluation and what an external model cost."""
     alarm = {"run_id": "story-1", "threshold": 0.5, "task": ""}
     entropy = {**alarm, "name": "entropy"}
@@ -144,7 +144,7 @@ def told() -> list[Base]:
     return found
 
 
-def measured() -> models.EvaluationEpisode:
+def evaluation_episode() -> models.EvaluationEpisode:
     """One episode of the first evaluation."""
     return models.EvaluationEpisode(
         evaluation_id="v0",

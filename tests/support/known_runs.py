@@ -22,12 +22,12 @@ from known_run_rows import (
     BEGAN,
     CHECKPOINTS,
     NEVER,
+    evaluation_episode,
     lineage,
-    measured,
     processes,
     run,
     serving,
-    told,
+    side_rows,
 )
 from sqlalchemy.orm import Session
 
@@ -79,7 +79,7 @@ PLAYED = (
 )  # fmt: skip
 
 
-def tell(store: Store) -> None:
+def write_known_runs(store: Store) -> None:
     """Write both runs."""
     with store.write() as session:
         _write(session, [run(RUN, None), run("fork", "c1", began=BEGAN + 50_000)])
@@ -91,8 +91,8 @@ def tell(store: Store) -> None:
         _unlucky(session)
         _open(session)
         _learn(session)
-        _write(session, told())
-        _write(session, [measured()])
+        _write(session, side_rows())
+        _write(session, [evaluation_episode()])
 
 
 def _write(session: Session, rows: list[Base]) -> None:

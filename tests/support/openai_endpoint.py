@@ -26,7 +26,7 @@ class Endpoint:
 
 
 @contextmanager
-def endpoint(script: Script) -> Iterator[Endpoint]:
+def serve_endpoint(script: Script) -> Iterator[Endpoint]:
     """Answers on a port of its own until the end."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -68,7 +68,9 @@ def endpoint(script: Script) -> Iterator[Endpoint]:
         server.server_close()
 
 
-def says(content: str | None = None, *calls: tuple[str, dict[str, Any]], tokens: int = 7) -> Answer:
+def completion(
+    content: str | None = None, *calls: tuple[str, dict[str, Any]], tokens: int = 7
+) -> Answer:
     """A chat completion."""
     entries = [
         {"id": f"c{n}", "type": "function", "function": {"name": name, "arguments": text}}
@@ -83,6 +85,6 @@ def says(content: str | None = None, *calls: tuple[str, dict[str, Any]], tokens:
     }
 
 
-def fails(status: int, body: str = "", **headers: str) -> Answer:
+def failure(status: int, body: str = "", **headers: str) -> Answer:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return status, named, body.encode()

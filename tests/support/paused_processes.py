@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from loose_broker import LooseConsumer
 from pause_points import Killed, Process, pause
-from policy_servers import Fixed
+from policy_servers import FixedPool
 
 from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.sections import Worker as WorkerSection
@@ -78,7 +78,7 @@ class PausedWorker(EpisodeWorker):
         self._store = run.store
         self._publisher = run.broker
         self._waiting = WaitingAttempts()
-        self._pool = Fixed()  # type: ignore[assignment]
+        self._pool = FixedPool()  # type: ignore[assignment]
         self._driving: set[tuple[str, int]] = set()
         self._driving_lock = threading.Lock()
         self._worker_id = name

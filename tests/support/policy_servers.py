@@ -41,7 +41,7 @@ def serve(engine: LoadingEngine, checkpoints: Mapping[str, tuple[str, Path]]) ->
         engine.close()
 
 
-class Fixed:
+class FixedPool:
     """A pool that holds what it is given."""
 
     def __init__(self, *policies: LivePolicy) -> None:
@@ -54,7 +54,7 @@ class Fixed:
         """Nothing changes by looking."""
 
 
-class Talk:
+class ScriptedEnvironment:
     """Answers every turn with the next of its answers; what follows the last ends the episode."""
 
     def __init__(self, answers: Sequence[str], end: Outcome | Exception) -> None:
@@ -81,7 +81,7 @@ class Talk:
         self.closed += 1
 
 
-class TalkSource:
+class ScriptedSource:
     """Items of `Talk`, made by the function given."""
 
     name = "talk"

@@ -30,7 +30,7 @@ def free_port(count: int = 1) -> int:
     raise AssertionError("no free ports")
 
 
-def asked(
+def request_metrics(
     port: int, path: str = "/metrics", headers: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
     """Status and text of one scrape."""
@@ -43,26 +43,26 @@ def asked(
         connection.close()
 
 
-def scraped(port: int) -> str:
+def scrape(port: int) -> str:
     """The text of a scrape that is answered."""
-    status, text = asked(port)
+    status, text = request_metrics(port)
     assert status == 200, text
     return text
 
 
-def with_values(text: str) -> set[str]:
+def metrics_with_values(text: str) -> set[str]:
     """The names of the metrics that have a value; those of a histogram without their endings."""
     names = {re.split(r"[ {]", line)[0] for line in text.splitlines() if line[:1] not in ("#", "")}
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
 
 
-def named(dashboard: dict[str, Any], pattern: str = NAME) -> set[str]:
+def panel_metrics(dashboard: dict[str, Any], pattern: str = NAME) -> set[str]:
     """The metrics that its panels ask for; those of a histogram without their endings."""
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     found = {name for expr in asked for name in re.findall(pattern, expr)}
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
 
 
-def dashboard() -> dict[str, Any]:
+def read_dashboard() -> dict[str, Any]:
     found: dict[str, Any] = json.loads((ROOT / "deploy/grafana/agentrl.json").read_text())
     return found

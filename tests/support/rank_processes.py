@@ -41,7 +41,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Done:
+class JobResult:
     """Of one job: `metrics` and `skipped` of each update, `state` at the end, `probe` if saved."""
 
     metrics: list[dict[str, float]]
@@ -70,7 +70,9 @@ def read_batch(path: Path) -> Batch:
     return Batch(**arrays, tasks=tuple(tasks), unnormalised=frozenset(unnormalised))
 
 
-def run(jobs: Sequence[Job], ranks: int, folder: Path, timeout_s: float = 60.0) -> dict[str, Done]:
+def run_jobs(
+    jobs: Sequence[Job], ranks: int, folder: Path, timeout_s: float = 60.0
+) -> dict[str, JobResult]:
     """Every job on so many ranks; what came out, by name."""
     from safetensors.torch import load_file
 
@@ -86,7 +88,7 @@ def run(jobs: Sequence[Job], ranks: int, folder: Path, timeout_s: float = 60.0) 
     found = {}
     for job in jobs:
         told: Mapping[str, Any] = json.loads((out / f"{job.name}.json").read_text())
-        found[job.name] = Done(**told, tensors=load_file(out / f"{job.name}.safetensors"))
+        found[job.name] = JobResult(**told, tensors=load_file(out / f"{job.name}.safetensors"))
     return found
 
 

@@ -25,7 +25,7 @@ from agentrl.workers.policies.client import Ask, Completion
 from agentrl.workers.policies.pool import Sampler
 
 
-class Shown:
+class TranscriptPolicy:
     """Pool and client of one episode: says what a transcript says, a turn in two spans."""
 
     def __init__(self, transcript: Transcript, template: ChatTemplate, checkpoint_id: str) -> None:
@@ -61,7 +61,7 @@ def play(
     template = ChatTemplate.load(Path(config.model.path))
     one = OneItem(source, item)
     [transcript] = Demonstrator(one, task, config.model.call_style, noise).episodes(1, seed)
-    shown = Shown(transcript, template, f"{run_id}-v000000")
+    shown = TranscriptPolicy(transcript, template, f"{run_id}-v000000")
     own = EpisodeContext(
         template=template,
         style=config.model.call_style,
@@ -94,7 +94,7 @@ class OneItem:
         return [self._item]
 
 
-def keep(store: Store, body: Trajectory, wire: bytes | None = None) -> None:
+def store_episode(store: Store, body: Trajectory, wire: bytes | None = None) -> None:
     """Its rows; `wire`: what is stored in place of the body, nothing where it is empty."""
     times = {"queued_at": body.started_at, "started_at": body.started_at}
     with store.write() as session:

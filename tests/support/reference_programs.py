@@ -12,7 +12,7 @@ Arrays = Mapping[str, NDArray[Any]]
 ROWS, WIDTH, GROUP = 24, 17, 4
 
 
-def answered(python: Path, script: Path, folder: Path, asked: Arrays) -> Arrays:
+def run_reference(python: Path, script: Path, folder: Path, asked: Arrays) -> Arrays:
     """What `script QUESTIONS ANSWERS` says of the arrays; it is run in the folder."""
     questions, said = folder / "questions.npz", folder / "said.npz"
     np.savez(questions, allow_pickle=False, **asked)
@@ -21,7 +21,7 @@ def answered(python: Path, script: Path, folder: Path, asked: Arrays) -> Arrays:
     return dict(np.load(said, allow_pickle=False))
 
 
-def ragged(seed: int, moved: float) -> dict[str, NDArray[Any]]:
+def random_rows(seed: int, moved: float) -> dict[str, NDArray[Any]]:
     """[B, T] tokens of rows of any length, with observations inside; [B] rewards of groups.
 
     `moved`: deviation of the current policy's log-probabilities from the old one's.

@@ -219,7 +219,7 @@ class World:
         return sorted(kind for (kind,) in self.ask("SELECT kind FROM accounting"))
 
 
-def at_once(*works: Callable[[], T]) -> list[T]:
+def run_concurrently(*works: Callable[[], T]) -> list[T]:
     """The answers of works that begin at the same moment, each in a thread of its own."""
     gate = threading.Barrier(len(works))
 

@@ -16,7 +16,7 @@ sys.stdin.read()
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[int]:
+def hold_lock(path: Path) -> Iterator[int]:
     """For the time of the block; the pid of who holds the lock."""
     command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:

@@ -38,13 +38,13 @@ def away() -> OperationalError:
     return OperationalError("SELECT 1", None, Exception("server closed the connection"))
 
 
-def impatient(store: Store) -> None:
+def forbid_waiting(store: Store) -> None:
     """Let the store wait for nothing of itself."""
     store.retry = Retry("store", is_transient, limit_s=0.0, backoff=Backoff(longest_s=0.1))
 
 
 @contextmanager
-def lost_answer(store: Store) -> Iterator[None]:
+def lose_next_answer(store: Store) -> Iterator[None]:
     """The next commit of the store stands, and its answer is lost."""
     lost = threading.Event()
 

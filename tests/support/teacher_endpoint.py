@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from openai_endpoint import Answer, Script, says
+from openai_endpoint import Answer, Script, completion
 
 from agentrl.envs import registry
 from agentrl.envs.tasks.dbbench.environment import compact_prompt
@@ -12,7 +12,7 @@ from agentrl.envs.tasks.dbbench.problem import Problem
 from agentrl.envs.tasks.options import read
 
 
-def teaching(options: Mapping[str, Any], *splits: str) -> Script:
+def teacher_script(options: Mapping[str, Any], *splits: str) -> Script:
     """Runs the gold statement, then commits; asked about anything else, it says so."""
     source = registry.source("dbbench", options)
     known = {}
@@ -26,9 +26,9 @@ def teaching(options: Mapping[str, Any], *splits: str) -> Script:
         asked = [each for each in body["messages"] if each["role"] == "user"]
         problem = known.get(asked[0]["content"])
         if problem is None:
-            return says("I do not know this one.")
+            return completion("I do not know this one.")
         if any(each["role"] == "tool" for each in body["messages"]):
-            return says(None, ("commit_final_answer", {"answers": list(problem.answers)}))
-        return says("Let me see. ", ("execute_sql", {"query": problem.gold_sql}))
+            return completion(None, ("commit_final_answer", {"answers": list(problem.answers)}))
+        return completion("Let me see. ", ("execute_sql", {"query": problem.gold_sql}))
 
     return answer

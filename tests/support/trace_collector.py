@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 @dataclass(frozen=True)
-class Heard:
+class ReceivedSpan:
     """A span as it arrived; `parent`: empty for a root; ids in hexadecimal."""
 
     name: str
@@ -30,14 +30,14 @@ class Collector:
 
     url: str = ""
     refuses: bool = False
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[ReceivedSpan] = field(default_factory=list)
 
-    def trace(self, trace: str) -> list[Heard]:
+    def trace(self, trace: str) -> list[ReceivedSpan]:
         return [each for each in self.heard if each.trace == trace]
 
 
 @contextmanager
-def collecting() -> Iterator[Collector]:
+def run_collector() -> Iterator[Collector]:
     """One at a free port."""
     found = Collector()
 
@@ -45,7 +45,7 @@ def collecting() -> Iterator[Collector]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             if not found.refuses:
-                found.heard += decoded(body)
+                found.heard += decode_spans(body)
             self.send_response(503 if found.refuses else 200)
             self.send_header("content-length", "0")
             self.end_headers()
@@ -64,11 +64,11 @@ def collecting() -> Iterator[Collector]:
         server.server_close()
 
 
-def decoded(body: bytes) -> list[Heard]:
+def decode_spans(body: bytes) -> list[ReceivedSpan]:
     request = ExportTraceServiceRequest()
     request.ParseFromString(body)
     return [
-        Heard(
+        ReceivedSpan(
             span.name,
             span.trace_id.hex(),
             span.span_id.hex(),

@@ -9,7 +9,7 @@ from agentrl.core.config.sections import Run, Task, Trackers
 from agentrl.db.store import Store
 
 
-def followed(home: Path) -> Config:
+def tracker_config(home: Path) -> Config:
     """Of a run that is looked at often."""
     return Config(
         tasks={"dbbench": Task()},
@@ -18,7 +18,7 @@ def followed(home: Path) -> Config:
     )
 
 
-def begun_of(config: Config) -> tuple[Store, str]:
+def begin_tracked_run(config: Config) -> tuple[Store, str]:
     """Three updates, and an evaluation."""
     store, run_id = run_history.begun(config.store_url(), config=config)
     run_history.trained(store, run_id, 3)

@@ -88,6 +88,6 @@ trajectories = st.builds(
 )
 
 
-def published(run_id: str, checkpoint_id: str = "c1") -> CheckpointPublished:
+def published_event(run_id: str, checkpoint_id: str = "c1") -> CheckpointPublished:
     """An event."""
     return CheckpointPublished(run_id=run_id, version=1, checkpoint_id=checkpoint_id)

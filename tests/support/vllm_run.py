@@ -63,7 +63,7 @@ auto: Any = AutoModelForCausalLM
 
 
 @dataclass
-class Asked:
+class Exchange:
     """A request, who answered, and what."""
 
     policy: LivePolicy
@@ -159,25 +159,25 @@ class VllmRun:
 
     def ask(
         self, policy: LivePolicy, source: random.Random, most: int = 24, *, whole: bool = False
-    ) -> Asked:
+    ) -> Exchange:
         """`whole`: so many tokens and no fewer."""
         prompt = [source.randrange(600) for _ in range(source.randint(3, 60))]
         temperature = source.choice([0.0, 0.7, 1.0])
         count, stops = (most, []) if whole else (source.randint(1, most), [1])
         ask = Ask(prompt, count, temperature, stops, source.getrandbits(31), "s")
-        return Asked(policy, ask, self.client.complete(policy, ask, timeout_s=180))
+        return Exchange(policy, ask, self.client.complete(policy, ask, timeout_s=180))
 
-    def ask_many(self, seeds: Sequence[int], policies: Sequence[LivePolicy]) -> list[Asked]:
+    def ask_many(self, seeds: Sequence[int], policies: Sequence[LivePolicy]) -> list[Exchange]:
         """All at once, each of one of the policies."""
 
-        def one(seed: int) -> Asked:
+        def one(seed: int) -> Exchange:
             source = random.Random(seed)
             return self.ask(source.choice(policies), source)
 
         with ThreadPoolExecutor(16) as pool:
             return list(pool.map(one, seeds))
 
-    def truth(self, asked: Asked, name: str = "") -> list[float]:
+    def truth(self, asked: Exchange, name: str = "") -> list[float]:
         """Log-probabilities of the sampled tokens by the checkpoint's own forward pass."""
         model = self._model(name or asked.policy.checkpoint_id)
         prompt, tokens = list(asked.ask.prompt), asked.answer.token_ids
@@ -188,7 +188,7 @@ class VllmRun:
         chosen: list[float] = every.gather(-1, torch.tensor(tokens)[:, None])[:, 0].tolist()
         return chosen
 
-    def off(self, asked: Asked, name: str = "") -> float:
+    def off(self, asked: Exchange, name: str = "") -> float:
         """The largest difference from the truth."""
         pairs = zip(asked.answer.logprobs, self.truth(asked, name), strict=True)
         return max(abs(a - b) for a, b in pairs)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from prometheus_scrape import free_port, scraped
+from prometheus_scrape import free_port, scrape
 from run_transitions import World
 from running import eventually
 from sqlalchemy import event
@@ -348,12 +348,12 @@ def test_while_the_broker_is_away_batches_come_from_the_database(
             assert [group.members for group in chosen] == [tuple(each) for each in bodies]
             inbox.forget(chosen)
             gauge = 'agentrl_service_away{name="broker",process="trainer",run="run"}'
-            assert f"{gauge} 1.0" in scraped(port)
+            assert f"{gauge} 1.0" in scrape(port)
             away.away = False
             later = world.ready(5, stored=False)
             _publish(publisher, world, later)
             _receive(inbox, 4)
-            assert f"{gauge} 0.0" in scraped(port)
+            assert f"{gauge} 0.0" in scrape(port)
         assert [line["log_level"] for line in lines] == ["warning", "info"], "once each"
 
 

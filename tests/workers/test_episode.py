@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from policy_servers import CLAIMED, Fixed, Talk, serve, won
+from policy_servers import CLAIMED, FixedPool, ScriptedEnvironment, serve, won
 
 from agentrl.core.config.sections import Sampling
 from agentrl.core.errors import ConfigError, EnvironmentFailure, PolicyError
@@ -89,12 +89,12 @@ def script() -> Recorded:
 
 
 @pytest.fixture(scope="module")
-def pool(script: Recorded) -> Iterator[Fixed]:
+def pool(script: Recorded) -> Iterator[FixedPool]:
     """Two tracks on one server."""
     engine = ScriptedEngine(script, limits=EngineLimits(VOCABULARY, 4096))
     tracks = {"c0": ("lagged(4)", NOWHERE), "c1": ("current", NOWHERE)}
     with serve(engine, tracks) as server:
-        yield Fixed(
+        yield FixedPool(
             LivePolicy("s", server.url, "lagged(4)", "c0", 0),
             LivePolicy("s", server.url, "current", "c1", 1),
         )
@@ -115,8 +115,8 @@ def context(template: ChatTemplate) -> Iterator[EpisodeContext]:
 
 
 def _run(
-    env: Talk,
-    pool: Fixed,
+    env: ScriptedEnvironment,
+    pool: FixedPool,
     context: EpisodeContext,
     limits: EpisodeLimits = LIMITS,
     *,
@@ -135,10 +135,10 @@ def _with(context: EpisodeContext, **sampling: Any) -> EpisodeContext:
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(answers=st.lists(st.text(max_size=30), max_size=7), seed=st.integers(0, 10**6))
 def test_a_trajectory_is_what_was_sent_and_sampled(
-    answers: list[str], seed: int, pool: Fixed, context: EpisodeContext, script: Recorded
+    answers: list[str], seed: int, pool: FixedPool, context: EpisodeContext, script: Recorded
 ) -> None:
     script.turns.clear()
-    trajectory = _run(Talk(answers, won()), pool, context, seed=str(seed))
+    trajectory = _run(ScriptedEnvironment(answers, won()), pool, context, seed=str(seed))
     tokens, mask = trajectory.tokens().tolist(), trajectory.mask()
     assert len(trajectory.steps) == len(script.turns)
     for step, (prompt, sampled) in zip(trajectory.steps, script.turns, strict=True):
@@ -152,46 +152,51 @@ def test_a_trajectory_is_what_was_sent_and_sampled(
     assert used <= {("c0", 0), ("c1", 1)}
 
 
-def test_policies_mix_within_one_trajectory(pool: Fixed, context: EpisodeContext) -> None:
-    trajectory = _run(Talk(["and?"] * 7, won(0.5)), pool, context)
+def test_policies_mix_within_one_trajectory(pool: FixedPool, context: EpisodeContext) -> None:
+    trajectory = _run(ScriptedEnvironment(["and?"] * 7, won(0.5)), pool, context)
     assert {policy.track for policy in trajectory.policies} == {"current", "lagged(4)"}
     assert (trajectory.status, trajectory.reward) == (Status.COMPLETED, 0.5)
     assert trajectory.started_at <= trajectory.steps[0].requested_at <= trajectory.finished_at
 
 
-def test_the_same_attempt_is_sampled_the_same(pool: Fixed, context: EpisodeContext) -> None:
-    first, again = (_run(Talk(["and?"] * 5, won()), pool, context) for _ in range(2))
+def test_the_same_attempt_is_sampled_the_same(pool: FixedPool, context: EpisodeContext) -> None:
+    first, again = (_run(ScriptedEnvironment(["and?"] * 5, won()), pool, context) for _ in range(2))
     assert first.token_ids == again.token_ids
     assert first.policy_index == again.policy_index
 
 
-def test_turns_that_run_out_are_a_task_limit(pool: Fixed, context: EpisodeContext) -> None:
-    trajectory = _run(Talk(["and?"] * 20, won()), pool, context)
+def test_turns_that_run_out_are_a_task_limit(pool: FixedPool, context: EpisodeContext) -> None:
+    trajectory = _run(ScriptedEnvironment(["and?"] * 20, won()), pool, context)
     assert (trajectory.status, trajectory.reward) == (Status.TASK_LIMIT, 0.0)
     assert len(trajectory.steps) == LIMITS.max_turns
 
 
-def test_tokens_that_run_out_are_a_task_limit(pool: Fixed, context: EpisodeContext) -> None:
-    trajectory = _run(Talk(["and?"] * 20, won()), pool, _with(context, max_tokens=90))
+def test_tokens_that_run_out_are_a_task_limit(pool: FixedPool, context: EpisodeContext) -> None:
+    trajectory = _run(
+        ScriptedEnvironment(["and?"] * 20, won()), pool, _with(context, max_tokens=90)
+    )
     assert trajectory.status == Status.TASK_LIMIT
     assert trajectory.steps[-1].end <= 90
 
 
 def test_a_first_prompt_without_room_for_a_step_is_an_error_that_names_the_bound(
-    pool: Fixed, context: EpisodeContext
+    pool: FixedPool, context: EpisodeContext
 ) -> None:
     with pytest.raises(ConfigError, match=r"sampling.max_tokens: .* item"):
-        _run(Talk([], won()), pool, _with(context, max_tokens=3))
+        _run(ScriptedEnvironment([], won()), pool, _with(context, max_tokens=3))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(tokens=st.integers(1, 12), turns=st.integers(0, 5), seed=st.integers(0, 10**6))
 def test_a_turn_whose_policy_breaks_off_is_finished_by_others(
-    tokens: int, turns: int, seed: int, pool: Fixed, context: EpisodeContext
+    tokens: int, turns: int, seed: int, pool: FixedPool, context: EpisodeContext
 ) -> None:
     with closing(BreaksOff(tokens)) as client:
         trajectory = _run(
-            Talk(["and?"] * turns, won()), pool, replace(context, client=client), seed=str(seed)
+            ScriptedEnvironment(["and?"] * turns, won()),
+            pool,
+            replace(context, client=client),
+            seed=str(seed),
         )
     steps = trajectory.steps
     assert trajectory.turns == turns + 1
@@ -226,7 +231,7 @@ def test_the_call_of_a_turn_is_read_from_all_its_spans(
     engine = ScriptedEngine(spell, limits=EngineLimits(template.vocab_size, 4096))
     heard: list[Any] = []
 
-    class Hears(Talk):
+    class Hears(ScriptedEnvironment):
         def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
             heard.append(calls)
             return super().call(calls)
@@ -235,16 +240,20 @@ def test_the_call_of_a_turn_is_read_from_all_its_spans(
         serve(engine, {"c": ("current", NOWHERE)}) as server,
         closing(BreaksOff(2)) as client,
     ):
-        only = Fixed(LivePolicy("s", server.url, "current", "c", 0))
+        only = FixedPool(LivePolicy("s", server.url, "current", "c", 0))
         trajectory = _run(Hears([], won()), only, replace(context, client=client))
     assert heard == [[ToolCall("look", {"thing": "mug"})]]
     assert len(trajectory.steps) == -(-len(said) // 2)
     assert trajectory.turns == 1
 
 
-def test_the_tokens_of_a_teacher_are_kept_and_masked(pool: Fixed, context: EpisodeContext) -> None:
+def test_the_tokens_of_a_teacher_are_kept_and_masked(
+    pool: FixedPool, context: EpisodeContext
+) -> None:
     with closing(Teaches()) as client:
-        trajectory = _run(Talk(["and?"] * 7, won()), pool, replace(context, client=client))
+        trajectory = _run(
+            ScriptedEnvironment(["and?"] * 7, won()), pool, replace(context, client=client)
+        )
     masked = [policy.track for policy in trajectory.policies if policy.masked]
     assert masked == ["lagged(4)"]
     for step in trajectory.steps:
@@ -254,22 +263,22 @@ def test_the_tokens_of_a_teacher_are_kept_and_masked(pool: Fixed, context: Episo
 
 
 def test_a_policy_that_reads_messages_never_goes_on_with_a_turn(
-    pool: Fixed, context: EpisodeContext
+    pool: FixedPool, context: EpisodeContext
 ) -> None:
     current = pool.policies[1]
     reads = LivePolicy("t", current.url, "external(t)", "c0", -1, engine="external")
-    sampler = Sampler(Fixed(current, reads), context.sampling, "seed")
+    sampler = Sampler(FixedPool(current, reads), context.sampling, "seed")
     drawn = {sampler.draw(wait_s=0, stop=context.stop, exact=True).track for _ in range(30)}
     assert drawn == {"current"}
     assert {sampler.draw(wait_s=0, stop=context.stop).track for _ in range(30)} > drawn
 
 
 def test_a_policy_that_is_refused_is_replaced_at_that_step(
-    pool: Fixed, context: EpisodeContext
+    pool: FixedPool, context: EpisodeContext
 ) -> None:
     current = pool.policies[1]
     gone = LivePolicy("s", current.url, "lagged(4)", "gone", 0)
-    trajectory = _run(Talk(["and?"] * 6, won()), Fixed(gone, current), context)
+    trajectory = _run(ScriptedEnvironment(["and?"] * 6, won()), FixedPool(gone, current), context)
     assert [policy.checkpoint_id for policy in trajectory.policies] == ["c1"]
     assert len(trajectory.steps) == 7
     redrawn = sum(step.redrawn for step in trajectory.steps)
@@ -277,10 +286,14 @@ def test_a_policy_that_is_refused_is_replaced_at_that_step(
     assert trajectory.metrics["redrawn"] == redrawn
 
 
-def test_a_server_that_died_is_replaced_at_that_step(pool: Fixed, context: EpisodeContext) -> None:
+def test_a_server_that_died_is_replaced_at_that_step(
+    pool: FixedPool, context: EpisodeContext
+) -> None:
     with serve(ScriptedEngine(), {"c9": ("current", NOWHERE)}) as server:
         dead = LivePolicy("dead", server.url, "current", "c9", 9)
-    trajectory = _run(Talk(["and?"] * 6, won()), Fixed(dead, *pool.policies), context)
+    trajectory = _run(
+        ScriptedEnvironment(["and?"] * 6, won()), FixedPool(dead, *pool.policies), context
+    )
     assert "dead" not in {policy.server_id for policy in trajectory.policies}
 
 
@@ -297,17 +310,17 @@ class Timed(PolicyClient):
 
 
 def test_a_completion_may_take_longer_than_the_wait_for_a_policy(
-    pool: Fixed, context: EpisodeContext
+    pool: FixedPool, context: EpisodeContext
 ) -> None:
     limits = EpisodeLimits(
         max_turns=2, deadline_s=86_400.0, policy_wait_s=5.0, completion_timeout_s=900.0
     )
     with closing(Timed()) as client:
-        _run(Talk(["and?"], won()), pool, replace(context, client=client), limits)
+        _run(ScriptedEnvironment(["and?"], won()), pool, replace(context, client=client), limits)
         assert set(client.timeouts) == {900.0}
         client.timeouts.clear()
         _run(
-            Talk(["and?"], won()),
+            ScriptedEnvironment(["and?"], won()),
             pool,
             replace(context, client=client),
             replace(limits, deadline_s=800.0),
@@ -320,12 +333,12 @@ def test_without_a_server_the_attempt_fails_once_a_steps_wait_is_over(
 ) -> None:
     dead = LivePolicy("dead", "http://127.0.0.1:9", "current", "c", 0)
     limits = EpisodeLimits(max_turns=2, deadline_s=86_400.0, policy_wait_s=0.5)
-    for pool in (Fixed(dead), Fixed()):
+    for pool in (FixedPool(dead), FixedPool()):
         with pytest.raises(PolicyError):
-            _run(Talk([], won()), pool, context, limits)
+            _run(ScriptedEnvironment([], won()), pool, context, limits)
 
 
-class Dwindles(Fixed):
+class Dwindles(FixedPool):
     """A pool that is empty after so many looks."""
 
     looks = 1
@@ -336,27 +349,27 @@ class Dwindles(Fixed):
 
 
 def test_an_episode_without_a_live_policy_is_given_back_whatever_it_has_played(
-    pool: Fixed, context: EpisodeContext
+    pool: FixedPool, context: EpisodeContext
 ) -> None:
     limits = EpisodeLimits(max_turns=4, deadline_s=30.0, policy_wait_s=0.2)
-    for empty in (Dwindles(*pool.policies), Fixed()):
+    for empty in (Dwindles(*pool.policies), FixedPool()):
         with pytest.raises(NoLivePolicy):
-            _run(Talk(["and?"] * 3, won()), empty, context, limits)
+            _run(ScriptedEnvironment(["and?"] * 3, won()), empty, context, limits)
 
 
 def test_a_live_server_that_refuses_every_request_costs_an_attempt(
-    pool: Fixed, context: EpisodeContext
+    pool: FixedPool, context: EpisodeContext
 ) -> None:
     """Its wait is bounded, and an episode that its server dies of is not played for ever."""
     current = pool.policies[1]
     gone = LivePolicy("s", current.url, "current", "gone", 0)
     limits = EpisodeLimits(max_turns=4, deadline_s=30.0, policy_wait_s=0.2)
     with pytest.raises(PolicyError, match="does not serve gone") as refused:
-        _run(Talk([], won()), Fixed(gone), context, limits)
+        _run(ScriptedEnvironment([], won()), FixedPool(gone), context, limits)
     assert not isinstance(refused.value, NoLivePolicy)
 
 
-class AwayForHours(Fixed):
+class AwayForHours(FixedPool):
     """At the look `at` nothing is live, and hours have passed at the next one."""
 
     def __init__(self, *policies: LivePolicy, at: int) -> None:
@@ -376,11 +389,11 @@ PATIENT = EpisodeLimits(
 
 
 def test_a_policy_that_is_away_for_longer_than_the_deadline_costs_no_attempt(
-    pool: Fixed, context: EpisodeContext
+    pool: FixedPool, context: EpisodeContext
 ) -> None:
     away = AwayForHours(*pool.policies, at=2)
     patient = replace(context, monotonic=lambda: away.now)
-    trajectory = _run(Talk(["and?"] * 2, won()), away, patient, PATIENT)
+    trajectory = _run(ScriptedEnvironment(["and?"] * 2, won()), away, patient, PATIENT)
     assert (trajectory.status, trajectory.turns) == (Status.COMPLETED, 3)
     assert away.now == HOURS_S
 
@@ -404,36 +417,38 @@ class Freezes(PolicyClient):
 
 @pytest.mark.parametrize("loses_lease", [True, False])
 def test_a_server_that_freezes_costs_no_attempt_and_a_live_one_that_hangs_does(
-    pool: Fixed, context: EpisodeContext, loses_lease: bool
+    pool: FixedPool, context: EpisodeContext, loses_lease: bool
 ) -> None:
     away = AwayForHours(*pool.policies, at=-1)
     with closing(Freezes(away, loses_lease=loses_lease)) as client:
         patient = replace(context, client=client, monotonic=lambda: away.now)
         if loses_lease:
-            trajectory = _run(Talk(["and?"] * 2, won()), away, patient, PATIENT)
+            trajectory = _run(ScriptedEnvironment(["and?"] * 2, won()), away, patient, PATIENT)
             assert (trajectory.status, trajectory.turns) == (Status.COMPLETED, 3)
         else:
             with pytest.raises(OutOfTime):
-                _run(Talk(["and?"] * 2, won()), away, patient, PATIENT)
+                _run(ScriptedEnvironment(["and?"] * 2, won()), away, patient, PATIENT)
 
 
 def test_an_environment_that_breaks_gives_no_trajectory(
-    pool: Fixed, context: EpisodeContext
+    pool: FixedPool, context: EpisodeContext
 ) -> None:
     with pytest.raises(EnvironmentFailure, match="broke"):
-        _run(Talk(["and?"], EnvironmentFailure("broke")), pool, context)
+        _run(ScriptedEnvironment(["and?"], EnvironmentFailure("broke")), pool, context)
     for status in (Status.ENV_ERROR, Status.TIMEOUT, Status.CANCELLED):
         ended = Outcome((), done=True, status=status, reward=0.0)
         with pytest.raises(EnvironmentFailure, match=status):
-            _run(Talk(["and?"], ended), pool, context)
+            _run(ScriptedEnvironment(["and?"], ended), pool, context)
 
 
-def test_a_worker_that_stops_gives_the_episode_up(pool: Fixed, context: EpisodeContext) -> None:
+def test_a_worker_that_stops_gives_the_episode_up(pool: FixedPool, context: EpisodeContext) -> None:
     context.stop.set()
     with pytest.raises(EpisodeStopped):
-        _run(Talk([], won()), pool, context)
+        _run(ScriptedEnvironment([], won()), pool, context)
 
 
-def test_an_attempt_past_its_deadline_is_no_result(pool: Fixed, context: EpisodeContext) -> None:
+def test_an_attempt_past_its_deadline_is_no_result(
+    pool: FixedPool, context: EpisodeContext
+) -> None:
     with pytest.raises(OutOfTime):
-        _run(Talk(["and?"] * 9, won()), pool, context, EpisodeLimits(8, -1.0, 5.0))
+        _run(ScriptedEnvironment(["and?"] * 9, won()), pool, context, EpisodeLimits(8, -1.0, 5.0))

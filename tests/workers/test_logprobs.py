@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from policy_servers import CLAIMED, Fixed, serve
+from policy_servers import CLAIMED, FixedPool, serve
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from agentrl.core.config.sections import Sampling, Trainer
@@ -68,7 +68,7 @@ def trajectories(models: dict[str, Path]) -> Iterator[list[Trajectory]]:
     tracks = {"c0": ("lagged(4)", models["c0"]), "c1": ("current", models["c1"])}
     sampling = Sampling(strategy="uniform", temperature=0.9, max_step_tokens=24, max_tokens=900)
     with serve(LocalEngine(), tracks) as server, closing(PolicyClient()) as client:
-        pool = Fixed(
+        pool = FixedPool(
             LivePolicy("s", server.url, "lagged(4)", "c0", 0),
             LivePolicy("s", server.url, "current", "c1", 1),
         )

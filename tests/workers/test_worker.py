@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from policy_servers import Talk, TalkSource, serve, won
+from policy_servers import ScriptedEnvironment, ScriptedSource, serve, won
 from run_transitions import World
 from running import eventually
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
-from store_outage import Outage, impatient, lost_answer
+from store_outage import Outage, forbid_waiting, lose_next_answer
 from structlog.testing import capture_logs
 
 from agentrl import broker
@@ -105,7 +105,9 @@ def begin(world: World, publisher: Checking, model_dir: Path) -> Iterator[Begin]
             worker=WorkerConfig(concurrency=4, beat_s=0.1, lease_s=5.0, policy_wait_s=wait_s),
             dispatch=Dispatch(max_attempts=MANY),
         )
-        chosen = source or TalkSource(lambda _item: env or Talk(["and?"] * 2, won()))
+        chosen = source or ScriptedSource(
+            lambda _item: env or ScriptedEnvironment(["and?"] * 2, won())
+        )
         worker = EpisodeWorker(
             worker_config(config), world.run_id, world.store, publisher, {"dbbench": chosen}
         )
@@ -194,7 +196,7 @@ def test_a_claim_that_lapsed_meanwhile_changes_nothing(
 def test_infrastructure_errors_are_retried_and_never_a_reward(
     world: World, begin: Begin, publisher: Checking
 ) -> None:
-    broken = Talk([], EnvironmentFailure("broke"))
+    broken = ScriptedEnvironment([], EnvironmentFailure("broke"))
     worker, (command, _) = begin(broken), _admit(world)
     for fence in range(1, MANY + 1):
         worker.run(RunEpisode(run_id=world.run_id, episode_id=command.episode_id, fence=fence))
@@ -211,7 +213,7 @@ def test_infrastructure_errors_are_retried_and_never_a_reward(
 def test_an_environment_that_fails_to_close_costs_no_episode(
     world: World, begin: Begin, publisher: Checking
 ) -> None:
-    class Leaking(Talk):
+    class Leaking(ScriptedEnvironment):
         def close(self) -> None:
             raise EnvironmentFailure("the container is gone")
 
@@ -229,7 +231,7 @@ def test_an_environment_that_fails_to_close_costs_no_episode(
 def test_whatever_an_environment_raises_costs_one_attempt(
     world: World, begin: Begin, error: Exception, reason: Reason
 ) -> None:
-    worker, (command, _) = begin(Talk([], error)), _admit(world)
+    worker, (command, _) = begin(ScriptedEnvironment([], error)), _admit(world)
     worker.run(command)
     row = world.episode(command.episode_id)
     assert (row.state, row.fence, row.attempts) == (EpisodeState.QUEUED, 2, 1)
@@ -319,7 +321,7 @@ def test_a_reward_of_any_kind_of_number_is_stored_under_the_hash_its_row_names(
     world: World, begin: Begin, link: Broker, reward: float
 ) -> None:
     ended = Outcome((), done=True, reward=reward, score=reward, metrics={"n": 3})
-    worker, commands = begin(Talk([], ended)), _admit(world)
+    worker, commands = begin(ScriptedEnvironment([], ended)), _admit(world)
     for command in commands:
         worker.run(command)
     with closing(link.consumer(recorder_queue(world.run_id))) as consumer:
@@ -335,7 +337,7 @@ def test_a_reward_that_is_no_number_fails_the_attempt_and_names_what_came(
     world: World, begin: Begin, capsys: pytest.CaptureFixture[str], reward: float
 ) -> None:
     ended = Outcome((), done=True, reward=reward, score=0.0)
-    worker, (command, _) = begin(Talk([], ended)), _admit(world)
+    worker, (command, _) = begin(ScriptedEnvironment([], ended)), _admit(world)
     worker.run(command)
     row = world.episode(command.episode_id)
     assert (row.state, row.fence, row.reason) == (EpisodeState.QUEUED, 2, Reason.ENV_ERROR)
@@ -359,7 +361,7 @@ def test_a_body_that_the_broker_refuses_fails_after_the_bounded_attempts(
 
 
 def test_a_worker_that_stops_gives_back_and_takes_nothing_more(world: World, begin: Begin) -> None:
-    class Stopping(Talk):
+    class Stopping(ScriptedEnvironment):
         def start(self):  # type: ignore[no-untyped-def]
             worker.stop.set()
             return super().start()
@@ -387,7 +389,7 @@ def flushed() -> Iterator[list[float]]:
 def test_a_worker_whose_environment_hangs_gives_back_and_leaves(
     world: World, begin: Begin, flushed: list[float]
 ) -> None:
-    class Hanging(Talk):
+    class Hanging(ScriptedEnvironment):
         def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
             hangs.set()
             assert again.wait(200)
@@ -442,9 +444,9 @@ def test_items_of_a_source_are_found_by_their_ids(world: World, begin: Begin) ->
 
     def make(item: Item) -> Environment:
         made.append(item)
-        return Talk([], won())
+        return ScriptedEnvironment([], won())
 
-    worker = begin(source=TalkSource(make))
+    worker = begin(source=ScriptedSource(make))
     for command in _admit(world, ["train-item-2", "train-item-1"]):
         worker.run(command)
     assert sorted(item.item_id for item in made) == ["train-item-1"] * 2 + ["train-item-2"] * 2
@@ -456,7 +458,7 @@ def test_an_episode_that_ends_while_the_store_is_away_is_finished_once_it_is_bac
     """Longer than the store's own patience; nothing is played again or counted."""
     worker, (command, _) = begin(), _admit(world)
     outage = Outage(world.store)
-    impatient(world.store)
+    forbid_waiting(world.store)
     publisher.meanwhile = outage.begin
     running = threading.Thread(target=worker.run, args=(command,))
     running.start()
@@ -473,7 +475,7 @@ def test_a_claim_whose_answer_was_lost_is_driven(
     world: World, begin: Begin, publisher: Checking
 ) -> None:
     worker, (command, _) = begin(), _admit(world)
-    with lost_answer(world.store):
+    with lose_next_answer(world.store):
         worker.run(command)
     row = world.episode(command.episode_id)
     assert (row.state, row.fence, row.attempts) == (EpisodeState.FINISHED, 1, 1)
@@ -513,7 +515,7 @@ def test_a_worker_that_ends_while_the_store_is_away_leaves_its_lease_to_end_by_i
 ) -> None:
     """Closing raises nothing that would be told in place of what ended the process."""
     worker, outage = begin(), Outage(world.store)
-    impatient(world.store)
+    forbid_waiting(world.store)
     outage.begin()
     with capture_logs() as lines:
         worker.close()

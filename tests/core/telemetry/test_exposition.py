@@ -5,7 +5,7 @@ import threading
 from contextlib import ExitStack
 
 import pytest
-from prometheus_scrape import asked, free_port
+from prometheus_scrape import free_port, request_metrics
 from running import eventually
 
 from agentrl.core.config.sections import Metrics
@@ -22,7 +22,7 @@ def test_what_is_counted_is_exported_with_run_and_process_and_other_roles_are_no
         metrics.RUNNING.add(3)
         metrics.POLICY_CALL.observe(0.02, track="current")
         metrics.UPDATES.add(status="committed")  # a trainer's
-        status, text = asked(port)
+        status, text = request_metrics(port)
     assert (status, url) == (200, f"http://127.0.0.1:{port}/metrics")
     own = 'process="worker-7",run="mine"'
     assert f'agentrl_attempts_total{{{own},status="completed",task="kg"}} 3.0' in text
@@ -39,7 +39,7 @@ def test_nothing_listens_and_nothing_is_counted_where_no_port_is_set() -> None:
         metrics.REDRAWS.add()
     port = free_port()
     with serve_metrics(Metrics(port=port), "mine", "worker"):
-        _, text = asked(port)
+        _, text = request_metrics(port)
     assert url == ""
     assert 'agentrl_redraws_total{process="worker",run="mine"} 0.0' in text
 
@@ -48,7 +48,7 @@ def test_the_port_is_free_again_afterwards() -> None:
     port = free_port()
     for _ in range(2):
         with serve_metrics(Metrics(port=port), "mine", "recorder"):
-            assert asked(port)[0] == 200
+            assert request_metrics(port)[0] == 200
     assert metrics.BODY_BYTES.child is None
 
 
@@ -56,9 +56,9 @@ def test_a_gauge_that_is_cleared_is_not_exported() -> None:
     port = free_port()
     with serve_metrics(Metrics(port=port), "mine", "dispatcher"):
         metrics.ALARMS.set(2, name="entropy")
-        before = asked(port)[1]
+        before = request_metrics(port)[1]
         metrics.ALARMS.clear()
-        after = asked(port)[1]
+        after = request_metrics(port)[1]
     assert 'name="entropy"' in before
     assert 'name="entropy"' not in after
 
@@ -67,9 +67,9 @@ def test_a_token_is_demanded_where_one_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("WATCHER", "s3cret")
     port = free_port()
     with serve_metrics(Metrics(port=port, token_env="WATCHER"), "mine", "recorder"):
-        assert asked(port)[0] == 401
-        assert asked(port, headers={"authorization": "Bearer other"})[0] == 401
-        assert asked(port, headers={"authorization": "Bearer s3cret"})[0] == 200
+        assert request_metrics(port)[0] == 401
+        assert request_metrics(port, headers={"authorization": "Bearer other"})[0] == 401
+        assert request_metrics(port, headers={"authorization": "Bearer s3cret"})[0] == 200
 
 
 def test_off_loopback_a_token_is_required_and_without_it_nothing_listens() -> None:
@@ -95,7 +95,7 @@ def test_an_address_that_is_taken_is_named() -> None:
 def test_another_path_is_told_where_metrics_are() -> None:
     port = free_port()
     with serve_metrics(Metrics(port=port), "mine", "recorder"):
-        assert asked(port, "/") == (404, "metrics are at /metrics\n")
+        assert request_metrics(port, "/") == (404, "metrics are at /metrics\n")
 
 
 def test_scrapes_that_hang_hold_a_few_threads_for_a_while_and_nothing_else() -> None:
@@ -109,7 +109,7 @@ def test_scrapes_that_hang_hold_a_few_threads_for_a_while_and_nothing_else() -> 
     def answers() -> bool:
         """Those beyond PLACES are hung up on."""
         try:
-            return asked(port)[0] == 200
+            return request_metrics(port)[0] == 200
         except OSError:
             return False
 

@@ -4,8 +4,8 @@ import socket
 import threading
 
 import pytest
-from prometheus_scrape import free_port, scraped
-from trace_collector import collecting
+from prometheus_scrape import free_port, scrape
+from trace_collector import run_collector
 
 from agentrl.core.config.sections import Metrics, Tracing
 from agentrl.core.errors import ConfigError
@@ -35,7 +35,7 @@ def test_nothing_is_recorded_or_sent_along_where_tracing_is_off() -> None:
 def test_spans_arrive_with_their_parents_in_the_trace_of_their_attempt() -> None:
     own = tracing.root_context("r", "e", 3)
     with (
-        collecting() as collector,
+        run_collector() as collector,
         otlp.export_spans(Tracing(endpoint=collector.url), "mine", "worker"),
     ):
         tracing.record_span("queued", tracing.attempt_context("r", "e", 3), 10.0, 12.5, bodies=2)
@@ -68,7 +68,7 @@ def _serve(traceparent: str) -> None:
 
 
 def test_a_span_that_failed_says_with_what_and_the_error_goes_on() -> None:
-    with collecting() as collector:
+    with run_collector() as collector:
         with (
             otlp.export_spans(Tracing(endpoint=collector.url), "mine", "worker"),
             pytest.raises(KeyError),
@@ -82,7 +82,7 @@ def test_a_span_that_failed_says_with_what_and_the_error_goes_on() -> None:
 
 
 def test_a_share_of_attempts_is_traced_and_every_process_picks_the_same() -> None:
-    with collecting() as collector:
+    with run_collector() as collector:
         picked = []
         for _ in range(2):
             with otlp.export_spans(Tracing(endpoint=collector.url, share=0.25), "mine", "worker"):
@@ -95,7 +95,7 @@ def test_a_share_of_attempts_is_traced_and_every_process_picks_the_same() -> Non
 @pytest.mark.parametrize("header", [None, "", "00-0-0-01", "nonsense", "00-" + "g" * 32 + "-x-01"])
 def test_a_request_without_a_trace_is_served_without_one(header: str | None) -> None:
     with (
-        collecting() as collector,
+        run_collector() as collector,
         otlp.export_spans(Tracing(endpoint=collector.url), "mine", "policy"),
         tracing.continue_trace("completion", header),
     ):
@@ -106,7 +106,7 @@ def test_a_request_without_a_trace_is_served_without_one(header: str | None) -> 
 def test_a_collector_that_refuses_costs_counted_spans() -> None:
     port = free_port()
     with (
-        collecting() as collector,
+        run_collector() as collector,
         serve_metrics(Metrics(port=port), "mine", "worker"),
         otlp.export_spans(Tracing(endpoint=collector.url), "mine", "worker"),
     ):
@@ -116,7 +116,7 @@ def test_a_collector_that_refuses_costs_counted_spans() -> None:
         for _ in range(3):
             tracing.record_span("queued", tracing.attempt_context("r", "e", 1), 0.0, 1.0)
         tracing.flush(60.0)
-        text = scraped(port)
+        text = scrape(port)
     own = 'process="worker",run="mine"'
     assert f'agentrl_spans_total{{{own},status="sent"}} 1.0' in text
     assert f'agentrl_spans_total{{{own},status="dropped"}} 3.0' in text

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from known_runs import tell
+from known_runs import write_known_runs
 from running import ROOT
 from sqlalchemy import select, text
 
@@ -36,7 +36,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 
 @pytest.fixture
 def told(store: Store) -> Store:
-    tell(store)
+    write_known_runs(store)
     return store
 
 

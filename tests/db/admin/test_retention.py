@@ -1,7 +1,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from known_runs import BEGAN, tell
+from known_runs import BEGAN, write_known_runs
 from sqlalchemy import text
 
 from agentrl.core.types import RunState
@@ -19,7 +19,7 @@ PROOFS = "SELECT kind FROM accounting UNION ALL SELECT 'unserved' FROM unserved_
 @pytest.fixture
 def told(store: Store) -> Store:
     """The story."""
-    tell(store)
+    write_known_runs(store)
     return store
 
 

@@ -1,13 +1,13 @@
 from pathlib import Path
 
-from known_runs import tell
+from known_runs import write_known_runs
 
 from agentrl.db.admin.sizes import sizes
 from agentrl.db.store import Store
 
 
 def test_rows_and_bytes_are_told_by_table_and_by_run(store: Store) -> None:
-    tell(store)
+    write_known_runs(store)
     with store.read() as session:
         found = sizes(session)
     rows = {each.table: each.rows for each in found.tables}

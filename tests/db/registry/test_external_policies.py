@@ -1,6 +1,6 @@
 """The rows of external models."""
 
-from run_transitions import World, at_once
+from run_transitions import World, run_concurrently
 
 from agentrl.core.types import CheckpointState
 from agentrl.db.registry import checkpoints, external_policies
@@ -17,7 +17,7 @@ def test_what_is_spent_is_added_up_by_run_and_name(store: Store) -> None:
             external_policies.require_checkpoint(session, run_id, name)
     store.transact(external_policies.record_spending(run_id, "teacher", 1, 0))
     one = external_policies.record_spending(run_id, "teacher", 1, 20)
-    at_once(*[lambda: store.transact(one)] * 4)
+    run_concurrently(*[lambda: store.transact(one)] * 4)
     store.transact(external_policies.record_spending(run_id, "other", 1, 1))
     with store.read() as session:
         assert external_policies.spending(session, run_id, "teacher") == (5, 80)

@@ -3,7 +3,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from run_transitions import SIZE, World, at_once
+from run_transitions import SIZE, World, run_concurrently
 from sqlalchemy import event
 
 from agentrl.core.types import EpisodeState, GroupState, Reason, RunState, Status
@@ -87,7 +87,7 @@ def test_a_claim_counts_the_attempt_and_wins_once(world: World) -> None:
 def test_of_many_claims_at_once_one_wins(world: World) -> None:
     (group_id,) = world.admit(0)
     for member in range(SIZE):
-        won = at_once(*[lambda m=member: world.claim(f"{group_id}-{m}")] * 4)
+        won = run_concurrently(*[lambda m=member: world.claim(f"{group_id}-{m}")] * 4)
         assert sum(claimed is not None for claimed in won) == 1
 
 
@@ -103,7 +103,7 @@ def test_finishes_at_once_settle_the_group_exactly_once(world: World) -> None:
         (group_id,) = world.admit(position)
         claims = world.claimed(group_id)
         works = [lambda c=c: world.finish(c, world.body(c, 1.0)) for c in claims]
-        assert at_once(*works) == [True] * SIZE
+        assert run_concurrently(*works) == [True] * SIZE
         group = world.group(group_id)
         assert (group.state, group.pending) == (GroupState.READY, 0)
         assert group.ready_at is not None
@@ -195,7 +195,9 @@ def test_a_finish_and_a_retry_at_once_leave_one_of_them(world: World) -> None:
         (group_id,) = world.admit(position)
         for claimed in world.claimed(group_id):
             body = world.body(claimed)
-            both = at_once(partial(world.finish, claimed, body), partial(_retry, world, claimed))
+            both = run_concurrently(
+                partial(world.finish, claimed, body), partial(_retry, world, claimed)
+            )
             assert sum(both) == 1
     assert world.accounting() == []
 
@@ -278,7 +280,7 @@ def test_the_end_of_a_run_closes_all_that_is_open(world: World) -> None:
 def test_a_stop_during_claims_and_finishes_leaves_nothing_open(world: World) -> None:
     ids = world.admit(*range(6))
     claims = [claimed for group_id in ids[:3] for claimed in world.claimed(group_id)]
-    at_once(
+    run_concurrently(
         lambda: [world.finish(claimed, world.body(claimed)) for claimed in claims],
         lambda: [world.claimed(group_id) for group_id in ids[3:]],
         lambda: world.store.transact(

@@ -1,5 +1,5 @@
 import pytest
-from run_transitions import World, at_once
+from run_transitions import World, run_concurrently
 from sqlalchemy.orm import Session
 
 from agentrl.core.errors import StoreError
@@ -119,7 +119,7 @@ def test_of_two_trainers_that_commit_at_once_only_the_newer_does(world: World) -
             return False
         return True
 
-    assert at_once(lambda: attempt(old), lambda: attempt(new)) == [False, True]
+    assert run_concurrently(lambda: attempt(old), lambda: attempt(new)) == [False, True]
     assert world.accounting() == []
 
 

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from agent_programs import Play
-from policy_servers import CLAIMED, Fixed, serve
+from policy_servers import CLAIMED, FixedPool, serve
 from running import ROOT
 
 from agentrl.core.config.sections import Sampling
@@ -60,7 +60,7 @@ def test_text_goes_to_a_program_and_tokens_to_the_trajectory(play: Play, tmp_pat
             clock=time.time,
             stop=threading.Event(),
         )
-        pool = Fixed(LivePolicy("s", server.url, "current", "c", 0))
+        pool = FixedPool(LivePolicy("s", server.url, "current", "c", 0))
         sampler = Sampler(pool, context.sampling, "seed")
         body = EpisodeLoop(CLAIMED, "run", environment, sampler, context).run(
             EpisodeLimits(8, 60.0, 5.0)

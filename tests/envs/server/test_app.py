@@ -9,7 +9,7 @@ from typing import Any
 
 import urllib3
 from counting_task import CountingSource, UnmadeSource
-from env_server_client import Listener
+from env_server_client import ControllerServer
 from structlog.testing import capture_logs
 
 from agentrl.core.errors import BrokerError, EnvironmentFailure
@@ -55,7 +55,7 @@ def test_items_that_cannot_be_made_are_refused_alike() -> None:
 
 
 def test_a_task_whose_items_cannot_be_made_is_not_registered_and_told_once() -> None:
-    with Listener() as listener, capture_logs() as logs:
+    with ControllerServer() as listener, capture_logs() as logs:
         controller = Controller(listener.url, "http://here", 4, beat_s=0.0)
         asyncio.run(controller.beat("counting", lambda: indices(UnmadeSource({}))))
     assert listener.told == []

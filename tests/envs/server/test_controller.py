@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from env_server_client import Listener, hold, post, start
+from env_server_client import ControllerServer, post, run_conversation, start
 from running import eventually
 from structlog.testing import capture_logs
 
@@ -28,7 +28,7 @@ def counting(**envs: Any) -> Iterator[EnvServer]:
 
 def test_heartbeats_say_where_the_task_is_and_what_it_has() -> None:
     advertise = "http://envs.example:7100"
-    with Listener() as listener, counting(controller=listener.url, advertise=advertise):
+    with ControllerServer() as listener, counting(controller=listener.url, advertise=advertise):
         eventually(lambda: len(listener.told) > 2, within_s=60, text=lambda: "no heartbeats")
     assert listener.told[0].path == "/api/receive_heartbeat"
     assert listener.told[0].body == {
@@ -40,7 +40,7 @@ def test_heartbeats_say_where_the_task_is_and_what_it_has() -> None:
 
 
 def test_a_session_cancelled_with_notice_is_told_once_it_has_ended() -> None:
-    with Listener() as listener, counting(controller=listener.url) as server:
+    with ControllerServer() as listener, counting(controller=listener.url) as server:
         ends = [
             start(1, 3),
             start(2, 3),
@@ -49,7 +49,7 @@ def test_a_session_cancelled_with_notice_is_told_once_it_has_ended() -> None:
             post("cancel_with_notice", {"session_id": 1}),
             post("cancel_all_with_notice", None),
         ]
-        statuses = [each["status"] for each in hold(f"{server.url}/api", ends)]
+        statuses = [each["status"] for each in run_conversation(f"{server.url}/api", ends)]
         assert statuses == [200, 200, 200, 200, 400, 200]
         eventually(lambda: len(listener.of("cancel_notice")) == 3, within_s=60, text=lambda: "")
     told = {(each.body["session_id"], each.session) for each in listener.of("cancel_notice")}
@@ -58,12 +58,12 @@ def test_a_session_cancelled_with_notice_is_told_once_it_has_ended() -> None:
 
 @pytest.mark.parametrize("there", [False, True])
 def test_a_controller_that_fails_is_logged_once_and_harms_nobody(there: bool) -> None:
-    listener = Listener(status=500)
+    listener = ControllerServer(status=500)
     if not there:
         listener.__exit__()
     with capture_logs() as logs, counting(controller=listener.url) as server:
         eventually(lambda: bool(warnings(logs)), within_s=60, text=lambda: "no warning")
-        said = hold(f"{server.url}/api", [start(n, 3) for n in range(5)])
+        said = run_conversation(f"{server.url}/api", [start(n, 3) for n in range(5)])
         if there:
             eventually(lambda: len(listener.told) > 2, within_s=60, text=lambda: "told once")
     if there:

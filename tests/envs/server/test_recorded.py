@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from env_server_client import PLACES, hold
+from env_server_client import PLACES, run_conversation
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Envs, Task
@@ -25,7 +25,7 @@ def test_every_answer_is_the_one_the_original_worker_gave(monkeypatch: pytest.Mo
     server = EnvServer(config.tasks, config.envs, Timings(queue_s=0.1))
     theirs = json.loads(RECORDED.read_text())
     try:
-        ours = hold(f"{server.url}/counting/api", theirs)
+        ours = run_conversation(f"{server.url}/counting/api", theirs)
     finally:
         server.close()
     assert len(ours) == len(theirs) > 40

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from run_transitions import World
 from running import ROOT
-from store_outage import Outage, impatient
+from store_outage import Outage, forbid_waiting
 from structlog.testing import capture_logs
 
 from agentrl.core.errors import CheckpointError
@@ -89,7 +89,7 @@ def test_a_checkpoint_that_is_gone_is_refused(world: World) -> None:
 
 def test_what_ended_a_measurement_is_told_and_not_that_the_store_is_away(world: World) -> None:
     outage = Outage(world.store)
-    impatient(world.store)
+    forbid_waiting(world.store)
 
     def measure() -> None:
         with hold_checkpoint(world.store, target(world, 2)):

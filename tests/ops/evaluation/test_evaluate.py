@@ -4,7 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from policy_servers import Talk, TalkSource, serve, won
+from policy_servers import ScriptedEnvironment, ScriptedSource, serve, won
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Dispatch, Model, PolicyServer, Sampling, Task
@@ -27,7 +27,7 @@ def policy() -> Iterator[LivePolicy]:
 
 
 def _played(evaluator: Evaluator) -> list[EpisodeScore | None]:
-    work = work_of(PLAN, TalkSource(lambda _item: Talk([], won())))
+    work = work_of(PLAN, ScriptedSource(lambda _item: ScriptedEnvironment([], won())))
     return [played for ended in evaluator.play(work) for _, played in ended]
 
 
@@ -38,14 +38,14 @@ def _measured(policy: LivePolicy, failures: int) -> tuple[int, int, int]:
     def make(item: Item) -> Environment:
         made[item.item_id] = made.get(item.item_id, 0) + 1
         fails = made[item.item_id] <= failures
-        return Talk([], EnvironmentFailure("broke") if fails else won())
+        return ScriptedEnvironment([], EnvironmentFailure("broke") if fails else won())
 
     config = Config(
         tasks={"dbbench": Task()},
         model=Model(path=str(TINY)),
         dispatch=Dispatch(max_attempts=3),
     )
-    with closing(Evaluator(config, policy, {"dbbench": TalkSource(make)})) as evaluator:
+    with closing(Evaluator(config, policy, {"dbbench": ScriptedSource(make)})) as evaluator:
         measured = summarise(PLAN, _played(evaluator))
     return measured.episodes, measured.failed, sum(made.values())
 
@@ -66,13 +66,13 @@ def test_a_failure_ends_this_measurement_alone_and_a_signal_every_episode(
 
     told = threading.Event()
     config = Config(tasks={"dbbench": Task()}, model=Model(path=str(TINY)))
-    source = TalkSource(broken)
+    source = ScriptedSource(broken)
     with closing(Evaluator(config, policy, {"dbbench": source}, told)) as evaluator:
         with pytest.raises(ItemError):
             _played(evaluator)
         assert not told.is_set(), "whoever measures the next policy goes on"
     told.set()
-    source = TalkSource(lambda _item: Talk([], won()))
+    source = ScriptedSource(lambda _item: ScriptedEnvironment([], won()))
     with (
         closing(Evaluator(config, policy, {"dbbench": source}, told)) as evaluator,
         pytest.raises(EpisodeStopped),
@@ -86,10 +86,10 @@ def test_who_waits_for_an_episode_is_answered_meanwhile(policy: LivePolicy) -> N
 
     def slow(_item: Item) -> Environment:
         assert goes_on.wait(60)
-        return Talk([], won())
+        return ScriptedEnvironment([], won())
 
     config = Config(tasks={"dbbench": Task()}, model=Model(path=str(TINY)))
-    source = TalkSource(slow)
+    source = ScriptedSource(slow)
     with closing(Evaluator(config, policy, {"dbbench": source}, beat_s=0.01)) as evaluator:
         answers = evaluator.play(work_of(PLAN, source))
         assert [next(answers) for _ in range(3)] == [[], [], []]

@@ -80,13 +80,13 @@ class World:
             body = recorded_episodes.play(
                 self.config, self.run_id, source, item, seed=number, noise=noise
             )
-        recorded_episodes.keep(self.store, body, wire)
+        recorded_episodes.store_episode(self.store, body, wire)
         return body
 
     def keep(self, body: Trajectory, name: str) -> Trajectory:
         """A body changed by hand, under another name."""
         changed = msgspec.structs.replace(body, episode_id=name, group_id=f"{name}-g")
-        recorded_episodes.keep(self.store, changed)
+        recorded_episodes.store_episode(self.store, changed)
         return changed
 
 

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from run_transitions import at_once
+from run_transitions import run_concurrently
 from running import ROOT
 
 from agentrl.checkpoints.checkpoint_store import fetch
@@ -22,7 +22,7 @@ def test_processes_that_begin_a_run_at_once_agree_on_it(tmp_path: Path) -> None:
         run=Run(home=str(tmp_path)),
         model=Model(path=str(ROOT / "models" / "tiny")),
     )
-    found = at_once(*[partial(begin, config)] * 4)
+    found = run_concurrently(*[partial(begin, config)] * 4)
     assert len(set(found)) == 1
     connection = sqlite3.connect(tmp_path / "store.db")
     rows = connection.execute("SELECT path, version FROM checkpoints").fetchall()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from huggingface_hub_server import COMMIT, Hub, cached, serving
+from huggingface_hub_server import COMMIT, Hub, fill_cache, serve_hub
 
 from agentrl.checkpoints.manifest import verify
 from agentrl.core import config_loading
@@ -42,7 +42,7 @@ def there(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     (folder / "pytorch_model.bin").write_bytes(b"x" * 1000)
     (folder / "onnx").mkdir()
     (folder / "onnx" / "model.safetensors").write_bytes(b"x" * 1000)
-    with serving(folder) as hub:
+    with serve_hub(folder) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         yield hub
 
@@ -60,7 +60,7 @@ def test_a_directory_is_taken_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # huggingface_hub asks again for 20 s
 def test_a_model_is_found_in_the_cache_where_the_hub_is_away(tmp_path: Path, cache: Path) -> None:
-    snapshot = cached(cache, TINY)
+    snapshot = fill_cache(cache, TINY)
     found = Path(hub.resolve_model(config(tmp_path / "run")).model.path)
     assert found == snapshot
     assert (found / "model.safetensors").read_bytes() == (TINY / "model.safetensors").read_bytes()
@@ -96,7 +96,7 @@ def test_a_run_keeps_its_directory_when_the_branch_moves(tmp_path: Path, there: 
 
 
 def test_version_zero_holds_the_models_own_bytes(tmp_path: Path, cache: Path) -> None:
-    cached(cache, TINY)
+    fill_cache(cache, TINY)
     run_id = begin(config(tmp_path / "run"))
     store = open_store(config(tmp_path / "run").store_url())
     with store.read() as session:
@@ -111,7 +111,7 @@ def test_version_zero_holds_the_models_own_bytes(tmp_path: Path, cache: Path) ->
 
 
 def test_a_model_of_the_hub_can_be_measured_by_its_name(tmp_path: Path, cache: Path) -> None:
-    snapshot = cached(cache, TINY)
+    snapshot = fill_cache(cache, TINY)
     target = resolve("hub:owner/tiny", config(tmp_path / "run"))
     assert target.path == snapshot
     assert target.checkpoint_id == "owner--tiny"
@@ -190,7 +190,7 @@ def test_what_is_no_name_is_refused(cache: Path, name: str) -> None:
 
 @pytest.mark.slow
 def test_the_check_of_a_file_works_offline_from_the_cache(tmp_path: Path) -> None:
-    cached(tmp_path / "cache", TINY)
+    fill_cache(tmp_path / "cache", TINY)
     file = tmp_path / "run.toml"
     file.write_text(config_loading.to_toml(config(tmp_path / "run")))
     away = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "cache")}

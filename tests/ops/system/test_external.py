@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from openai_endpoint import KEY, endpoint, fails
+from openai_endpoint import KEY, failure, serve_endpoint
 from run_transitions import World
 from running import ROOT, agentrl, eventually, processes_of
 from sqlalchemy import select, text
-from teacher_endpoint import teaching
+from teacher_endpoint import teacher_script
 
 from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.core import config_loading
@@ -89,7 +89,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_any_model_with_an_api_is_measured_on_tasks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with endpoint(teaching(OPTIONS, "test")) as there:
+    with serve_endpoint(teacher_script(OPTIONS, "test")) as there:
         file = write(tmp_path, there.url, "prompt_price = 2.0\nanswer_price = 10.0")
         evaluate(
             file,
@@ -114,7 +114,7 @@ def test_any_model_with_an_api_is_measured_on_tasks(
 def test_an_evaluation_beyond_its_budget_ends_soon_and_says_what_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with endpoint(teaching(OPTIONS, "test")) as there:
+    with serve_endpoint(teacher_script(OPTIONS, "test")) as there:
         file = write(tmp_path, there.url, "max_requests = 4\nconcurrency = 1")
         evaluate(file, EvalRequest(policies=("external(teacher)",), items=6), as_json=True)
     (row,) = json.loads(capsys.readouterr().out)
@@ -191,9 +191,9 @@ def test_a_teacher_acts_in_a_run_and_nothing_of_it_is_learned(tmp_path: Path) ->
     log = tmp_path / "log"
     refused = iter([True, True])
 
-    with endpoint(teaching(OPTIONS, "train")) as there:
+    with serve_endpoint(teacher_script(OPTIONS, "train")) as there:
         script = there.script
-        there.script = lambda body: fails(429, KEY) if next(refused, False) else script(body)
+        there.script = lambda body: failure(429, KEY) if next(refused, False) else script(body)
         file = write(tmp_path, there.url)
         with agentrl("up", str(file), environment={"BIG_KEY": KEY}, output=log) as process:
             eventually(lambda: process.poll() is not None, within_s=600, text=log.read_text)

@@ -4,9 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
-from prometheus_scrape import asked, dashboard, free_port, named, scraped, with_values
+from prometheus_scrape import (
+    free_port,
+    metrics_with_values,
+    panel_metrics,
+    read_dashboard,
+    request_metrics,
+    scrape,
+)
 from running import ROOT, agentrl, eventually
-from trace_collector import Collector, Heard, collecting
+from trace_collector import Collector, ReceivedSpan, run_collector
 
 from agentrl.core.telemetry import tracing
 
@@ -48,7 +55,7 @@ def test_a_run_tells_what_the_dashboard_asks_for_and_traces_its_attempts(tmp_pat
 
     def text() -> str:
         try:
-            return "\n".join(scraped(port) for port in ports())
+            return "\n".join(scrape(port) for port in ports())
         except OSError:
             return ""
 
@@ -56,21 +63,21 @@ def test_a_run_tells_what_the_dashboard_asks_for_and_traces_its_attempts(tmp_pat
         tails = [path.read_text()[-800:] for path in sorted((home / "logs").glob("*.log"))]
         return "\n".join([log.read_text(), *tails])
 
-    wanted = named(dashboard()) - ELSEWHERE
-    with collecting() as collector:
+    wanted = panel_metrics(read_dashboard()) - ELSEWHERE
+    with run_collector() as collector:
         more = {"AGENTRL__TRACING__ENDPOINT": collector.url}
         told = environment(home, base) | more
         with agentrl("up", config, environment=told, output=log) as process:
             eventually(
-                lambda: wanted <= with_values(text()) and whole_trace(collector),
+                lambda: wanted <= metrics_with_values(text()) and whole_trace(collector),
                 within_s=500,
-                text=lambda: f"never exported: {wanted - with_values(text())}\n{logs()}",
+                text=lambda: f"never exported: {wanted - metrics_with_values(text())}\n{logs()}",
             )
             assert len(set(ports())) == 9
             process.terminate()
             assert process.wait(20) == 0
     with pytest.raises(ConnectionRefusedError):
-        asked(base + 1)
+        request_metrics(base + 1)
     one_trace_has_every_span(collector)
     lines_name_run_and_trace(home)
 
@@ -117,12 +124,12 @@ def whole_trace(collector: Collector) -> str:
     return next(whole, "")
 
 
-def none_missing(spans: list[Heard]) -> bool:
+def none_missing(spans: list[ReceivedSpan]) -> bool:
     made = {each.span for each in spans}
     return kinds(spans) >= SPANS and all(each.parent in made for each in spans if each.parent)
 
 
-def kinds(spans: list[Heard]) -> set[tuple[str, str, str]]:
+def kinds(spans: list[ReceivedSpan]) -> set[tuple[str, str, str]]:
     names = {each.span: each.name for each in spans}
     return {(each.service, each.name, names.get(each.parent, "")) for each in spans}
 

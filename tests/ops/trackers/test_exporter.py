@@ -17,7 +17,7 @@ from mlflow.tracking import MlflowClient
 from running import ROOT, eventually
 from sqlalchemy import select
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tracker_runs import begun_of, followed
+from tracker_runs import begin_tracked_run, tracker_config
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
@@ -41,13 +41,13 @@ Rows = list[tuple[int, str, float]]
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    return followed(tmp_path)
+    return tracker_config(tmp_path)
 
 
 @pytest.fixture
 def begun(config: Config) -> tuple[Store, str]:
     """Three updates, an alarm that was raised, an evaluation."""
-    store, run_id = begun_of(config)
+    store, run_id = begin_tracked_run(config)
     with store.write() as session:
         reading = AlarmReading("dbbench", "entropy", 0.001, 0.01, raised=True)
         alarms.add_alarms(session, run_id, None, 2, [(reading, None)])

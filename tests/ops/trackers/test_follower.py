@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
-from tracker_runs import begun_of, followed
+from tracker_runs import begin_tracked_run, tracker_config
 
 from agentrl.core.config.config import Config
 from agentrl.core.types import RunState
@@ -33,13 +33,13 @@ SOON = (0.01,)  # seconds between two tries
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    return followed(tmp_path)
+    return tracker_config(tmp_path)
 
 
 @pytest.fixture
 def begun(config: Config) -> tuple[Store, str]:
     """Three updates, and an evaluation."""
-    return begun_of(config)
+    return begin_tracked_run(config)
 
 
 class Fails:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import urllib3
-from openai_endpoint import KEY, Answer, Endpoint, endpoint, fails, says
+from openai_endpoint import KEY, Answer, Endpoint, completion, failure, serve_endpoint
 from policy_servers import serve
 from running import eventually
 from sqlalchemy import select, text
@@ -53,7 +53,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def there() -> Iterator[Endpoint]:
-    with endpoint(lambda _: says("hello", ("look", {"thing": "mug"}))) as found:
+    with serve_endpoint(lambda _: completion("hello", ("look", {"thing": "mug"}))) as found:
         yield found
 
 
@@ -178,14 +178,14 @@ def test_a_budget_that_is_spent_closes_the_row_also_after_a_restart(
 def test_a_refused_key_closes_the_row_and_is_written_nowhere(
     store: Store, there: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    there.script = lambda _: fails(401, f"Incorrect API key provided: {KEY}")
+    there.script = lambda _: failure(401, f"Incorrect API key provided: {KEY}")
     with teacher(store, there):
         (policy,) = awaited(lambda: live(store))
         status, answer = post(policy, "/v1/chat/completions", ASKED)
         assert status == 404
         assert "BIG_KEY" in str(answer)
         awaited(lambda: not live(store))
-    there.script = lambda _: fails(500, f"your key is {KEY}")
+    there.script = lambda _: failure(500, f"your key is {KEY}")
     with teacher(store, there):
         (policy,) = awaited(lambda: live(store))
         assert post(policy, "/v1/chat/completions", ASKED)[0] == 503
@@ -215,7 +215,7 @@ def test_a_request_that_waited_for_a_place_too_long_is_not_paid_for(there: Endpo
 
 def test_its_process_ends_while_the_model_is_silent(there: Endpoint) -> None:
     gate = threading.Event()
-    there.script = lambda _: says("late") if gate.wait(60) else fails(500)
+    there.script = lambda _: completion("late") if gate.wait(60) else failure(500)
     program = f'''
 import threading
 from agentrl.core.config.config import Config

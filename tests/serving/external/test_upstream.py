@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 import pytest
-from openai_endpoint import KEY, Answer, Endpoint, endpoint, fails, says
+from openai_endpoint import KEY, Answer, Endpoint, completion, failure, serve_endpoint
 from running import eventually
 
 from agentrl.core.config.sections import External
@@ -28,7 +28,7 @@ from agentrl.serving.external.upstream import (
 
 @pytest.fixture
 def there() -> Iterator[Endpoint]:
-    with endpoint(lambda _: says("hello")) as found:
+    with serve_endpoint(lambda _: completion("hello")) as found:
         yield found
 
 
@@ -99,7 +99,7 @@ def test_a_question_goes_with_model_key_and_parameters(there: Endpoint) -> None:
 def test_what_may_pass_is_tried_again_and_every_try_is_counted(
     there: Endpoint, status: int
 ) -> None:
-    answers = in_turn(fails(status), fails(status), says("at last"))
+    answers = in_turn(failure(status), failure(status), completion("at last"))
     there.script = lambda _: answers.pop(0)
     line = TimeLine()
     found = upstream(there, time_line=line)
@@ -110,7 +110,7 @@ def test_what_may_pass_is_tried_again_and_every_try_is_counted(
 
 
 def test_only_a_limit_that_is_everybody_s_holds_everybody(there: Endpoint) -> None:
-    answers = in_turn(fails(500), says("at once"))
+    answers = in_turn(failure(500), completion("at once"))
     there.script = lambda _: answers.pop(0)
 
     class Blocking(TimeLine):
@@ -144,14 +144,14 @@ def test_only_a_limit_that_is_everybody_s_holds_everybody(there: Endpoint) -> No
 
 
 def test_retries_end(there: Endpoint) -> None:
-    there.script = lambda _: fails(500, "oh dear")
+    there.script = lambda _: failure(500, "oh dear")
     with pytest.raises(UpstreamUnavailable, match="500 oh dear"):
         ask(upstream(there, retries=2))
     assert len(there.asked) == 3
 
 
 def test_retry_after_is_honoured(there: Endpoint) -> None:
-    answers = in_turn(fails(429, "", Retry_After="7"), says("now"))
+    answers = in_turn(failure(429, "", Retry_After="7"), completion("now"))
     there.script = lambda _: answers.pop(0)
     line = TimeLine()
     ask(upstream(there, time_line=line))
@@ -176,7 +176,7 @@ def test_retry_after_is_a_number_of_seconds_or_a_date(text: str | None, seconds:
 
 
 def test_a_pause_longer_than_anyone_waits_is_no_answer_at_once(there: Endpoint) -> None:
-    there.script = lambda _: fails(429, "", Retry_After="500")
+    there.script = lambda _: failure(429, "", Retry_After="500")
     line = TimeLine()
     with pytest.raises(UpstreamUnavailable):
         ask(upstream(there, time_line=line))
@@ -189,7 +189,7 @@ def test_a_hang_is_tried_again_within_the_patience(there: Endpoint) -> None:
 
     def hang(_: object) -> Answer:
         gate.wait(60)
-        return says("late")
+        return completion("late")
 
     there.script = hang
     with pytest.raises(UpstreamUnavailable, match="ReadTimeoutError"):
@@ -234,7 +234,7 @@ def test_an_answer_of_no_use_is_paid_for(there: Endpoint, data: str) -> None:
 
 def test_a_refusal_that_trying_again_cannot_mend_is_told_without_the_key(there: Endpoint) -> None:
     for asked, room in enumerate((0, 180), 1):  # whole, and where what is shown ends
-        there.script = lambda _, room=room: fails(400, f"bad field,{' ' * room}{KEY}")  # type: ignore[misc]
+        there.script = lambda _, room=room: failure(400, f"bad field,{' ' * room}{KEY}")  # type: ignore[misc]
         with pytest.raises(UpstreamUnavailable) as caught:
             ask(upstream(there))
         assert "400 bad field" in str(caught.value)
@@ -245,10 +245,10 @@ def test_a_refusal_that_trying_again_cannot_mend_is_told_without_the_key(there: 
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (fails(401, KEY), r"the key was refused \(401\); see BIG_KEY"),
-        (fails(403), "the key was refused"),
-        (fails(402), "nothing left"),
-        (fails(429, '{"error": {"code": "insufficient_quota"}}'), "nothing left"),
+        (failure(401, KEY), r"the key was refused \(401\); see BIG_KEY"),
+        (failure(403), "the key was refused"),
+        (failure(402), "nothing left"),
+        (failure(429, '{"error": {"code": "insufficient_quota"}}'), "nothing left"),
     ],
 )
 def test_a_key_or_an_account_that_is_refused_ends_it(
@@ -264,7 +264,7 @@ def test_a_key_or_an_account_that_is_refused_ends_it(
 
 
 def test_a_redirect_is_not_followed(there: Endpoint) -> None:
-    there.script = lambda _: fails(302, "", Location="http://127.0.0.1:1/else")
+    there.script = lambda _: failure(302, "", Location="http://127.0.0.1:1/else")
     with pytest.raises(UpstreamUnavailable, match="302"):
         ask(upstream(there))
 

@@ -11,7 +11,7 @@ import fake_vllm
 import msgspec
 import pytest
 from fake_vllm import set_faults
-from prometheus_scrape import asked, free_port
+from prometheus_scrape import free_port, request_metrics
 from running import eventually, fakes_of
 
 from agentrl.core.config import sections
@@ -71,7 +71,7 @@ def engine(
 
 
 def page(config: Config) -> str:
-    status, text = asked(config.metrics.port)
+    status, text = request_metrics(config.metrics.port)
     assert status == 200
     return text
 

@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from prometheus_scrape import dashboard, named, scraped, with_values
+from prometheus_scrape import metrics_with_values, panel_metrics, read_dashboard, scrape
 from running import eventually
-from vllm_run import Asked, VllmRun, vllm_run
+from vllm_run import Exchange, VllmRun, vllm_run
 
 from agentrl.workers.policies.client import CheckpointNotServed
 
@@ -28,7 +28,7 @@ SAMPLED = "vllm:generation_tokens_total{"
 
 def sampled_tokens(port: int) -> float:
     """How many tokens vLLM says that it has sampled; 0 where a scrape came without it."""
-    lines = [line for line in scraped(port).splitlines() if line.startswith(SAMPLED)]
+    lines = [line for line in scrape(port).splitlines() if line.startswith(SAMPLED)]
     return float(lines[0].split()[-1]) if lines else 0.0
 
 
@@ -66,8 +66,8 @@ def test_temperature_0_takes_the_likeliest_token_and_tells_of_temperature_1(
 
 def test_what_it_counts_is_scraped_and_is_what_the_dashboard_asks_for(pool: VllmRun) -> None:
     pool.ask(pool.live()["current"], random.Random(5))
-    text = scraped(pool.port)
-    assert named(dashboard(), r"\bvllm:[a-z_]+") <= with_values(text)
+    text = scrape(pool.port)
+    assert panel_metrics(read_dashboard(), r"\bvllm:[a-z_]+") <= metrics_with_values(text)
     line = next(x for x in text.splitlines() if x.startswith(SAMPLED))
     assert 'process="policy",run="v"' in line
     assert sampled_tokens(pool.port) > 0
@@ -129,7 +129,7 @@ class Load:
 
     def __init__(self, run: VllmRun) -> None:
         self.run = run
-        self.asked: list[Asked] = []
+        self.asked: list[Exchange] = []
         self.ended = threading.Event()
         self._long: dict[int, str] = {}  # by thread: the policy it asks now
         self._threads = [threading.Thread(target=self._ask, args=(n,)) for n in range(8)]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import rank_processes
 from backends import NEEDS_DEEPSPEED
-from engine_updates import BASE, LORA, MakeTrajectory, flat, off, on_torch
+from engine_updates import BASE, LORA, MakeTrajectory, flatten, relative_distance, update_on_torch
 from running import eventually, processes_of
 
 from agentrl.core.config.sections import DeepSpeed
@@ -163,14 +163,14 @@ def test_offload_gives_the_updates_and_snapshots_of_torch(
         jobs.append(
             rank_processes.Job(name, str(tiny), trainer, paths[1:], dtype=dtype, snapshot=given)
         )
-    done = rank_processes.run(jobs, 2, tmp_path)
+    done = rank_processes.run_jobs(jobs, 2, tmp_path)
     for name, (plain, _, dtype, near) in chosen.items():
-        before, after, _ = on_torch(tiny, plain, [batch, batch], dtype)
+        before, after, _ = update_on_torch(tiny, plain, [batch, batch], dtype)
         found = done[name].tensors
-        start, end = flat(before, "weights/"), flat(after, "weights/")
-        assert off(flat(found, "weights/") - start, end - start) < near, name
+        start, end = flatten(before, "weights/"), flatten(after, "weights/")
+        assert relative_distance(flatten(found, "weights/") - start, end - start) < near, name
         for key in ("exp_avg/", "exp_avg_sq/", "step/"):
-            assert off(flat(found, key), flat(after, key)) < near, (name, key)
+            assert relative_distance(flatten(found, key), flatten(after, key)) < near, (name, key)
 
 
 STEPS = """

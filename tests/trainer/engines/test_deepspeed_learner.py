@@ -10,7 +10,16 @@ import pytest
 import rank_processes
 import torch
 from backends import NEEDS_DEEPSPEED
-from engine_updates import BASE, LORA, MakeTrajectory, flat, off, on_torch, ragged, sharded
+from engine_updates import (
+    BASE,
+    LORA,
+    MakeTrajectory,
+    deepspeed_trainer,
+    flatten,
+    ragged_batch,
+    relative_distance,
+    update_on_torch,
+)
 from torch import Tensor
 
 from agentrl.core.config.sections import Trainer
@@ -32,14 +41,16 @@ def _equal() -> dict[str, Trainer]:
         for rule in ("adamw", "sgd"):
             for budget in (100, 100_000):
                 name = f"zero{stage}-{rule}-{budget}"
-                found[name] = sharded(BASE, stage, optimizer=rule, micro_batch_tokens=budget)
-    found["zero3-apart"] = sharded(BASE, 3, packing=False)
-    found["zero2-again"] = sharded(BASE, 2, gradient_checkpointing=True)
-    found["zero3-again"] = sharded(BASE, 3, gradient_checkpointing=True)
-    found["zero3-lora"] = sharded(BASE, 3, lora=LORA)
-    found["zero2-lora-kl"] = sharded(BASE, 2, lora=LORA, kl_weight=0.1)
-    found["zero3-kl"] = sharded(BASE, 3, kl_weight=0.1)
-    found["zero2-gspo"] = sharded(
+                found[name] = deepspeed_trainer(
+                    BASE, stage, optimizer=rule, micro_batch_tokens=budget
+                )
+    found["zero3-apart"] = deepspeed_trainer(BASE, 3, packing=False)
+    found["zero2-again"] = deepspeed_trainer(BASE, 2, gradient_checkpointing=True)
+    found["zero3-again"] = deepspeed_trainer(BASE, 3, gradient_checkpointing=True)
+    found["zero3-lora"] = deepspeed_trainer(BASE, 3, lora=LORA)
+    found["zero2-lora-kl"] = deepspeed_trainer(BASE, 2, lora=LORA, kl_weight=0.1)
+    found["zero3-kl"] = deepspeed_trainer(BASE, 3, kl_weight=0.1)
+    found["zero2-gspo"] = deepspeed_trainer(
         BASE, 2, loss="gspo", old="behaviour", clip_high=0.5, mixed_sequences=True
     )
     return found
@@ -47,7 +58,7 @@ def _equal() -> dict[str, Trainer]:
 
 @pytest.fixture(scope="module")
 def batches(make_trajectory: MakeTrajectory) -> list[Batch]:
-    return [ragged(make_trajectory, seed) for seed in (0, 1)]
+    return [ragged_batch(make_trajectory, seed) for seed in (0, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +75,7 @@ def done(
     batches: list[Batch],
     lonely: Batch,
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[dict[str, rank_processes.Done], Path]:
+) -> tuple[dict[str, rank_processes.JobResult], Path]:
     """Everything that ranks do in these tests, done once; and the folder of what they wrote."""
     folder = tmp_path_factory.mktemp(f"ranks-{request.param}")
     paths = [rank_processes.write_batch(folder / f"b{n}", each) for n, each in enumerate(batches)]
@@ -79,22 +90,25 @@ def done(
 
     jobs = [job(name, trainer, paths) for name, trainer in _equal().items()]
     for stage in (0, 1, 2, 3):
-        plain = sharded(BASE, stage)
+        plain = deepspeed_trainer(BASE, stage)
         bad = [*spoilt] if stage < 3 else [spoilt[0], spoilt[2]]  # ZeRO 3 adds norms up in fp64
         jobs.append(job(f"spoilt{stage}", plain, [paths[0], *bad, paths[1]]))
         jobs.append(job(f"alone{stage}", plain, [alone]))
         jobs.append(job(f"half{stage}", plain, paths[:1], save=str(folder / f"half{stage}")))
-        other = sharded(BASE, 3 - stage)
+        other = deepspeed_trainer(BASE, 3 - stage)
         snapshot = str(folder / f"half{stage}.snapshot")
         jobs.append(job(f"resumed{stage}", other, paths[1:], snapshot=snapshot))
     _torch_half(tiny, batches[0], folder / "torch.snapshot")
     given = {"snapshot": str(folder / "torch.snapshot")}
-    jobs += [job(f"moved{stage}", sharded(BASE, stage), paths[1:], **given) for stage in (0, 2, 3)]
-    adapter = sharded(BASE, 3, lora=LORA)
+    jobs += [
+        job(f"moved{stage}", deepspeed_trainer(BASE, stage), paths[1:], **given)
+        for stage in (0, 2, 3)
+    ]
+    adapter = deepspeed_trainer(BASE, 3, lora=LORA)
     jobs.append(job("adapter", adapter, paths, save=str(folder / "adapter")))
-    low = sharded(BASE, 3)
+    low = deepspeed_trainer(BASE, 3)
     jobs.append(job("low", low, paths, dtype="bfloat16", save=str(folder / "low")))
-    return rank_processes.run(jobs, request.param, folder), folder
+    return rank_processes.run_jobs(jobs, request.param, folder), folder
 
 
 def _spoilt(batches: list[Batch]) -> list[Batch]:
@@ -117,16 +131,19 @@ def _torch_half(tiny: Path, batch: Batch, path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(_equal()))
 def test_the_same_batches_give_the_same_updates_as_on_torch(
-    done: tuple[dict[str, rank_processes.Done], Path], tiny: Path, batches: list[Batch], name: str
+    done: tuple[dict[str, rank_processes.JobResult], Path],
+    tiny: Path,
+    batches: list[Batch],
+    name: str,
 ) -> None:
     trainer, ours = _equal()[name], done[0][name]
-    before, after, metrics = on_torch(tiny, trainer, batches)
+    before, after, metrics = update_on_torch(tiny, trainer, batches)
     assert set(ours.tensors) == set(after)
-    start, end = flat(before, "weights/"), flat(after, "weights/")
-    assert off(flat(ours.tensors, "weights/") - start, end - start) < 1e-4
+    start, end = flatten(before, "weights/"), flatten(after, "weights/")
+    assert relative_distance(flatten(ours.tensors, "weights/") - start, end - start) < 1e-4
     if trainer.optimizer == "adamw":
         for key in ("exp_avg/", "exp_avg_sq/", "step/"):
-            assert off(flat(ours.tensors, key), flat(after, key)) < 1e-4
+            assert relative_distance(flatten(ours.tensors, key), flatten(after, key)) < 1e-4
     found = dict(ours.metrics[-1])
     assert found.keys() == metrics.keys()
     for key in found.keys() - {"seconds"}:
@@ -135,63 +152,72 @@ def test_the_same_batches_give_the_same_updates_as_on_torch(
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_what_is_not_finite_moves_nothing_on_any_rank_and_the_next_update_is_as_if_not_asked(
-    done: tuple[dict[str, rank_processes.Done], Path], tiny: Path, batches: list[Batch], stage: int
+    done: tuple[dict[str, rank_processes.JobResult], Path],
+    tiny: Path,
+    batches: list[Batch],
+    stage: int,
 ) -> None:
     ours = done[0][f"spoilt{stage}"]
     reasons = ["loss is not finite", "gradient norm is not finite", "no loss token"]
     assert ours.skipped == ["", *(reasons if stage < 3 else reasons[::2]), ""]
-    before, after, _ = on_torch(tiny, BASE, batches)
-    start, end = flat(before, "weights/"), flat(after, "weights/")
-    assert off(flat(ours.tensors, "weights/") - start, end - start) < 1e-4
+    before, after, _ = update_on_torch(tiny, BASE, batches)
+    start, end = flatten(before, "weights/"), flatten(after, "weights/")
+    assert relative_distance(flatten(ours.tensors, "weights/") - start, end - start) < 1e-4
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_a_rank_without_work_takes_part(
-    done: tuple[dict[str, rank_processes.Done], Path], tiny: Path, lonely: Batch, stage: int
+    done: tuple[dict[str, rank_processes.JobResult], Path], tiny: Path, lonely: Batch, stage: int
 ) -> None:
-    before, after, _ = on_torch(tiny, BASE, [lonely])
-    start, end = flat(before, "weights/"), flat(after, "weights/")
-    found = flat(done[0][f"alone{stage}"].tensors, "weights/")
-    assert off(found - start, end - start) < 1e-4
+    before, after, _ = update_on_torch(tiny, BASE, [lonely])
+    start, end = flatten(before, "weights/"), flatten(after, "weights/")
+    found = flatten(done[0][f"alone{stage}"].tensors, "weights/")
+    assert relative_distance(found - start, end - start) < 1e-4
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_a_snapshot_goes_on_under_another_sharding_as_if_nothing_had_been(
-    done: tuple[dict[str, rank_processes.Done], Path], stage: int
+    done: tuple[dict[str, rank_processes.JobResult], Path], stage: int
 ) -> None:
     through = done[0][f"zero{3 - stage}-adamw-100"].tensors
     resumed, half = done[0][f"resumed{stage}"].tensors, done[0][f"half{stage}"].tensors
-    assert off(flat(half, "weights/"), flat(through, "weights/")) > 1e-4
+    assert relative_distance(flatten(half, "weights/"), flatten(through, "weights/")) > 1e-4
     for key in ("weights/", "exp_avg/", "exp_avg_sq/", "step/"):
-        assert off(flat(resumed, key), flat(through, key)) < 1e-6
+        assert relative_distance(flatten(resumed, key), flatten(through, key)) < 1e-6
 
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_a_snapshot_of_torch_goes_on_under_deepspeed(
-    done: tuple[dict[str, rank_processes.Done], Path], tiny: Path, batches: list[Batch], stage: int
+    done: tuple[dict[str, rank_processes.JobResult], Path],
+    tiny: Path,
+    batches: list[Batch],
+    stage: int,
 ) -> None:
-    before, after, _ = on_torch(tiny, BASE, batches)
-    start, end = flat(before, "weights/"), flat(after, "weights/")
-    found = flat(done[0][f"moved{stage}"].tensors, "weights/")
-    assert off(found - start, end - start) < 1e-4
+    before, after, _ = update_on_torch(tiny, BASE, batches)
+    start, end = flatten(before, "weights/"), flatten(after, "weights/")
+    found = flatten(done[0][f"moved{stage}"].tensors, "weights/")
+    assert relative_distance(found - start, end - start) < 1e-4
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_a_snapshot_of_deepspeed_goes_on_under_torch(
-    done: tuple[dict[str, rank_processes.Done], Path], tiny: Path, batches: list[Batch], stage: int
+    done: tuple[dict[str, rank_processes.JobResult], Path],
+    tiny: Path,
+    batches: list[Batch],
+    stage: int,
 ) -> None:
     learner = TorchLearner(tiny, resolve_settings(BASE), Hardware())
     learner.load_state(snapshots.load(done[1] / f"half{stage}.snapshot")[0])
     assert learner.update(batches[1]).skipped == ""
-    before, after, _ = on_torch(tiny, BASE, batches)
-    start, end = flat(before, "weights/"), flat(after, "weights/")
-    found = flat(learner.state().tensors, "weights/")
-    assert off(found - start, end - start) < 1e-4
+    before, after, _ = update_on_torch(tiny, BASE, batches)
+    start, end = flatten(before, "weights/"), flatten(after, "weights/")
+    found = flatten(learner.state().tensors, "weights/")
+    assert relative_distance(found - start, end - start) < 1e-4
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_a_checkpoint_loads_in_plain_transformers_and_says_what_its_probe_says(
-    done: tuple[dict[str, rank_processes.Done], Path], stage: int
+    done: tuple[dict[str, rank_processes.JobResult], Path], stage: int
 ) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -204,7 +230,7 @@ def test_a_checkpoint_loads_in_plain_transformers_and_says_what_its_probe_says(
 
 
 def test_an_adapter_loads_in_plain_peft_and_says_what_its_probe_says(
-    done: tuple[dict[str, rank_processes.Done], Path], tiny: Path
+    done: tuple[dict[str, rank_processes.JobResult], Path], tiny: Path
 ) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -215,7 +241,7 @@ def test_an_adapter_loads_in_plain_peft_and_says_what_its_probe_says(
 
 
 def test_bfloat16_keeps_masters_in_fp32_and_is_saved_low(
-    done: tuple[dict[str, rank_processes.Done], Path], tiny: Path, batches: list[Batch]
+    done: tuple[dict[str, rank_processes.JobResult], Path], tiny: Path, batches: list[Batch]
 ) -> None:
     from safetensors.torch import load_file
 
@@ -224,8 +250,8 @@ def test_bfloat16_keeps_masters_in_fp32_and_is_saved_low(
     before = learner.state().tensors
     for batch in batches:
         learner.update(batch)
-    start, end = flat(before, "weights/"), flat(learner.state().tensors, "weights/")
-    assert off(flat(ours.tensors, "weights/") - start, end - start) < 0.1
+    start, end = flatten(before, "weights/"), flatten(learner.state().tensors, "weights/")
+    assert relative_distance(flatten(ours.tensors, "weights/") - start, end - start) < 0.1
     saved = load_file(path / "model.safetensors")
     assert {tensor.dtype for tensor in saved.values()} == {torch.bfloat16}
     apart = [abs(a - b) for a, b in zip(ours.probe, learner.probe().logprobs, strict=True)]

@@ -10,7 +10,16 @@ import pytest
 import rank_processes
 import torch
 import transformers
-from engine_updates import BASE, LORA, MakeTrajectory, flat, off, on_torch, ragged, sharded
+from engine_updates import (
+    BASE,
+    LORA,
+    MakeTrajectory,
+    deepspeed_trainer,
+    flatten,
+    ragged_batch,
+    relative_distance,
+    update_on_torch,
+)
 
 from agentrl.core.config.sections import Trainer
 from agentrl.trainer.batch import Batch
@@ -48,21 +57,21 @@ def _asked() -> dict[str, Asked]:
     found = {}
     plain = msgspec.structs.replace(BASE, optimizer="sgd", learning_rate=0.1, weight_decay=0.0)
     for stage in (0, 1, 2, 3):
-        low = sharded(plain, stage, gradient_checkpointing=True)
-        adapter = sharded(BASE, stage, gradient_checkpointing=True, lora=LORA)
+        low = deepspeed_trainer(plain, stage, gradient_checkpointing=True)
+        adapter = deepspeed_trainer(BASE, stage, gradient_checkpointing=True, lora=LORA)
         found[f"zero{stage} again, bfloat16"] = Asked(low, "bfloat16")
         found[f"zero{stage} again, adapter"] = Asked(adapter)
         both = msgspec.structs.replace(low, lora=LORA)
         found[f"zero{stage} again, adapter, bfloat16"] = Asked(both, "bfloat16")
     for model in MODELS:
         for stage in (2, 3):
-            found[f"zero{stage} {model}"] = Asked(sharded(plain, stage), model=model)
+            found[f"zero{stage} {model}"] = Asked(deepspeed_trainer(plain, stage), model=model)
     return found
 
 
 @pytest.fixture(scope="module")
 def batches(make_trajectory: MakeTrajectory) -> list[Batch]:
-    return [ragged(make_trajectory, seed) for seed in (0, 1)]
+    return [ragged_batch(make_trajectory, seed) for seed in (0, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +87,7 @@ def models(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
 
 
 LOW = msgspec.structs.replace(BASE, optimizer="sgd", learning_rate=0.1, weight_decay=0.0)
-LOW_WEIGHTS = sharded(LOW, 3, engine="deepspeed", gradient_checkpointing=True)
+LOW_WEIGHTS = deepspeed_trainer(LOW, 3, engine="deepspeed", gradient_checkpointing=True)
 LOW_WEIGHTS = msgspec.structs.replace(
     LOW_WEIGHTS, deepspeed=msgspec.structs.replace(LOW_WEIGHTS.deepspeed, weights="model")
 )
@@ -87,7 +96,7 @@ LOW_WEIGHTS = msgspec.structs.replace(
 @pytest.fixture(scope="module")
 def done(
     models: dict[str, Path], batches: list[Batch], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, rank_processes.Done]:
+) -> dict[str, rank_processes.JobResult]:
     """Everything that two ranks do in these tests, done once."""
     folder = tmp_path_factory.mktemp("together")
     paths = [rank_processes.write_batch(folder / f"b{n}", each) for n, each in enumerate(batches)]
@@ -114,22 +123,25 @@ def done(
             snapshot=str(folder / "low.snapshot"),
         ),
     ]
-    return rank_processes.run(jobs, 2, folder)
+    return rank_processes.run_jobs(jobs, 2, folder)
 
 
 @pytest.mark.parametrize("name", sorted(_asked()))
 def test_what_is_asked_for_together_gives_the_updates_of_torch(
-    done: dict[str, rank_processes.Done], models: dict[str, Path], batches: list[Batch], name: str
+    done: dict[str, rank_processes.JobResult],
+    models: dict[str, Path],
+    batches: list[Batch],
+    name: str,
 ) -> None:
     trainer, dtype, model = _asked()[name]
-    before, after, metrics = on_torch(models[model], trainer, batches, dtype)
+    before, after, metrics = update_on_torch(models[model], trainer, batches, dtype)
     ours = done[name]
     assert ours.skipped == ["", ""]
     assert {key: value.dtype for key, value in ours.tensors.items()} == {
         key: value.dtype for key, value in after.items()
     }
-    start, end = flat(before, "weights/"), flat(after, "weights/")
-    assert off(flat(ours.tensors, "weights/") - start, end - start) < NEAR[dtype]
+    start, end = flatten(before, "weights/"), flatten(after, "weights/")
+    assert relative_distance(flatten(ours.tensors, "weights/") - start, end - start) < NEAR[dtype]
     loss, norm = ours.metrics[-1]["loss"], ours.metrics[-1]["grad_norm"]
     near = NEAR[dtype]
     assert (loss, norm) == pytest.approx(
@@ -138,18 +150,20 @@ def test_what_is_asked_for_together_gives_the_updates_of_torch(
 
 
 def test_weights_in_bfloat16_have_masters_that_move_as_those_of_torch_do(
-    done: dict[str, rank_processes.Done], models: dict[str, Path], batches: list[Batch]
+    done: dict[str, rank_processes.JobResult], models: dict[str, Path], batches: list[Batch]
 ) -> None:
     """Masters begin at the weights' bfloat16; from there both take the same two steps, nearly."""
-    before, after, _ = on_torch(models[""], LOW, batches, "bfloat16")
-    found = flat(done["low"].tensors, "weights/")
+    before, after, _ = update_on_torch(models[""], LOW, batches, "bfloat16")
+    found = flatten(done["low"].tensors, "weights/")
     assert found.dtype == torch.float32
-    start, end = flat(before, "weights/"), flat(after, "weights/")
+    start, end = flatten(before, "weights/"), flatten(after, "weights/")
     rounded = start.bfloat16().float()
-    assert off(found - rounded, end - start) < 0.1
-    assert off(found.bfloat16().float(), found) > 0
+    assert relative_distance(found - rounded, end - start) < 0.1
+    assert relative_distance(found.bfloat16().float(), found) > 0
 
 
-def test_weights_in_bfloat16_go_on_from_their_masters(done: dict[str, rank_processes.Done]) -> None:
-    through, resumed = (flat(done[name].tensors, "weights/") for name in ("low", "low resumed"))
-    assert off(resumed, through) < 1e-6
+def test_weights_in_bfloat16_go_on_from_their_masters(
+    done: dict[str, rank_processes.JobResult],
+) -> None:
+    through, resumed = (flatten(done[name].tensors, "weights/") for name in ("low", "low resumed"))
+    assert relative_distance(resumed, through) < 1e-6

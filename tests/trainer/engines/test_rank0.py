@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from engine_updates import MakeTrajectory, ragged
+from engine_updates import MakeTrajectory, ragged_batch
 
 from agentrl.core.errors import CheckpointError
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure
@@ -84,7 +84,7 @@ class Echo(RankWorker):
 def test_each_rank_is_sent_its_own_micro_batches_and_metrics_are_of_all_of_them(
     make_trajectory: MakeTrajectory,
 ) -> None:
-    batch, wire = ragged(make_trajectory), Wire()
+    batch, wire = ragged_batch(make_trajectory), Wire()
     parts = [Echo() for _ in range(SIZE)]
 
     def run(rank: int) -> None:
@@ -114,7 +114,7 @@ def test_each_rank_is_sent_its_own_micro_batches_and_metrics_are_of_all_of_them(
 
 
 def test_what_is_no_list_of_micro_batches_is_refused(make_trajectory: MakeTrajectory) -> None:
-    [passes] = balance_ranks(ragged(make_trajectory), 1000, 1, 0.0)
+    [passes] = balance_ranks(ragged_batch(make_trajectory), 1000, 1, 0.0)
     body = encode_passes(passes)
     assert _fields(decode_passes(body)) == _fields(passes)
     for wrong in (body[:-1], body.replace(b"owners", b"holder")):

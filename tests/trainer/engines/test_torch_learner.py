@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from engine_updates import ragged
+from engine_updates import ragged_batch
 from torch import Tensor
 
 from agentrl.core.config.sections import Lora, Trainer
@@ -26,7 +26,7 @@ SETTINGS = resolve_settings(Trainer(learning_rate=1e-3, task_norm_min_tokens=8))
 
 @pytest.fixture
 def batch(make_trajectory: MakeTrajectory) -> Batch:
-    return ragged(make_trajectory, chosen=SETTINGS)
+    return ragged_batch(make_trajectory, chosen=SETTINGS)
 
 
 def _weights(learner: TorchLearner) -> dict[str, Tensor]:
@@ -112,7 +112,7 @@ def test_packing_micro_batching_and_computing_again_do_not_change_the_update(
     tiny: Path, make_trajectory: MakeTrajectory, config: Trainer
 ) -> None:
     chosen = replace(resolve_settings(config), learning_rate=1e-3, task_norm_min_tokens=8)
-    batch = ragged(make_trajectory, chosen=chosen)
+    batch = ragged_batch(make_trajectory, chosen=chosen)
     before = _flat(TorchLearner(tiny, chosen, CPU), "weights/")
     changes = []
     for budget, packing, again in ((100_000, 1, 0), (60, 1, 0), (100_000, 0, 0), (60, 1, 1)):

@@ -3,7 +3,7 @@ import re
 from typing import get_args
 
 import pytest
-from executed_lines import grows_linearly, steps
+from executed_lines import count_lines, grows_linearly
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -157,7 +157,7 @@ def test_whatever_a_policy_writes_gives_calls_or_the_text(text: str, style: Styl
 @pytest.mark.parametrize("style", ["plain", "hermes", "json"])
 def test_ill_formed_calls_without_end_are_given_up(unit: str, style: Style) -> None:
     """Each is read as far as it goes, and its error counts the lines before it."""
-    assert steps(lambda: parse(unit * 20_000, TOOLS, style)) < 100_000
+    assert count_lines(lambda: parse(unit * 20_000, TOOLS, style)) < 100_000
 
 
 def test_of_many_thoughts_each_is_read_once() -> None:

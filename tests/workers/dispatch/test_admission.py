@@ -1,5 +1,5 @@
 import pytest
-from dispatching import BOUND, close, dispatcher_of, positions, tick, told_to_stop
+from dispatching import BOUND, close, make_dispatcher, positions, stopped_event, tick
 from run_transitions import World
 
 from agentrl.db.store import Store
@@ -12,7 +12,7 @@ def world(store: Store) -> World:
 
 
 def test_groups_have_the_horizon_of_their_version_and_keep_it(world: World) -> None:
-    dispatcher = dispatcher_of(world, horizons=[(0, 5), (3, 8)])
+    dispatcher = make_dispatcher(world, horizons=[(0, 5), (3, 8)])
     tick(dispatcher)
     close(world, "trained")
     world.sql("UPDATE runs SET version = 3")
@@ -38,7 +38,7 @@ LONGER = [(4, 0, 8), (5, 0, 8), (6, 0, 8)]
 
 
 def test_items_outside_the_window_rest_and_come_back(world: World) -> None:
-    dispatcher = dispatcher_of(world, items=4, window=(0.1, 0.9), window_pause=1)
+    dispatcher = make_dispatcher(world, items=4, window=(0.1, 0.9), window_pause=1)
     seen = []
     for _ in range(3):
         seen += [command.episode_id for command in tick(dispatcher)]
@@ -48,7 +48,7 @@ def test_items_outside_the_window_rest_and_come_back(world: World) -> None:
 
 
 def test_items_within_the_window_stay(world: World) -> None:
-    dispatcher = dispatcher_of(world, items=4, window=(0.1, 0.9), window_pause=1)
+    dispatcher = make_dispatcher(world, items=4, window=(0.1, 0.9), window_pause=1)
     tick(dispatcher)
     close(world)
     world.sql("UPDATE episodes SET score = 0.0 WHERE member = 0 AND group_id LIKE '%-2'")
@@ -64,10 +64,10 @@ def test_a_task_that_improves_gets_more_groups_and_a_restart_goes_on(world: Worl
     counts: list[tuple[int, int]] = []
     for version in range(10):
         world.sql("UPDATE runs SET version = :v", v=version)
-        dispatcher = dispatcher_of(world, 50, {"a": 1.0, "b": 1.0}, **plan)
+        dispatcher = make_dispatcher(world, 50, {"a": 1.0, "b": 1.0}, **plan)
         tick(dispatcher)
         assert tick(dispatcher) == []
-        dispatcher.serve(lambda _: None, told_to_stop())
+        dispatcher.serve(lambda _: None, stopped_event())
         _play(world, {"a": version, "b": 5})
         counts.append((len(positions(world, "a")), len(positions(world, "b"))))
     assert counts[3] == (8, 8)
@@ -97,10 +97,10 @@ def _play(world: World, solved: dict[str, int]) -> None:
 
 
 def test_shares_are_recorded_when_they_change(world: World) -> None:
-    tick(dispatcher_of(world, weights={"a": 3.0, "b": 1.0}))
+    tick(make_dispatcher(world, weights={"a": 3.0, "b": 1.0}))
     for weights in ({"a": 3.0, "b": 1.0}, {"a": 6.0, "b": 2.0}, {"a": 1.0, "b": 1.0}):
         world.sql("UPDATE runs SET dispatcher_until = 0")
         close(world)
-        tick(dispatcher_of(world, weights=weights))
+        tick(make_dispatcher(world, weights=weights))
     rows = world.ask("SELECT number, task, share, admitted FROM mixtures ORDER BY number, task")
     assert rows == [(0, "a", 0.75, 0), (0, "b", 0.25, 0), (1, "a", 0.5, 9), (1, "b", 0.5, 3)]

@@ -2,8 +2,8 @@ import dataclasses
 import threading
 
 import pytest
-from dispatching import BOUND, PLAN, close, dispatcher_of, positions, tick, told_to_stop
-from run_transitions import World, at_once
+from dispatching import BOUND, PLAN, close, make_dispatcher, positions, stopped_event, tick
+from run_transitions import World, run_concurrently
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
@@ -38,7 +38,7 @@ def test_a_dispatcher_outlasts_a_broker_that_is_away(world: World) -> None:
         stop.set()
 
     with capture_logs() as lines:
-        dispatcher_of(world, claim_timeout_s=0.01).serve(send, stop)
+        make_dispatcher(world, claim_timeout_s=0.01).serve(send, stop)
     assert len(sent) > 1
     assert [line["event"] for line in lines if line.get("service") == "tasks broker"] == [
         "Waiting for a service that is unavailable",
@@ -53,12 +53,12 @@ def test_a_dispatcher_whose_broker_is_away_ends_when_it_is_told_to(world: World)
         stop.set()
         raise BrokerError("away")
 
-    dispatcher_of(world).serve(send, stop)
+    make_dispatcher(world).serve(send, stop)
     assert world.ask("SELECT dispatcher_until FROM runs") == [(0.0,)]
 
 
 def test_groups_are_admitted_up_to_the_bound_and_their_episodes_sent(world: World) -> None:
-    dispatcher = dispatcher_of(world)
+    dispatcher = make_dispatcher(world)
     sent = tick(dispatcher)
     assert len(sent) == BOUND * 2
     assert {command.fence for command in sent} == {1}
@@ -87,12 +87,12 @@ def served(world: World, version: int) -> None:
 
 def test_many_free_slots_are_filled_some_episodes_at_a_time(world: World) -> None:
     groups = ADMITTED // 2 + 1
-    dispatcher = dispatcher_of(world, groups_per_update=groups, max_staleness=0)
+    dispatcher = make_dispatcher(world, groups_per_update=groups, max_staleness=0)
     assert [len(tick(dispatcher)) for _ in range(3)] == [ADMITTED, 2, 0]
 
 
 def test_on_policy_no_group_begins_before_the_newest_checkpoint_is_served(world: World) -> None:
-    dispatcher = dispatcher_of(world, max_staleness=0)
+    dispatcher = make_dispatcher(world, max_staleness=0)
     world.sql("UPDATE runs SET version = 2")
     assert tick(dispatcher) == []
     assert world.run().state == RunState.RUNNING
@@ -102,14 +102,14 @@ def test_on_policy_no_group_begins_before_the_newest_checkpoint_is_served(world:
 
 def test_off_policy_nobody_waits_for_a_checkpoint(world: World) -> None:
     world.sql("UPDATE runs SET version = 2")
-    assert len(tick(dispatcher_of(world, max_staleness=1))) == 2 * BOUND
+    assert len(tick(make_dispatcher(world, max_staleness=1))) == 2 * BOUND
 
 
 def test_a_checkpoint_that_no_server_can_load_holds_up_admission_for_a_while_only(
     world: World,
 ) -> None:
     now = [0.0]
-    dispatcher = dispatcher_of(world, clock=lambda: now[0], max_staleness=0)
+    dispatcher = make_dispatcher(world, clock=lambda: now[0], max_staleness=0)
     world.sql("UPDATE runs SET version = 2")
     assert tick(dispatcher) == []
     now[0] += AWAIT_S
@@ -117,7 +117,7 @@ def test_a_checkpoint_that_no_server_can_load_holds_up_admission_for_a_while_onl
 
 
 def test_tasks_are_admitted_by_their_weights(world: World) -> None:
-    dispatcher = dispatcher_of(world, weights={"a": 3.0, "b": 1.0})
+    dispatcher = make_dispatcher(world, weights={"a": 3.0, "b": 1.0})
     for _ in range(4):
         tick(dispatcher)
         close(world)
@@ -126,18 +126,18 @@ def test_tasks_are_admitted_by_their_weights(world: World) -> None:
 
 def test_a_restart_forgets_nothing(world: World) -> None:
     for _ in range(5):
-        dispatcher = dispatcher_of(world)
+        dispatcher = make_dispatcher(world)
         tick(dispatcher)
         assert tick(dispatcher) == []
         close(world)
-        dispatcher.serve(lambda _: None, told_to_stop())
+        dispatcher.serve(lambda _: None, stopped_event())
     assert positions(world) == list(range(5 * BOUND))
     items = [item for (item,) in world.ask("SELECT item_id FROM groups ORDER BY position LIMIT 18")]
     assert all(len(set(items[start : start + 6])) == 6 for start in (0, 6, 12))
 
 
 def test_positions_rolled_back_come_again_with_the_next_round(world: World) -> None:
-    dispatcher = dispatcher_of(world)
+    dispatcher = make_dispatcher(world)
     tick(dispatcher)
     close(world, "trained")
     world.sql("UPDATE groups SET state = 'rolled_back' WHERE position IN (1, 3)")
@@ -151,7 +151,7 @@ def test_positions_rolled_back_come_again_with_the_next_round(world: World) -> N
 
 
 def test_items_that_are_solved_retire_and_the_run_ends_exhausted(world: World) -> None:
-    dispatcher = dispatcher_of(world, items=3, retire_at=0.9)
+    dispatcher = make_dispatcher(world, items=3, retire_at=0.9)
     states = []
     for _ in range(4):
         states.append(dispatcher.tick(lambda _: None))
@@ -163,7 +163,7 @@ def test_items_that_are_solved_retire_and_the_run_ends_exhausted(world: World) -
 
 
 def test_ready_groups_too_few_for_a_batch_do_not_hold_up_the_end(world: World) -> None:
-    dispatcher = dispatcher_of(world, items=3, retire_at=0.9)
+    dispatcher = make_dispatcher(world, items=3, retire_at=0.9)
     tick(dispatcher)
     close(world)
     world.sql("UPDATE groups SET state = 'ready' WHERE position >= 2")
@@ -184,31 +184,31 @@ def _retire(world: World) -> None:
 
 
 def test_a_paused_run_admits_and_sends_nothing(world: World) -> None:
-    dispatcher = dispatcher_of(world)
+    dispatcher = make_dispatcher(world)
     for state, expected in ((RunState.PAUSED, 0), (RunState.RUNNING, BOUND * 2)):
         world.store.transact(lambda s, to=state: runs.move_run(s, world.run_id, to))  # type: ignore[misc]
         assert len(tick(dispatcher)) == expected
 
 
 def test_of_two_dispatchers_one_holds_the_lease(world: World) -> None:
-    one, two = dispatcher_of(world), dispatcher_of(world)
-    sent = at_once(lambda: tick(one), lambda: tick(two))
+    one, two = make_dispatcher(world), make_dispatcher(world)
+    sent = run_concurrently(lambda: tick(one), lambda: tick(two))
     assert sorted(map(len, sent)) == [0, BOUND * 2]
     holder, other = (one, two) if sent[0] else (two, one)
     close(world)
     assert tick(other) == []
-    holder.serve(lambda _: None, told_to_stop())
+    holder.serve(lambda _: None, stopped_event())
     assert len(tick(other)) == BOUND * 2
 
 
 def test_rows_nobody_claimed_are_sent_again_with_the_same_fence(world: World) -> None:
-    dispatcher = dispatcher_of(world, claim_timeout_s=0.001)
+    dispatcher = make_dispatcher(world, claim_timeout_s=0.001)
     assert sorted(tick(dispatcher), key=str) == sorted(tick(dispatcher), key=str)
 
 
 def test_without_a_live_worker_a_command_is_sent_once(world: World) -> None:
     world.sql("UPDATE workers SET lease_until = 1")
-    dispatcher = dispatcher_of(world, claim_timeout_s=0.001)
+    dispatcher = make_dispatcher(world, claim_timeout_s=0.001)
     first = tick(dispatcher)
     assert len(first) == BOUND * 2
     assert [tick(dispatcher) for _ in range(3)] == [[], [], []]
@@ -218,7 +218,7 @@ def test_without_a_live_worker_a_command_is_sent_once(world: World) -> None:
 
 def test_of_refusals_the_latest_are_kept(world: World) -> None:
     now = [0.0]
-    dispatcher = dispatcher_of(world, clock=lambda: now[0])
+    dispatcher = make_dispatcher(world, clock=lambda: now[0])
     (command, *_) = tick(dispatcher)
 
     def refuse(session: Session) -> None:
@@ -241,12 +241,12 @@ def test_of_refusals_the_latest_are_kept(world: World) -> None:
 
 def test_what_a_killed_policy_server_left_open_is_closed(world: World) -> None:
     world.sql("UPDATE policy_servers SET lease_until = 1")
-    tick(dispatcher_of(world))
+    tick(make_dispatcher(world))
     assert world.ask("SELECT COUNT(*) FROM servings WHERE live_until IS NULL") == [(0,)]
 
 
 def test_what_was_lost_is_issued_again_with_the_next_fence(world: World) -> None:
-    dispatcher = dispatcher_of(world)
+    dispatcher = make_dispatcher(world)
     command = tick(dispatcher)[0]
     assert world.claim(command.episode_id) is not None
     world.sql("UPDATE workers SET lease_until = 1")
@@ -274,7 +274,7 @@ def overdue(world: World) -> RunEpisode:
 
 def test_a_body_that_a_recorder_may_yet_bring_is_not_lost(world: World) -> None:
     """However long the recorder is down: only once it has emptied its queue since."""
-    dispatcher = dispatcher_of(world, groups_per_update=1, max_staleness=0)
+    dispatcher = make_dispatcher(world, groups_per_update=1, max_staleness=0)
     again = overdue(world)
     for until in (world.run().recorded_until, world.store.clock() - 1000.0):
         world.sql("UPDATE runs SET recorded_until = :u", u=until)
@@ -287,14 +287,14 @@ def test_beside_a_recorder_that_does_not_say_how_far_it_is_the_deadline_decides(
     world: World,
 ) -> None:
     """One of an older version, while a cluster is upgraded: its run has the column's default."""
-    dispatcher = dispatcher_of(world, groups_per_update=1, max_staleness=0)
+    dispatcher = make_dispatcher(world, groups_per_update=1, max_staleness=0)
     again = overdue(world)
     world.sql("UPDATE runs SET recorded_until = 0")
     assert tick(dispatcher) == [again]
 
 
 def test_what_the_trainer_learns_from_is_not_issued_again(world: World) -> None:
-    dispatcher = dispatcher_of(world, groups_per_update=1, max_staleness=0)
+    dispatcher = make_dispatcher(world, groups_per_update=1, max_staleness=0)
     again = overdue(world)
     world.caught_up()
     group_id = world.episode(again.episode_id).group_id
@@ -311,7 +311,7 @@ def test_what_the_trainer_learns_from_is_not_issued_again(world: World) -> None:
 def test_an_episode_that_takes_its_workers_with_it_fails_and_its_group_goes_on(
     world: World,
 ) -> None:
-    dispatcher = dispatcher_of(world, max_attempts=3, group_size=3)
+    dispatcher = make_dispatcher(world, max_attempts=3, group_size=3)
     killer, *others = sorted(command.episode_id for command in tick(dispatcher))[:3]
     for episode_id in others:
         claimed = world.claim(episode_id)
@@ -331,7 +331,7 @@ def test_an_episode_that_takes_its_workers_with_it_fails_and_its_group_goes_on(
 
 def test_the_dispatchers_of_two_runs_in_one_store_touch_their_own_rows_alone(world: World) -> None:
     other = World.begin(world.store, "other")
-    first, second = dispatcher_of(world), dispatcher_of(other)
+    first, second = make_dispatcher(world), make_dispatcher(other)
     sent = {world.run_id: tick(first), other.run_id: tick(second)}
     for run_id, commands in sent.items():
         assert len(commands) == 2 * BOUND
@@ -351,7 +351,7 @@ def test_the_dispatchers_of_two_runs_in_one_store_touch_their_own_rows_alone(wor
 
 
 def test_a_dispatcher_ends_with_its_run(world: World) -> None:
-    dispatcher = dispatcher_of(world)
+    dispatcher = make_dispatcher(world)
     tick(dispatcher)
     world.store.transact(lambda s: runs.move_run(s, world.run_id, RunState.STOPPED))
     dispatcher.serve(lambda _: pytest.fail("sent"), threading.Event())
@@ -378,7 +378,7 @@ def standstill(world: World, seconds: float) -> None:
 
 @pytest.mark.parametrize("seconds", [20.0, 600.0, 86400.0])
 def test_attempts_and_bodies_outlast_a_database_that_is_away(world: World, seconds: float) -> None:
-    dispatcher = dispatcher_of(world)
+    dispatcher = make_dispatcher(world)
     first, *others = tick(dispatcher)
     claimed = world.claim(first.episode_id, first.fence)
     finished = world.claim(others[0].episode_id, others[0].fence)
@@ -399,7 +399,7 @@ def test_attempts_and_bodies_outlast_a_database_that_is_away(world: World, secon
 def test_who_dies_as_the_databases_clock_goes_back_is_lost_in_time(
     world: World, seconds: float
 ) -> None:
-    dispatcher = dispatcher_of(world)
+    dispatcher = make_dispatcher(world)
     first, second, *_ = tick(dispatcher)
     assert world.claim(first.episode_id, first.fence)
     standstill(world, -seconds)
@@ -414,9 +414,9 @@ def test_who_dies_as_the_databases_clock_goes_back_is_lost_in_time(
 
 
 def test_a_lease_from_before_the_clock_went_back_keeps_no_dispatcher_out(world: World) -> None:
-    tick(dispatcher_of(world))
+    tick(make_dispatcher(world))
     killed = world.run().dispatcher
-    successor = dispatcher_of(world)
+    successor = make_dispatcher(world)
     tick(successor)
     assert world.run().dispatcher == killed
     world.sql("UPDATE runs SET dispatcher_until = dispatcher_until + 86400")
@@ -425,7 +425,7 @@ def test_a_lease_from_before_the_clock_went_back_keeps_no_dispatcher_out(world: 
 
 
 def test_who_was_lost_before_the_database_went_away_is_lost_after_it(world: World) -> None:
-    dispatcher = dispatcher_of(world)
+    dispatcher = make_dispatcher(world)
     (first, *_) = tick(dispatcher)
     assert world.claim(first.episode_id, first.fence)
     world.sql("UPDATE workers SET lease_until = lease_until - 1000")
@@ -436,7 +436,7 @@ def test_who_was_lost_before_the_database_went_away_is_lost_after_it(world: Worl
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
 def test_while_no_worker_can_beat_none_is_lost(world: World) -> None:
     """A lock on `workers`, as an index being made takes it."""
-    dispatcher = dispatcher_of(world)
+    dispatcher = make_dispatcher(world)
     (first, *_) = tick(dispatcher)
     assert world.claim(first.episode_id, first.fence)
     world.sql("UPDATE workers SET lease_until = 0")

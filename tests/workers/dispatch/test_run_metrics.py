@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from prometheus_scrape import free_port, scraped
+from prometheus_scrape import free_port, scrape
 from run_history import begun, trained
 from structlog.testing import capture_logs
 
@@ -37,7 +37,7 @@ def test_a_look_exports_rows_and_queues_and_forgets_what_it_cannot_read(
     port = free_port()
     with serve_metrics(Metrics(port=port), "run", "dispatcher"):
         update_gauges(store, link, run_id, Retries())
-        text = scraped(port)
+        text = scrape(port)
         store.close()
         (tmp_path / "store.db").rename(tmp_path / "away.db")
         for each in tmp_path.glob("store.db*"):
@@ -47,7 +47,7 @@ def test_a_look_exports_rows_and_queues_and_forgets_what_it_cannot_read(
             with capture_logs() as lines:
                 for _ in range(3):
                     update_gauges(empty, link, run_id, retries)
-        after = scraped(port)
+        after = scrape(port)
     own = 'process="dispatcher",run="run"'
     assert f"agentrl_run_version{{{own}}} 3.0" in text
     assert f'agentrl_leases{{kind="policy",{own},state="live"}} 1.0' in text

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from executed_lines import steps
+from executed_lines import count_lines
 
 from agentrl.core.errors import ItemError
 from agentrl.envs.tasks.bfcl import files
@@ -160,7 +160,7 @@ def test_large_files_that_differ_everywhere_are_compared_place_by_place(world: W
         content = "\n".join(f"{name} {number}" for number in range(count))
         assert "error" not in world.run("echo", {"content": content, "file_name": name})
     answer: dict[str, Any] = {}
-    assert steps(
+    assert count_lines(
         lambda: answer.update(world.run("diff", {"file_name1": "one", "file_name2": "other"})),
         most=50_000,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reference_programs import ROWS, Arrays, answered, ragged
+from reference_programs import ROWS, Arrays, random_rows, run_reference
 from torch import Tensor
 
 from agentrl.trainer.algorithm.losses import gspo, importance, kl, ppo_clip
@@ -32,12 +32,12 @@ LOSSES = {
 
 @pytest.fixture(scope="module", params=[0, 1])
 def asked(request: pytest.FixtureRequest) -> Arrays:
-    return ragged(request.param, moved=0.6)
+    return random_rows(request.param, moved=0.6)
 
 
 @pytest.fixture(scope="module")
 def theirs(asked: Arrays, oracles: Path, tmp_path_factory: pytest.TempPathFactory) -> Arrays:
-    return answered(oracles, SCRIPT, tmp_path_factory.mktemp("openrlhf"), asked)
+    return run_reference(oracles, SCRIPT, tmp_path_factory.mktemp("openrlhf"), asked)
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reference_programs import GROUP, ROWS, Arrays, answered, ragged
+from reference_programs import GROUP, ROWS, Arrays, random_rows, run_reference
 
 from agentrl.trainer.algorithm.advantages import group_advantages
 from agentrl.trainer.algorithm.losses import cispo, gspo, kl, ppo_clip
@@ -28,13 +28,13 @@ LOSSES = {
 
 @pytest.fixture(scope="module")
 def asked() -> Arrays:
-    given = ragged(0, moved=0.7)
+    given = random_rows(0, moved=0.7)
     return {**given, "advantages": given["advantages"][:, 0], "group": np.array(GROUP)}
 
 
 @pytest.fixture(scope="module")
 def theirs(asked: Arrays, oracles: Path, tmp_path_factory: pytest.TempPathFactory) -> Arrays:
-    return answered(oracles, SCRIPT, tmp_path_factory.mktemp("trl"), asked)
+    return run_reference(oracles, SCRIPT, tmp_path_factory.mktemp("trl"), asked)
 
 
 def test_centred_advantages_are_theirs(asked: Arrays, theirs: Arrays) -> None:

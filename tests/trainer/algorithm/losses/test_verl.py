@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reference_programs import GROUP, ROWS, Arrays, answered, ragged
+from reference_programs import GROUP, ROWS, Arrays, random_rows, run_reference
 
 from agentrl.trainer.algorithm.advantages import ADVANTAGES, group_advantages
 from agentrl.trainer.algorithm.losses import cispo, gspo, importance, ppo_clip
@@ -28,12 +28,12 @@ LOSSES = {
 @pytest.fixture(scope="module", params=[0, 1, 2])
 def asked(request: pytest.FixtureRequest) -> Arrays:
     groups = np.repeat(np.arange(ROWS // GROUP), GROUP)
-    return {**ragged(request.param, moved=0.4), "groups": groups}
+    return {**random_rows(request.param, moved=0.4), "groups": groups}
 
 
 @pytest.fixture(scope="module")
 def theirs(asked: Arrays, oracles: Path, tmp_path_factory: pytest.TempPathFactory) -> Arrays:
-    return answered(oracles, SCRIPT, tmp_path_factory.mktemp("verl"), asked)
+    return run_reference(oracles, SCRIPT, tmp_path_factory.mktemp("verl"), asked)
 
 
 @pytest.mark.parametrize("kind", sorted(ADVANTAGES))
