@@ -9,7 +9,7 @@ from agentrl.db.store import Store, now
 
 
 def begin(store: Store, server_id: str, engine: str) -> None:
-    """The run `run`, and a server of it that lives."""
+    """Insert the run `run` and a live policy server of it."""
     with store.write() as session:
         session.add(
             Run(run_id="run", name="run", config="", seed=0, state=RunState.RUNNING,
@@ -19,7 +19,7 @@ def begin(store: Store, server_id: str, engine: str) -> None:
 
 
 def begin_server(store: Store, server_id: str, engine: str = "local") -> None:
-    """A server of the run that lives."""
+    """Insert a live policy server of the run."""
     server = PolicyServer(server_id=server_id, run_id="run", name="p", engine=engine, url="x")
     with store.write() as session:
         checkpoints.register_server(session, server, lease_s=600)
@@ -28,7 +28,7 @@ def begin_server(store: Store, server_id: str, engine: str = "local") -> None:
 def register(
     store: Store, name: str, version: int, path: Path, *, run_id: str = "run"
 ) -> Checkpoint:
-    """A live checkpoint; its row, which no session holds any more."""
+    """Insert a live checkpoint; return its row, detached from its session."""
     row = Checkpoint(
         checkpoint_id=name, run_id=run_id, version=version, path=str(path),
         state=CheckpointState.LIVE, created_at=now(),

@@ -27,7 +27,7 @@ CODE = (
 
 
 def wheels() -> Path:
-    """A folder of what the images install, filled once for each state of what they ask for."""
+    """Return a folder with the wheels that the images install, filled once for each set of them."""
     locks = [ROOT / "requirements" / name for name in ("torch.lock", "dev.lock")]
     script = [str(ROOT / "deploy/images/requirements.py"), str(ROOT / "pyproject.toml")]
     command = [sys.executable, *script, *EXTRAS, "dashboard"]
@@ -46,7 +46,7 @@ def wheels() -> Path:
 
 
 def context(folder: Path) -> Path:
-    """A build context: what the Dockerfile copies, and the wheels."""
+    """Return a build context: what the Dockerfile copies, and the wheels."""
     for name in CODE:
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignore)

@@ -89,7 +89,7 @@ class CountingSource:
 
 
 class UnmadeSource(CountingSource):
-    """Its items are on a disk that is away."""
+    """A TaskSource whose items cannot be read: their disk is unavailable."""
 
     def items(self, split: str) -> Sequence[Item]:
         raise ItemError(f"{self.name}: split {split} is not here")

@@ -47,7 +47,7 @@ def tick(dispatcher: Dispatcher) -> list[RunEpisode]:
 
 
 def close(world: World, state: str = "filtered") -> None:
-    """All open groups end, as the trainer might end them."""
+    """Close all open groups, as the trainer might."""
     world.sql("UPDATE episodes SET state = 'finished', score = 1.0 WHERE state = 'queued'")
     closed = f"state = '{state}', pending = 0, closed_at = admitted_at"
     world.sql(f"UPDATE groups SET {closed} WHERE state = 'open'")  # noqa: S608

@@ -79,7 +79,7 @@ class OwnEngine:
 def own_engine(
     folder: Path, root: Path, image: str, source: docker.DockerClient
 ) -> Iterator[OwnEngine]:
-    """With an image of another engine's."""
+    """Start a dockerd with an image of another engine."""
     with tempfile.TemporaryDirectory(prefix="engine-", ignore_cleanup_errors=True) as sockets:
         engine = OwnEngine(folder, root, sockets)
         try:

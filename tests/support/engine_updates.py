@@ -24,7 +24,7 @@ LORA = Lora(rank=4, targets=["q_proj", "v_proj", "down_proj"])
 
 
 def deepspeed_trainer(trainer: Trainer, zero: int = 2, **changes: Any) -> Trainer:
-    """The same trainer under DeepSpeed."""
+    """Return the same trainer section with DeepSpeed as its engine."""
     section = DeepSpeed(zero=zero, timeout_s=60.0)  # type: ignore[arg-type]
     return msgspec.structs.replace(trainer, deepspeed=section, **changes)
 
@@ -53,7 +53,7 @@ def ragged_batch(
 def update_on_torch(
     model: Path, trainer: Trainer, batches: Sequence[Batch], dtype: str = "float32"
 ) -> tuple[Tensors, Tensors, Mapping[str, float]]:
-    """State before, state after, metrics of the last update."""
+    """Return state before, state after, and metrics of the last update."""
     learner = TorchLearner(model, resolve_settings(trainer), Hardware(dtype=dtype))
     before = learner.state().tensors
     metrics = [learner.update(batch) for batch in batches]
@@ -61,11 +61,11 @@ def update_on_torch(
 
 
 def flatten(tensors: Tensors, part: str) -> Tensor:
-    """All tensors that have it in their names, end to end."""
+    """Concatenate all tensors whose name contains it."""
     return torch.cat([tensors[name].flatten() for name in sorted(tensors) if part in name])
 
 
 def relative_distance(found: Tensor, expected: Tensor) -> float:
-    """Relative distance."""
+    """Return |a − b| / |b|."""
     assert expected.norm() > 0
     return float((found - expected).norm() / expected.norm())

@@ -109,7 +109,7 @@ REQUESTS: list[Exchange] = [
 
 
 def run_conversation(url: str, requests: list[Exchange] | None = None) -> list[Exchange]:
-    """The requests, each with `status`, `session` (a header) and `answer`."""
+    """Send the requests; return each with `status`, `session` (a header) and `answer`."""
     http = urllib3.PoolManager(maxsize=2, retries=False, timeout=10.0)
     said: list[Future[Exchange]] = []
     with ThreadPoolExecutor(2) as threads:
@@ -144,7 +144,7 @@ class ControllerRequest:
 
 
 class ControllerServer(ThreadingHTTPServer):
-    """A controller of the tests' own: keeps what it is told."""
+    """A controller that keeps what it receives."""
 
     daemon_threads = True
 

@@ -31,5 +31,5 @@ def count_lines(function: Callable[[], object], *, most: int = 10_000_000) -> in
 
 
 def grows_linearly(work: Callable[[int], object], size: int) -> bool:
-    """Whether `work(2 * size)` takes at most 2.5 times the steps of `work(size)`."""
+    """Return whether `work(2 * size)` executes at most 2.5 times the lines of `work(size)`."""
     return count_lines(lambda: work(2 * size)) <= 2.5 * count_lines(lambda: work(size))

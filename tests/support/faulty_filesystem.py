@@ -65,7 +65,7 @@ class FaultyFileSystem(MemoryFileSystem):  # type: ignore[misc]
 
 
 def register() -> None:
-    """Forget what an earlier test left."""
+    """Register the protocol, and forget what an earlier test left."""
     for kept in (
         FaultyFileSystem.store,
         FaultyFileSystem.faults,

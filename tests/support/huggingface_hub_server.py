@@ -54,7 +54,7 @@ class Hub:
 
 @contextmanager
 def serve_hub(folder: Path) -> Iterator[Hub]:
-    """The Hub, until the block ends."""
+    """Serve a Hub until the block ends."""
     hub = Hub(folder)
 
     class Handler(BaseHTTPRequestHandler):

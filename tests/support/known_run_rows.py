@@ -82,7 +82,7 @@ def serving(checkpoint_id: str, track: str, since: float, until: float | None) -
 
 
 def side_rows() -> list[Base]:
-    """Alarms, mixtures, refusals, an evaluation and what an external model cost."""
+    """Return alarms, mixtures, refusals, an evaluation, and the cost of an external model."""
     alarm = {"run_id": "story-1", "threshold": 0.5, "task": ""}
     entropy = {**alarm, "name": "entropy"}
     found: list[Base] = [
@@ -145,7 +145,7 @@ def side_rows() -> list[Base]:
 
 
 def evaluation_episode() -> models.EvaluationEpisode:
-    """One episode of the first evaluation."""
+    """Return one episode of the first evaluation."""
     return models.EvaluationEpisode(
         evaluation_id="v0",
         item_id="item-7",

@@ -59,12 +59,12 @@ def mutants(
 
 
 def as_json(tree: Any) -> bytes:
-    """With whatever JSON's readers may meet: NaN, lone surrogates."""
+    """Encode as JSON, including what its readers may meet: NaN, lone surrogates."""
     return json.dumps(tree).encode()
 
 
 def trees(seeds: Sequence[dict[str, Any]], count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """As `mutants`, not encoded: the objects among them."""
+    """Yield objects as `mutants` does, not encoded."""
     draw = random.Random(seed)
     yield from copy.deepcopy(list(seeds))
     for _ in range(count):

@@ -27,7 +27,7 @@ class Endpoint:
 
 @contextmanager
 def serve_endpoint(script: Script) -> Iterator[Endpoint]:
-    """Answers on a port of its own until the end."""
+    """Serve an endpoint on a free port until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -71,7 +71,7 @@ def serve_endpoint(script: Script) -> Iterator[Endpoint]:
 def completion(
     content: str | None = None, *calls: tuple[str, dict[str, Any]], tokens: int = 7
 ) -> Answer:
-    """A chat completion."""
+    """Return a chat completion."""
     entries = [
         {"id": f"c{n}", "type": "function", "function": {"name": name, "arguments": text}}
         for n, (name, text) in enumerate((name, json.dumps(given)) for name, given in calls)

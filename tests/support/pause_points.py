@@ -86,7 +86,7 @@ def current() -> Process | None:
 
 
 def pause(what: str, of: object = None) -> Any:
-    """Wait for the test to go on; its answer."""
+    """Wait for the test to continue; return its answer."""
     process = current()
     assert process is not None
     return process.pause(what, of)

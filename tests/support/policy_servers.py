@@ -42,7 +42,7 @@ def serve(engine: LoadingEngine, checkpoints: Mapping[str, tuple[str, Path]]) ->
 
 
 class FixedPool:
-    """A pool that holds what it is given."""
+    """A pool with fixed policies."""
 
     def __init__(self, *policies: LivePolicy) -> None:
         self.policies: Sequence[LivePolicy] = policies
@@ -82,7 +82,7 @@ class ScriptedEnvironment:
 
 
 class ScriptedSource:
-    """Items of `Talk`, made by the function given."""
+    """A TaskSource whose environments the given function makes."""
 
     name = "talk"
     max_turns = 8

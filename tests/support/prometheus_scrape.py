@@ -14,7 +14,7 @@ NAME = r"\bagentrl_[a-z_]+|\bprocess_resident_memory_bytes"
 
 
 def free_port(count: int = 1) -> int:
-    """The first of so many ports in a row that nobody listens at.
+    """Return the first of so many consecutive free ports.
 
     Each process that tests looks from a place of its own, below the ports that systems hand out:
     two that look at the same moment would both find the same ones free.
@@ -33,7 +33,7 @@ def free_port(count: int = 1) -> int:
 def request_metrics(
     port: int, path: str = "/metrics", headers: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """Status and text of one scrape."""
+    """Return status and text of one scrape."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         connection.request("GET", path, headers=dict(headers or {}))
@@ -44,7 +44,7 @@ def request_metrics(
 
 
 def scrape(port: int) -> str:
-    """The text of a scrape that is answered."""
+    """Return the text of a scrape that is answered."""
     status, text = request_metrics(port)
     assert status == 200, text
     return text

@@ -51,7 +51,7 @@ class JobResult:
 
 
 def write_batch(path: Path, batch: Batch) -> str:
-    """A batch as a job names it."""
+    """Write a batch to a file that a job can name."""
     import numpy as np
 
     arrays: dict[str, Any] = {each.name: getattr(batch, each.name) for each in fields(Batch)}
@@ -61,7 +61,7 @@ def write_batch(path: Path, batch: Batch) -> str:
 
 
 def read_batch(path: Path) -> Batch:
-    """What `write_batch` wrote."""
+    """Read what `write_batch` wrote."""
     import numpy as np
 
     with np.load(path) as found:
@@ -73,7 +73,7 @@ def read_batch(path: Path) -> Batch:
 def run_jobs(
     jobs: Sequence[Job], ranks: int, folder: Path, timeout_s: float = 60.0
 ) -> dict[str, JobResult]:
-    """Every job on so many ranks; what came out, by name."""
+    """Run every job on so many ranks; return the results by name."""
     from safetensors.torch import load_file
 
     out = folder / "out"
@@ -95,7 +95,7 @@ def run_jobs(
 def start(
     jobs: Sequence[Job], ranks: int, folder: Path, timeout_s: float = 60.0
 ) -> list[tuple[subprocess.Popen[bytes], Path]]:
-    """The processes and their logs."""
+    """Start the processes; return them with their logs."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "jobs.json").write_bytes(msgspec.json.encode(list(jobs)))
     meeting = Path(tempfile.mkdtemp(dir=folder)) / "meeting"
@@ -116,7 +116,7 @@ def start(
 
 
 def main(folder: Path, timeout_s: float) -> None:
-    """One rank, all jobs."""
+    """Run all jobs on one rank."""
     from agentrl.trainer.engines.ranks import join_ranks
 
     own = find_rank_place(os.environ)

@@ -26,7 +26,7 @@ from agentrl.workers.policies.pool import Sampler
 
 
 class TranscriptPolicy:
-    """Pool and client of one episode: says what a transcript says, a turn in two spans."""
+    """Pool and client of one episode that sample a transcript, a turn in two spans."""
 
     def __init__(self, transcript: Transcript, template: ChatTemplate, checkpoint_id: str) -> None:
         self._said = [[*template.encode(turn.text), template.end_id] for turn in transcript.turns]
@@ -56,7 +56,7 @@ class TranscriptPolicy:
 def play(
     config: Config, run_id: str, source: TaskSource, item: Item, *, seed: int, noise: float = 0.0
 ) -> Trajectory:
-    """One episode of the expert, token by token what a policy's would be."""
+    """Play one episode with the expert, token by token as a policy would."""
     task = config.tasks[item.task]
     template = ChatTemplate.load(Path(config.model.path))
     one = OneItem(source, item)
@@ -83,7 +83,7 @@ def play(
 
 
 class OneItem:
-    """A source whose only item is this one."""
+    """A TaskSource with a single item."""
 
     def __init__(self, source: TaskSource, item: Item) -> None:
         self._source, self._item = source, item

@@ -13,7 +13,7 @@ ROWS, WIDTH, GROUP = 24, 17, 4
 
 
 def run_reference(python: Path, script: Path, folder: Path, asked: Arrays) -> Arrays:
-    """What `script QUESTIONS ANSWERS` says of the arrays; it is run in the folder."""
+    """Run `script QUESTIONS ANSWERS` in the folder; return the arrays that it answers."""
     questions, said = folder / "questions.npz", folder / "said.npz"
     np.savez(questions, allow_pickle=False, **asked)
     command = [str(python), str(script), str(questions), str(said)]

@@ -27,7 +27,7 @@ SIZE = 4
 
 
 def begun(url: str, name: str = "run", config: Config | None = None) -> tuple[Store, str]:
-    """A migrated store with one running run and its version 0."""
+    """Return a migrated store with one running run and its version 0."""
     store = open_store(url)
     migrate.upgrade(store)
     run_id = f"{name}-{uuid.uuid4().hex[:6]}"
@@ -63,7 +63,7 @@ def serving(store: Store, run_id: str) -> str:
 
 
 def ended(store: Store, run_id: str) -> None:
-    """The run is completed and its server gone."""
+    """Complete the run and close its server."""
     with store.write() as session:
         checkpoints.end_server(session, f"policy-{run_id}")
         runs.move_run(session, run_id, RunState.COMPLETED, "enough updates")

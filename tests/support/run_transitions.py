@@ -220,7 +220,7 @@ class World:
 
 
 def run_concurrently(*works: Callable[[], T]) -> list[T]:
-    """The answers of works that begin at the same moment, each in a thread of its own."""
+    """Start works at the same moment, each in a thread; return their answers."""
     gate = threading.Barrier(len(works))
 
     def begin(work: Callable[[], T]) -> T:

@@ -53,7 +53,7 @@ def eventually(what: Callable[[], object], *, within_s: float, text: Callable[[]
 
 
 def version_of(home: Path, name: str) -> int:
-    """How far a run of the embedded store is; -1 while there is none."""
+    """Return the version of a run of the embedded store; -1 while there is none."""
     if not (home / "store.db").exists():
         return -1
     try:
@@ -70,7 +70,7 @@ def version_of(home: Path, name: str) -> int:
 
 
 def processes_of(home: Path) -> list[int]:
-    """Live processes whose command line or environment names the folder."""
+    """Return live processes whose command line or environment names the folder."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

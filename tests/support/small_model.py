@@ -19,7 +19,7 @@ PARAMETERS = 2 * (672 + 24) + 50 * 8 + 8
 
 
 def small_model(folder: Path) -> Path:
-    """Its directory: config.json alone."""
+    """Write a model's directory with only config.json."""
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text(json.dumps(SMALL))
     return folder / "model"

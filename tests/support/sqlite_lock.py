@@ -17,7 +17,7 @@ sys.stdin.read()
 
 @contextmanager
 def hold_lock(path: Path) -> Iterator[int]:
-    """For the time of the block; the pid of who holds the lock."""
+    """Hold the lock during the block; yields the pid of its holder."""
     command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None

@@ -15,7 +15,7 @@ from agentrl.db.store import Store
 
 
 class Outage:
-    """Every statement of the store fails from `begin` to `end`."""
+    """Fails every statement of the store from `begin` to `end`."""
 
     def __init__(self, store: Store) -> None:
         self._away = threading.Event()
@@ -39,13 +39,13 @@ def away() -> OperationalError:
 
 
 def forbid_waiting(store: Store) -> None:
-    """Let the store wait for nothing of itself."""
+    """Make the store give up at the first failure."""
     store.retry = Retry("store", is_transient, limit_s=0.0, backoff=Backoff(longest_s=0.1))
 
 
 @contextmanager
 def lose_next_answer(store: Store) -> Iterator[None]:
-    """The next commit of the store stands, and its answer is lost."""
+    """Let the store's next commit succeed and lose its answer."""
     lost = threading.Event()
 
     def lose(session: Session) -> None:

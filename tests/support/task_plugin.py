@@ -7,7 +7,7 @@ import pytest
 
 
 def add_task(folder: Path, patch: pytest.MonkeyPatch, name: str, code: str) -> None:
-    """Make the task `name` known for this test alone.
+    """Register the task `name` for this test only.
 
     `code`: its module, with a callable `source`.
     """

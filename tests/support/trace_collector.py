@@ -38,7 +38,7 @@ class Collector:
 
 @contextmanager
 def run_collector() -> Iterator[Collector]:
-    """One at a free port."""
+    """Run a collector at a free port."""
     found = Collector()
 
     class Handler(BaseHTTPRequestHandler):

@@ -10,7 +10,7 @@ from agentrl.db.store import Store
 
 
 def tracker_config(home: Path) -> Config:
-    """Of a run that is looked at often."""
+    """Return the configuration of a run whose rows are read often."""
     return Config(
         tasks={"dbbench": Task()},
         run=Run(name="run", home=str(home)),
@@ -19,7 +19,7 @@ def tracker_config(home: Path) -> Config:
 
 
 def begin_tracked_run(config: Config) -> tuple[Store, str]:
-    """Three updates, and an evaluation."""
+    """Write a run with three updates and an evaluation."""
     store, run_id = run_history.begun(config.store_url(), config=config)
     run_history.trained(store, run_id, 3)
     with store.write() as session:

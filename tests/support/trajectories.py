@@ -89,5 +89,5 @@ trajectories = st.builds(
 
 
 def published_event(run_id: str, checkpoint_id: str = "c1") -> CheckpointPublished:
-    """An event."""
+    """Return a CheckpointPublished event."""
     return CheckpointPublished(run_id=run_id, version=1, checkpoint_id=checkpoint_id)

@@ -218,7 +218,7 @@ class VllmRun:
 
 @contextmanager
 def vllm_run(home: Path, python: Path, rank: int, tracks: Sequence[str]) -> Iterator[VllmRun]:
-    """`agentrl policy CONFIG`, ended at the end if it has not."""
+    """Run `agentrl policy CONFIG` until the block ends."""
     config = home / "config.toml"
     model, words = ROOT / "models/tiny", str(list(tracks)).replace("'", '"')
     port = free_port()

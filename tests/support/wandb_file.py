@@ -7,12 +7,12 @@ from agentrl.ops.trackers.wandb_file import records
 
 
 def files(folder: Path, run: str) -> list[Path]:
-    """The offline files of a run."""
+    """Return the offline files of a run."""
     return sorted(folder.glob(f"wandb/offline-run-*/run-{run}.wandb"))
 
 
 def figures(folder: Path, run: str) -> Iterator[tuple[int, str, float]]:
-    """Version, name and value of all rows of all of them."""
+    """Return version, name and value of all rows of all of them."""
     for path in files(folder, run):
         for record in records(path):
             if record.WhichOneof("record_type") == "history":
