@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,35 +24,49 @@ from agentrl.core.telemetry.tracing import Sink, Span
 HELD = 8192  # spans that wait; more are dropped
 BATCH = 512
 GATHER_S = 0.5  # between two requests while spans are few
-POST_S = 1.0  # of one request, its repetitions included
-FLUSH_S = 1.0  # at the end of a process, beside what it takes to drain: a supervisor gives 5.5 s
 
 log = get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds for one request with its repetitions, and for what is queued at the end.
+
+    A process drains besides the latter, and its supervisor gives it 5.5 s for both.
+    """
+
+    post_s: float = 1.0
+    flush_s: float = 1.0
+
+
 @contextmanager
-def export_spans(config: Tracing, run: str, role: str, process: str = "") -> Iterator[None]:
+def export_spans(
+    config: Tracing, run: str, role: str, process: str = "", patience: Patience = Patience()
+) -> Iterator[None]:
     """Send the spans of this process to `endpoint` inside this context. Raises ConfigError."""
     if not config.endpoint:
         yield
         return
-    own = {"service.name": f"agentrl-{role}", "agentrl.run": run, "agentrl.process": process}
-    sender = Sender(config.endpoint, {**own, "agentrl.process": process or role})
+    own = {"service.name": f"agentrl-{role}", "agentrl.run": run}
+    own["agentrl.process"] = process or role
+    sender = Sender(config.endpoint, own, post_s=patience.post_s)
     tracing.set_sink(Sink(sender.take, config.share, sender.flush))
     try:
         yield
     finally:
         tracing.set_sink(None)
-        sender.close(FLUSH_S)
+        sender.close(patience.flush_s)
 
 
 class Sender:
     """Sends spans on its own thread. Thread-safe. `dropped`, `sent`: counts."""
 
-    def __init__(self, endpoint: str, resource: Mapping[str, str], *, held: int = HELD) -> None:
+    def __init__(
+        self, endpoint: str, resource: Mapping[str, str], *, held: int = HELD, post_s: float = 1.0
+    ) -> None:
         """`held`: size of the queue. Raises ConfigError: no OpenTelemetry, no URL."""
         self._make = _converter(resource)
-        self._exporter = _exporter(endpoint)
+        self._exporter = _exporter(endpoint, post_s)
         self._spans: queue.Queue[Span] = queue.Queue(held)
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -119,7 +134,7 @@ class Sender:
         metrics.SPANS.add(dropped, status="dropped")
 
 
-def _exporter(endpoint: str) -> Any:
+def _exporter(endpoint: str, post_s: float) -> Any:
     """Raises ConfigError."""
     if urlsplit(endpoint).scheme not in ("http", "https"):
         raise ConfigError(
@@ -134,7 +149,7 @@ def _exporter(endpoint: str) -> Any:
             hint="run `pip install 'agentrl-system[tracing]'`",
         ) from error
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # drops are counted and told
-    return OTLPSpanExporter(endpoint=endpoint, timeout=POST_S)
+    return OTLPSpanExporter(endpoint=endpoint, timeout=post_s)
 
 
 def _converter(own: Mapping[str, str]) -> Any:

@@ -11,8 +11,10 @@ from agentrl.core.config.sections import Metrics, Tracing
 from agentrl.core.errors import ConfigError
 from agentrl.core.telemetry import otlp, tracing
 from agentrl.core.telemetry.exposition import serve_metrics
-from agentrl.core.telemetry.otlp import Sender
+from agentrl.core.telemetry.otlp import Patience, Sender
 from agentrl.core.telemetry.tracing import Span, SpanContext
+
+PATIENT = Patience(60.0, 60.0)
 
 
 def test_a_trace_follows_from_run_episode_and_fence_alone() -> None:
@@ -36,7 +38,7 @@ def test_spans_arrive_with_their_parents_in_the_trace_of_their_attempt() -> None
     own = tracing.root_context("r", "e", 3)
     with (
         run_collector() as collector,
-        otlp.export_spans(Tracing(endpoint=collector.url), "mine", "worker"),
+        otlp.export_spans(Tracing(endpoint=collector.url), "mine", "worker", patience=PATIENT),
     ):
         tracing.record_span("queued", tracing.attempt_context("r", "e", 3), 10.0, 12.5, bodies=2)
         with (
@@ -70,7 +72,7 @@ def _serve(traceparent: str) -> None:
 def test_a_span_that_failed_says_with_what_and_the_error_goes_on() -> None:
     with run_collector() as collector:
         with (
-            otlp.export_spans(Tracing(endpoint=collector.url), "mine", "worker"),
+            otlp.export_spans(Tracing(endpoint=collector.url), "mine", "worker", patience=PATIENT),
             pytest.raises(KeyError),
             tracing.attempt(tracing.attempt_context("r", "e", 1)),
         ):
@@ -85,7 +87,9 @@ def test_a_share_of_attempts_is_traced_and_every_process_picks_the_same() -> Non
     with run_collector() as collector:
         picked = []
         for _ in range(2):
-            with otlp.export_spans(Tracing(endpoint=collector.url, share=0.25), "mine", "worker"):
+            with otlp.export_spans(
+                Tracing(endpoint=collector.url, share=0.25), "mine", "worker", patience=PATIENT
+            ):
                 chosen = {n for n in range(2000) if tracing.attempt_context("r", str(n), 1)}
                 picked.append(chosen)
     assert picked[0] == picked[1]
@@ -96,7 +100,7 @@ def test_a_share_of_attempts_is_traced_and_every_process_picks_the_same() -> Non
 def test_a_request_without_a_trace_is_served_without_one(header: str | None) -> None:
     with (
         run_collector() as collector,
-        otlp.export_spans(Tracing(endpoint=collector.url), "mine", "policy"),
+        otlp.export_spans(Tracing(endpoint=collector.url), "mine", "policy", patience=PATIENT),
         tracing.continue_trace("completion", header),
     ):
         assert tracing.headers() == {}
@@ -108,14 +112,14 @@ def test_a_collector_that_refuses_costs_counted_spans() -> None:
     with (
         run_collector() as collector,
         serve_metrics(Metrics(port=port), "mine", "worker"),
-        otlp.export_spans(Tracing(endpoint=collector.url), "mine", "worker"),
     ):
-        tracing.record_span("queued", tracing.attempt_context("r", "e", 1), 0.0, 1.0)
-        tracing.flush(60.0)
-        collector.refuses = True
-        for _ in range(3):
+        with otlp.export_spans(Tracing(endpoint=collector.url), "mine", "worker", patience=PATIENT):
             tracing.record_span("queued", tracing.attempt_context("r", "e", 1), 0.0, 1.0)
-        tracing.flush(60.0)
+        collector.refuses = True
+        with otlp.export_spans(Tracing(endpoint=collector.url), "mine", "worker"):
+            for _ in range(3):
+                tracing.record_span("queued", tracing.attempt_context("r", "e", 1), 0.0, 1.0)
+            tracing.flush(60.0)
         text = scrape(port)
     own = 'process="worker",run="mine"'
     assert f'agentrl_spans_total{{{own},status="sent"}} 1.0' in text
