@@ -1,4 +1,4 @@
-"""Commands for model directories: `model import`, `model check`."""
+"""Commands for models: `model import`, `model check`, `model memory`."""
 
 from pathlib import Path
 from typing import Literal
@@ -32,6 +32,7 @@ def add(app: typer.Typer) -> None:
     models.callback()(root)
     models.command("import")(import_)
     models.command()(check)
+    models.command()(memory)
     app.add_typer(models, name="model", help="Import and check models.")
 
 
@@ -75,3 +76,20 @@ def check(
     named = str(chat_template) if chat_template else ""
     if not print_findings(check_model(directory, named), as_json=as_json):
         raise typer.Exit(1)
+
+
+def memory(
+    model: str = typer.Argument(
+        "", metavar="[MODEL]", help="Transformers directory or hub:OWNER/NAME.", show_default=False
+    ),
+) -> None:
+    """Print the memory that a model takes on each card.
+
+    Tables in Markdown, for LoRA and full fine-tuning with each ZeRO stage, for serving, and for
+    4,096 to 32,768 tokens. Without MODEL, of many published models (docs/model-memory.md).
+
+    Example: agentrl model memory models/smollm2
+    """
+    from agentrl.ops.doctor import model_memory
+
+    print(model_memory.of_model(model) if model else model_memory.page(), end="")

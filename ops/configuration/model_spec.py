@@ -14,22 +14,13 @@ from typing import Any
 import msgspec
 
 from agentrl.core.errors import ConfigError
+from agentrl.ops.configuration.published_models import PUBLISHED
 
 HEADER = 100 * 1024**2  # bytes; a longer header is none
-FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}  # whose tensors config.json tells
+FAMILIES = {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text"}
+"""Those whose tensors follow from config.json."""
+NORMED = {"qwen3", "qwen3_moe", "gemma3_text"}
 BIASED = ("q_proj", "k_proj", "v_proj")
-NAMED = {  # models of the Hub that our configs name: their plan needs no network
-    "Qwen/Qwen2.5-1.5B-Instruct": {
-        "model_type": "qwen2",
-        "hidden_size": 1536,
-        "intermediate_size": 8960,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-    },
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +28,9 @@ class ModelSpec:
     """A decoder. `queries`, `keys`: width of all query and all key heads of a layer.
 
     `parameters`: tied ones once. `linear`: those of the matrices in the layers. `tensors`: shape by
-    name. `normed`: queries and keys are normalised.
+    name. `inner`: width of what computes a token in the MLP, of all its experts together; `routed`:
+    how many they are, 0 without experts. `norms`: of the hidden states in a layer. `normed`:
+    queries and keys are normalised.
     """
 
     tensors: Mapping[str, tuple[int, ...]]
@@ -48,6 +41,8 @@ class ModelSpec:
     keys: int
     vocabulary: int
     normed: bool
+    norms: int = 2
+    routed: int = 0
 
     @property
     def parameters(self) -> int:
@@ -58,7 +53,7 @@ class ModelSpec:
         return sum(
             math.prod(shape)
             for name, shape in self.tensors.items()
-            if ".layers." in name and len(shape) == 2
+            if ".layers." in name and len(shape) >= 2
         )
 
     def targets(self, names: Iterable[str]) -> list[tuple[int, ...]]:
@@ -91,7 +86,7 @@ def read_spec(path: Path) -> ModelSpec:
 
 def known_spec(repository: str) -> ModelSpec | None:
     """Return the properties of a published model of the Hub, if known."""
-    config = NAMED.get(repository)
+    config = PUBLISHED.get(repository)
     return _spec(config, {}) if config else None
 
 
@@ -102,15 +97,20 @@ def _spec(config: Mapping[str, Any], headers: Mapping[str, tuple[int, ...]]) -> 
     tensors = dict(headers) or dict(_shapes_of_headers(config, each))
     if config.get("tie_word_embeddings", False):
         tensors.pop("lm_head.weight", None)
+    layers, routed = int(config["num_hidden_layers"]), int(config.get("num_experts_per_tok") or 0)
     return ModelSpec(
         tensors,
-        layers=int(config["num_hidden_layers"]),
+        layers=layers,
         hidden=hidden,
-        inner=int(config["intermediate_size"]),
+        inner=int(
+            routed * config["moe_intermediate_size"] if routed else config["intermediate_size"]
+        ),
         queries=heads * each,
         keys=(config.get("num_key_value_heads") or heads) * each,
         vocabulary=int(config["vocab_size"]),
         normed=any(name.endswith("q_norm.weight") for name in tensors),
+        norms=max(2, sum(name.endswith("layernorm.weight") for name in tensors) // layers),
+        routed=routed,
     )
 
 
@@ -149,21 +149,35 @@ def _shapes_of_headers(
     biased: tuple[str, ...] = BIASED if config.get("attention_bias", kind == "qwen2") else ()
     if biased and kind != "qwen2":
         biased += ("o_proj",)
-    matrices = {
+    matrices: dict[str, tuple[int, ...]] = {
         "self_attn.q_proj": (queries, hidden),
         "self_attn.k_proj": (keys, hidden),
         "self_attn.v_proj": (keys, hidden),
         "self_attn.o_proj": (hidden, queries),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
     }
+    if kind == "qwen3_moe":
+        experts = int(config.get("num_experts") or config["num_local_experts"])
+        inner = int(config["moe_intermediate_size"])
+        matrices |= {
+            "mlp.gate": (experts, hidden),
+            "mlp.experts.gate_up_proj": (experts, 2 * inner, hidden),
+            "mlp.experts.down_proj": (experts, hidden, inner),
+        }
+    else:
+        matrices |= {
+            "mlp.gate_proj": (inner, hidden),
+            "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
+        }
     vectors = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
-    if kind == "qwen3":
+    if kind == "gemma3_text":
+        vectors |= {"pre_feedforward_layernorm": hidden, "post_feedforward_layernorm": hidden}
+    if kind in NORMED:
         vectors |= {"self_attn.q_norm": each, "self_attn.k_norm": each}
     for layer in range(int(config["num_hidden_layers"])):
         for name, shape in matrices.items():
-            yield f"model.layers.{layer}.{name}.weight", shape
+            whole = name if ".experts." in name else f"{name}.weight"
+            yield f"model.layers.{layer}.{whole}", shape
             if biased and name.endswith(biased):
                 yield f"model.layers.{layer}.{name}.bias", shape[:1]
         for name, width in vectors.items():

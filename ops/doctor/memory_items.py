@@ -206,7 +206,7 @@ def _longest(config: Config) -> tuple[int, str]:
 def activations(config: Config, shape: ModelSpec) -> int:
     """Bytes that all layers keep of a token until the backward pass.
 
-    As transformers' Llama, Qwen2 and Qwen3 save them: inputs of the norms, queries, keys, values
+    As transformers' Llama, Qwen and Gemma 3 save them: inputs of the norms, queries, keys, values
     and output of the attention (joined, once more, where it is packed), three products of the gated
     MLP, and what trained matrices read (in bfloat16 each a copy of its own). The last norm belongs
     to no layer. With gradient checkpointing a layer keeps its input, and one of them all at a time.
@@ -215,14 +215,19 @@ def activations(config: Config, shape: ModelSpec) -> int:
     adapted, low = lora.rank > 0, width == 2
     targets = set(lora.targets) if adapted else _MATRICES
     norm = (1 if adapted else 2) * shape.hidden
-    exact = 2 * norm  # elements in fp32 whatever the dtype
-    elements = 2 * (shape.queries + shape.keys) + 3 * shape.inner
+    exact = shape.norms * norm  # elements in fp32 whatever the dtype
+    elements = 2 * (shape.queries + shape.keys)
+    gated = 3 * shape.inner + ("down_proj" in targets) * shape.inner
+    if shape.routed and not adapted:  # autocast does not reach the experts
+        exact += gated + 2 * shape.routed * shape.hidden
+    else:
+        elements += gated + shape.routed * shape.hidden
     if shape.normed:
         exact += shape.queries + shape.keys
         elements += 0 if adapted else shape.queries + shape.keys
-    for readers in (targets & _READ_FIRST, targets & _READ_SECOND):
+    second = {"router"} if shape.routed and not adapted else targets & _READ_SECOND
+    for readers in (targets & _READ_FIRST, second):
         elements += (len(readers) if low else bool(readers)) * shape.hidden
-    elements += ("down_proj" in targets) * shape.inner
     copied = config.trainer.packing or (low and adapted)
     elements += ("o_proj" in targets and copied) * shape.queries
     elements += lora.rank * len(targets) if adapted else 0

@@ -34,12 +34,26 @@ def test_headers_and_the_architecture_tell_the_same(tmp_path: Path) -> None:
     assert model_spec.read_spec(TINY).parameters == 772_992
 
 
-@pytest.mark.parametrize("name", ["Qwen2Config", "Qwen3Config", "LlamaConfig", "MistralConfig"])
+EXPERTS = {"moe_intermediate_size": 6, "num_experts": 4, "num_experts_per_tok": 2}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Qwen2Config",
+        "Qwen3Config",
+        "Qwen3MoeConfig",
+        "LlamaConfig",
+        "MistralConfig",
+        "Gemma3TextConfig",
+    ],
+)
 @pytest.mark.parametrize("tied", [True, False])
 def test_transformers_counts_as_many_parameters(tmp_path: Path, name: str, tied: bool) -> None:
     import transformers
 
     sized = {key: value for key, value in SMALL.items() if key != "model_type"}
+    sized |= EXPERTS if "Moe" in name else {}
     described = getattr(transformers, name)(**sized | {"tie_word_embeddings": tied})
     described.save_pretrained(tmp_path)
     with torch.device("meta"):
@@ -81,8 +95,32 @@ def test_broken_weights_are_one_clear_error(small: Path, content: bytes) -> None
         model_spec.read_spec(small)
 
 
-def test_the_model_of_our_config_has_the_shape_that_its_owner_tells() -> None:
-    found = model_spec.known_spec("Qwen/Qwen2.5-1.5B-Instruct")
+@pytest.mark.parametrize(
+    ("repository", "parameters"),
+    [  # as the pages of the models say
+        ("Qwen/Qwen2.5-1.5B-Instruct", 1_543_714_304),
+        ("Qwen/Qwen2.5-72B-Instruct", 72_706_203_648),
+        ("Qwen/Qwen3-0.6B", 596_049_920),
+        ("Qwen/Qwen3-30B-A3B", 30_532_122_624),
+        ("Qwen/Qwen3-235B-A22B", 235_093_634_560),
+        ("meta-llama/Llama-3.1-8B-Instruct", 8_030_261_248),
+        ("mistralai/Mistral-Nemo-Instruct-2407", 12_247_782_400),
+        ("google/gemma-3-1b-it", 999_885_952),
+    ],
+)
+def test_a_published_model_has_the_parameters_that_its_owner_tells(
+    repository: str, parameters: int
+) -> None:
+    found = model_spec.known_spec(repository)
     assert found is not None
-    assert found.parameters == 1_543_714_304  # as its page says
+    assert found.parameters == parameters
+
+
+def test_a_model_that_is_not_listed_is_unknown() -> None:
     assert model_spec.known_spec("owner/other") is None
+
+
+def test_a_token_is_computed_by_its_own_experts_only() -> None:
+    found = model_spec.known_spec("Qwen/Qwen3-30B-A3B")
+    assert found is not None
+    assert (found.routed, found.inner) == (8, 8 * 768)

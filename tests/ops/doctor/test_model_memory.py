@@ -1,0 +1,58 @@
+import re
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli.main import main
+from agentrl.core.errors import ConfigError
+from agentrl.ops.doctor import model_memory
+from agentrl.ops.doctor.memory_items import GIB
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "model-memory.md"
+COMMAND = "agentrl model memory > docs/model-memory.md"
+
+
+def test_the_page_is_what_the_command_prints() -> None:
+    assert PAGE.read_text() == model_memory.page(), f"write it anew: {COMMAND}"
+
+
+def test_numbers_grow_with_length_and_shrink_with_the_stage() -> None:
+    rows = re.findall(r"^\| (\S+/\S+) \| .* B \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    assert len(rows) == 3 * 26
+    for _, cells in rows:
+        table = [[int(n) for n in re.findall(r"\d+", cell)] for cell in cells.split("|")]
+        for numbers in table:
+            assert numbers == sorted(numbers)
+        for one, next_one in pairwise(table):
+            assert all(a >= b for a, b in zip(one, next_one, strict=True))
+
+
+def test_a_number_is_that_of_a_sum_by_hand() -> None:
+    """Llama 3.1 8B, vLLM on 2 cards, 32,768 tokens: weights, keys and values, work."""
+    line = next(
+        line
+        for line in model_memory.page().partition("The least that vLLM")[2].splitlines()
+        if "Llama-3.1-8B" in line
+    )
+    weights, kept = 2 * 8_030_261_248, 2 * 2 * 32 * 1024 * 32768
+    expected = ((weights + kept) / 2 + GIB) / GIB
+    assert line.split("|")[4].split("·")[-1].strip() == f"{expected:.0f}"
+
+
+def test_a_directory_is_measured_like_a_published_model(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["agentrl", "model", "memory", str(ROOT / "models" / "tiny")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.count("| tiny | 0.00 B |") == 3
+    assert "| Qwen/Qwen3-4B | 4.02 B |" in model_memory.of_model("hub:Qwen/Qwen3-4B")
+
+
+def test_a_model_that_is_not_there_is_one_clear_error() -> None:
+    with pytest.raises(ConfigError, match="no-such-model"):
+        model_memory.of_model("no-such-model")
