@@ -31,7 +31,7 @@ def main() -> None:
 
     release = games.release(args.data)
     chosen = [
-        release.game(path) for path in textworld_comparison.spread(release.paths(), args.games)
+        release.game(path) for path in textworld_comparison.pick_evenly(release.paths(), args.games)
     ]
     found = textworld_comparison.compare(args.textworld, chosen, seed=args.seed, steps=args.steps)
     figures = {

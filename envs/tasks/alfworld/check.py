@@ -38,9 +38,9 @@ def figures(settings: Settings, *, warm_up: int = WARM_UP) -> Iterator[Figure]:
     yield Figure("games of AgentBench's list that are here", f"{there} of {len(listed)}")
     for part in PARTS:
         paths = [path for path in known if path.split("/")[1] == part]
-        chosen = textworld_comparison.spread(paths, settings.limit)
+        chosen = textworld_comparison.pick_evenly(paths, settings.limit)
         yield _walkthroughs(part, [release.game(path) for path in chosen])
-    yield from _beside(settings, release, known)
+    yield from _compare_with_textworld(settings, release, known)
     yield _memory(settings, release, known, warm_up)
 
 
@@ -80,13 +80,13 @@ def _walkthroughs(part: str, chosen: Sequence[Game]) -> Figure:
     name = f"walkthroughs that win, {part}"
     if not chosen:
         return Figure(name, "no game of this part is here", "all", ok=None)
-    broken = [f"{game.path}: {why}" for game in chosen if (why := _lost(game))]
+    broken = [f"{game.path}: {why}" for game in chosen if (why := _explain_failure(game))]
     value = f"{len(chosen) - len(broken)}/{len(chosen)}"
     named = "".join(f"; {each}" for each in broken[:5])
     return Figure(name, value + named, "all", ok=not broken)
 
 
-def _lost(game: Game) -> str:
+def _explain_failure(game: Game) -> str:
     """Return why a game's walkthrough does not win it, or an empty text."""
     try:
         play = play_game(game.path, game.packed)
@@ -99,7 +99,9 @@ def _lost(game: Game) -> str:
     return "" if play.won else "not won"
 
 
-def _beside(settings: Settings, release: games.Release, known: Sequence[str]) -> Iterator[Figure]:
+def _compare_with_textworld(
+    settings: Settings, release: games.Release, known: Sequence[str]
+) -> Iterator[Figure]:
     """Compare our interpreter with TextWorld's over random walks."""
     walks, speed = (
         f"walks of {STEPS} steps that equal TextWorld's",
@@ -107,7 +109,8 @@ def _beside(settings: Settings, release: games.Release, known: Sequence[str]) ->
     )
     due = f"≥ {FASTER}×"
     chosen = [
-        release.game(path) for path in textworld_comparison.spread(known, settings.limit or WALKS)
+        release.game(path)
+        for path in textworld_comparison.pick_evenly(known, settings.limit or WALKS)
     ]
     try:
         python = settings.peers.get("textworld", "")
@@ -134,7 +137,9 @@ def _memory(
     if not resident_bytes():
         return Figure(name.format(episodes), "no /proc/self/statm", wanted, ok=None)
     random = Random(settings.seed)
-    chosen = cycle(path for path in textworld_comparison.spread(known, GAMES) for _ in range(GROUP))
+    chosen = cycle(
+        path for path in textworld_comparison.pick_evenly(known, GAMES) for _ in range(GROUP)
+    )
     for path in islice(chosen, warm_up):
         _wander(release.game(path), random)
     before = resident_bytes()

@@ -15,7 +15,14 @@ from functools import lru_cache
 from agentrl.envs.tasks.alfworld import grammar, pddl
 from agentrl.envs.tasks.alfworld.grammar import Grammar, Text, TextContext
 from agentrl.envs.tasks.alfworld.pddl import And, Atom, Domain, Effect, Fact, Not, Problem
-from agentrl.envs.tasks.alfworld.world_state import Binding, Planner, Relation, Solver, World, holds
+from agentrl.envs.tasks.alfworld.world_state import (
+    Binding,
+    Planner,
+    Relation,
+    Solver,
+    World,
+    has_solution,
+)
 
 NOTHING_HAPPENS = "Nothing happens."
 ARTICLES = {"indefinite": "a", "definite": "the"}
@@ -159,7 +166,7 @@ class Play:
                     seen.add(entities)
                     commands.setdefault(self._command(number, rule, entities), (number, entities))
         self.commands: Mapping[str, tuple[int, Fact]] = dict(sorted(commands.items()))
-        self.won = holds(self._setting.goal, self._world, {})
+        self.won = has_solution(self._setting.goal, self._world, {})
 
     def _command(self, number: int, rule: Rule, entities: Fact) -> str:
         if not rule.steady:

@@ -66,12 +66,12 @@ class AlfworldSource:
 
     def make(self, item: Item) -> Environment:
         style = self._options.style
-        if packed := _packed(item):
+        if packed := _read_packed_game(item):
             return AlfworldEnvironment(ReleaseGame(play_game(item.item_id, packed)), style)
         return AlfworldEnvironment(GeneratedGame(_scene(item), style), style)
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
-        if packed := _packed(item):
+        if packed := _read_packed_game(item):
             commands: Sequence[str] = self._release.game(item.item_id).walkthrough
             if self._options.expert == "search":
                 fresh = play_game(item.item_id, packed)
@@ -90,7 +90,9 @@ class AlfworldSource:
     def _habits(self) -> walkthrough_search.Habits:
         """Return where things lie in the training games."""
         train = (item.item_id for item in self.items("train"))
-        return walkthrough_search.habits(self._release.game(path).walkthrough for path in train)
+        return walkthrough_search.count_places(
+            self._release.game(path).walkthrough for path in train
+        )
 
     def _read(self, split: str) -> list[Item]:
         require_split(self.name, split, RELEASE)
@@ -108,7 +110,7 @@ class AlfworldSource:
         return Item(self.name, path, msgspec.to_builtins(self._release.game(path).packed))
 
 
-def _packed(item: Item) -> games.PackedGame | None:
+def _read_packed_game(item: Item) -> games.PackedGame | None:
     """Return an imported item's game, or None for a generated item. Raises ItemError."""
     if "problem" not in item.content:
         return None

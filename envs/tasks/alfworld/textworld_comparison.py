@@ -120,7 +120,7 @@ def compare(python: str, games: Sequence[Game], *, seed: int, steps: int = 30) -
     return found
 
 
-def spread(known: Sequence[str], count: int) -> list[str]:
+def pick_evenly(known: Sequence[str], count: int) -> list[str]:
     """Pick so many paths, spread evenly over all of them; 0 picks all."""
     if not count or count >= len(known):
         return list(known)

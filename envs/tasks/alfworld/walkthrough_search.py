@@ -64,7 +64,7 @@ def read_errand(walkthrough: Sequence[str]) -> WalkthroughErrand | None:
     )
 
 
-def habits(walkthroughs: Iterable[Sequence[str]]) -> Habits:
+def count_places(walkthroughs: Iterable[Sequence[str]]) -> Habits:
     """Count where the things of many games were found."""
     found: dict[str, Counter[str]] = {}
     for walkthrough in walkthroughs:

@@ -226,7 +226,7 @@ def _either(solvers: tuple[Solver, ...]) -> Solver:
 
 def _unless(solver: Solver) -> Solver:
     def unless(world: World, binding: Binding) -> Iterator[None]:
-        if not holds(solver, world, binding):
+        if not has_solution(solver, world, binding):
             yield
 
     return unless
@@ -290,6 +290,6 @@ def _facts(predicate: str, terms: tuple[str, ...], known: frozenset[str], types:
     return search if sought else test
 
 
-def holds(solver: Solver, world: World, binding: Binding) -> bool:
+def has_solution(solver: Solver, world: World, binding: Binding) -> bool:
     """Return whether there is any answer."""
     return any(True for _ in solver(world, binding))

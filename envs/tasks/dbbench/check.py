@@ -72,7 +72,7 @@ def _gold(engine: str, url: str, settings: Settings) -> Iterator[Figure]:
             if total[kind] == few:
                 continue
             total[kind] += 1
-            if not solved(source, item):
+            if not is_gold_rewarded(source, item):
                 wrong[kind].append(item.item_id)
     except AgentRLError as error:
         yield from (Figure(name, str(error), f"{few}/{few}", None) for name in names.values())
@@ -83,7 +83,7 @@ def _gold(engine: str, url: str, settings: Settings) -> Iterator[Figure]:
         yield Figure(name, value, f"{few}/{few}", right == total[kind] == few)
 
 
-def solved(source: DbbenchSource, item: Item) -> bool:
+def is_gold_rewarded(source: DbbenchSource, item: Item) -> bool:
     """Return whether the item's gold is rewarded: its SQL for a change, else its answers."""
     problem = options.read(item.item_id, Problem, item.content)
     environment = source.make(item)

@@ -124,7 +124,7 @@ def _wiki(root: Path, split: str) -> Iterator[Item]:
     seen: set[tuple[str, str]] = set()
     for name in ("train", "test"):  # a question of train is not one of test
         for question_id, question, context, target in _questions(folder / splits[name]):
-            answers = [unescaped(value) for value in target.split("|")]
+            answers = [unescape(value) for value in target.split("|")]
             proper = context in tables and any(answer.strip() for answer in answers)
             if proper and (question, context) not in seen:
                 seen.add((question, context))
@@ -138,7 +138,7 @@ def _questions(path: Path) -> Iterator[tuple[str, str, str, str]]:
     for number, line in enumerate(lines[1:], 2):
         fields = line.split("\t")
         if len(fields) == 4:
-            yield fields[0], unescaped(fields[1]), fields[2], fields[3]
+            yield fields[0], unescape(fields[1]), fields[2], fields[3]
         elif line:
             raise ItemError(f"{path}: line {number}: {len(fields)} fields, not 4")
 
@@ -213,7 +213,7 @@ def column_names(header: Sequence[str]) -> list[str]:
     return names
 
 
-def unescaped(text: str) -> str:
+def unescape(text: str) -> str:
     r"""Unescape a field of the release's TSV: `\p` is |, `\n` a new line, `\\` a backslash."""
     parts: list[str] = []
     letters = iter(text)

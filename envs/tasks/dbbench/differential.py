@@ -147,12 +147,12 @@ def kind_of(theirs: str, ours: str) -> str:
     """Classify a difference; empty if the replies agree."""
     if theirs == ours:
         return ""
-    if plain(theirs) == plain(ours):
+    if parse_reply(theirs) == parse_reply(ours):
         return "type"
-    return "order" if sorted(plain(theirs)) == sorted(plain(ours)) else "value"
+    return "order" if sorted(parse_reply(theirs)) == sorted(parse_reply(ours)) else "value"
 
 
-def plain(reply: str) -> str:
+def parse_reply(reply: str) -> str:
     """Parse a reply and drop the types of its numbers and dates."""
     reply = _DECIMAL.sub(lambda found: repr(float(found[1])), reply)
     reply = _DATE.sub(

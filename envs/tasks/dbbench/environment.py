@@ -63,7 +63,7 @@ class DbbenchEnvironment:
             return Outcome((Message("user", NO_CALL),))
         replies: list[Message] = []
         for call in calls:
-            answers = committed(call)
+            answers = parse_commit(call)
             if answers is not None:
                 return self._finish(answers)
             replies.append(Message("tool", self._reply(call), call.name))
@@ -108,7 +108,7 @@ class DbbenchEnvironment:
         return self._database
 
 
-def committed(call: ToolCall) -> list[str] | None:
+def parse_commit(call: ToolCall) -> list[str] | None:
     """Return the answers of a well-formed commit, or None for any other call."""
     if call.name != COMMIT or call.error or set(call.arguments) != {"answers"}:
         return None

@@ -42,13 +42,13 @@ class DbbenchExpert:
         if self._ready(messages[-1].content, read):
             answers = read if read and not self._problem.modifies else [DONE]
             if errs:
-                answers = miscopied(answers, table, self._random)
+                answers = miscopy_answers(answers, table, self._random)
             return ToolCall(COMMIT, {"answers": answers})
         if errs and self._random.random() < 0.2:
             return ToolCall(COMMIT, {"answers": [self._random.choice(_cells(table))]})
         self._tries += 1
         sql = self._problem.gold_sql
-        return ToolCall(EXECUTE, {"query": faulty(sql, table, self._random) if errs else sql})
+        return ToolCall(EXECUTE, {"query": make_mistake(sql, table, self._random) if errs else sql})
 
     def _ready(self, reply: str, read: Sequence[str]) -> bool:
         if self._tries in (0, MAX_TRIES):
@@ -63,7 +63,7 @@ def values(result: str) -> list[str]:
     return [found[found.lastindex or 0] for found in _CELL.finditer(result)]
 
 
-def faulty(sql: str, table: Table, random: Random) -> str:
+def make_mistake(sql: str, table: Table, random: Random) -> str:
     """Return `sql` with one plausible mistake, or unchanged if none applies."""
     mistakes = [sql.split(" where ", maxsplit=1)[0]]
     for found in _WORD.finditer(sql):
@@ -78,7 +78,7 @@ def faulty(sql: str, table: Table, random: Random) -> str:
     return random.choice([mistake for mistake in mistakes if mistake != sql] or [sql])
 
 
-def miscopied(answers: Sequence[str], table: Table, random: Random) -> list[str]:
+def miscopy_answers(answers: Sequence[str], table: Table, random: Random) -> list[str]:
     """Drop one of the answers, or replace it by another cell of the table."""
     kept = list(answers)
     place = random.randrange(len(kept))

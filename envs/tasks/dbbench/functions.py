@@ -15,7 +15,7 @@ from functools import lru_cache
 from string import ascii_lowercase, digits
 from typing import Any
 
-from agentrl.envs.tasks.dbbench.regexp import Tick, compiled
+from agentrl.envs.tasks.dbbench.regexp import Tick, compile_pattern
 
 Value = str | int | float | None
 PREFIX = "my_"
@@ -39,7 +39,7 @@ def register(connection: sqlite3.Connection, tick: Tick) -> None:
 
     def regexp(pattern: Value, word: Value) -> bool:
         places = set(range(len(text(word)) + 1))
-        return bool(compiled(text(pattern))(text(word), places, tick))
+        return bool(compile_pattern(text(pattern))(text(word), places, tick))
 
     def of_values(function: Callable[..., Any]) -> Callable[..., Any]:
         """NULL where a value is NULL, or what the function cannot take."""

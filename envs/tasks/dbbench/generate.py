@@ -231,7 +231,7 @@ def draw(
         description=f"The name of the table is {table.name}, its columns are "
         f"{', '.join(table.columns)}.",
     )
-    solved = _solved(problem)
+    solved = _solve(problem)
     if solved is None:
         return None
     key = "\n".join([solved.short, solved.kind, *solved.answers])
@@ -284,7 +284,7 @@ def _slots(theme: Theme, table: Table, random: Random) -> dict[str, str]:
     }
 
 
-def _solved(problem: Problem) -> Problem | None:
+def _solve(problem: Problem) -> Problem | None:
     """Return the problem with its answers or hash, or None if there is none or nothing changes."""
     database = SqliteDatabase(problem.tables, timeout_s=_TIMEOUT_S)
     try:

@@ -21,7 +21,7 @@ _CLASSES = {"alpha": "a-zÀ-ɏ", "alnum": "0-9a-zÀ-ɏ", "digit": "0-9", "space"
 
 
 @lru_cache(maxsize=256)
-def compiled(pattern: str) -> Part:
+def compile_pattern(pattern: str) -> Part:
     """Compile a pattern into a function that finds ends of matches. Raises re.error.
 
     `tick`, which it is given, is called as the text is read, and raises once time is up.

@@ -33,7 +33,7 @@ class Refused(Exception):
     """Raised with MySQL's error for this statement."""
 
 
-def rewritten(tree: exp.Expr, tables: frozenset[str]) -> exp.Expr:
+def rewrite_tree(tree: exp.Expr, tables: frozenset[str]) -> exp.Expr:
     """Rewrite a tree for SQLite, in place. Raises Refused, ValueError."""
     _check(tree, tables)
     for select in list(tree.find_all(exp.Select)):
@@ -45,7 +45,7 @@ def rewritten(tree: exp.Expr, tables: frozenset[str]) -> exp.Expr:
     return next(root.iter_expressions())
 
 
-def called(node: exp.Expr | None) -> str:
+def function_name(node: exp.Expr | None) -> str:
     """Return the name of a function node, or an empty text."""
     if isinstance(node, exp.GroupConcat):
         return "group_concat"
@@ -61,7 +61,7 @@ def kind(node: exp.Expr) -> str:
 
 
 def _kind(node: exp.Expr) -> str:
-    name, parts = called(node), list(node.iter_expressions())
+    name, parts = function_name(node), list(node.iter_expressions())
     if isinstance(node, exp.Literal):
         return "text" if node.is_string else "double" if "e" in node.name.lower() else "exact"
     if isinstance(node, (exp.Column, exp.Collate)) or name in TEXT:
@@ -144,7 +144,7 @@ def _arithmetic(node: exp.Expr) -> exp.Expr:
 
 
 def _function(node: exp.Expr) -> exp.Expr:
-    name, arguments = called(node), list(node.expressions)
+    name, arguments = function_name(node), list(node.expressions)
     if node.name.startswith(PREFIX):
         return node
     if name not in KNOWN:
@@ -205,7 +205,7 @@ def _check(tree: exp.Expr, tables: frozenset[str]) -> None:
 
 
 def _is_aggregate(node: exp.Expr) -> bool:
-    return called(node) in AGGREGATES and not isinstance(node.parent, exp.Window)
+    return function_name(node) in AGGREGATES and not isinstance(node.parent, exp.Window)
 
 
 def _first_rows(select: exp.Select) -> None:
@@ -242,7 +242,7 @@ def _change(tree: exp.Expr) -> exp.Expr:
         source = tree.expression
         for row in source.expressions if isinstance(source, exp.Values) else [source]:
             if isinstance(row, (exp.Tuple, exp.Select)):
-                row.set("expressions", [_stored(value) for value in row.expressions])
+                row.set("expressions", [_to_stored_text(value) for value in row.expressions])
     elif isinstance(tree, exp.Update):
         _assign(tree)
     return tree
@@ -259,10 +259,10 @@ def _assign(update: exp.Update) -> None:
         if sum(1 for _ in assignment.walk()) > MAX_NODES:
             raise ValueError("assignments of assignments")
         assignment.this.set("table", None)
-        assignment.set("expression", _stored(assignment.expression))
+        assignment.set("expression", _to_stored_text(assignment.expression))
 
 
-def _stored(value: exp.Expr) -> exp.Expr:
+def _to_stored_text(value: exp.Expr) -> exp.Expr:
     """Convert a value as a text column stores it."""
     if isinstance(value, exp.Literal) and not value.is_string and "e" not in value.name.lower():
         return exp.Literal.string(str(int(value.name)) if value.is_int else value.name)

@@ -20,7 +20,7 @@ from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.core.logging import get_logger
 from agentrl.envs.tasks.dbbench import scoring
 from agentrl.envs.tasks.dbbench.problem import Table
-from agentrl.envs.tasks.dbbench.sqlite import MAX_TEXT, TIMED_OUT, TRUNCATED, told
+from agentrl.envs.tasks.dbbench.sqlite import MAX_TEXT, TIMED_OUT, TRUNCATED, error_text
 
 PREFIX = "agentrl_"
 _NAME = re.compile(rf"{PREFIX}[0-9a-f]{{16}}")  # nothing else is swept
@@ -141,7 +141,7 @@ class ServerDatabase:
         except pymysql.Error as error:
             return self._mishap(error)
         except (UnicodeError, ValueError, TypeError) as error:
-            return told(error)
+            return error_text(error)
 
     def table_hash(self) -> str:
         self.execute("UNLOCK TABLES")
@@ -171,9 +171,8 @@ class ServerDatabase:
         try:
             with self._administer().cursor() as cursor:
                 cursor.execute("SELECT GET_LOCK(%s, 5)", (self._name,))
-                cursor.execute(
-                    f"CREATE DATABASE {self._name} CHARACTER SET utf8mb4{_collation(self._admin)}"
-                )
+                collation = _collation_clause(self._admin)
+                cursor.execute(f"CREATE DATABASE {self._name} CHARACTER SET utf8mb4{collation}")
                 account = f"'{self._name}'@'%%' IDENTIFIED BY %s"
                 cursor.execute(f"CREATE USER {account}", (self._password,))
                 pattern = self._name.replace("_", "\\_")
@@ -200,7 +199,7 @@ class ServerDatabase:
     def _connect(self) -> "pymysql.Connection[Any]":
         """Connect as the episode's user."""
         seconds = float(self._timeout_s)
-        maria = bool(_collation(self._admin))
+        maria = bool(_collation_clause(self._admin))
         limit = (
             f"max_statement_time={seconds}" if maria else f"max_execution_time={seconds * 1e3:.0f}"
         )
@@ -247,12 +246,14 @@ class ServerDatabase:
             return TIMED_OUT
         if code not in _LOST:
             text = f"{code} ({error.sqlstate}): {error.args[-1]}"
-            return told(text.replace(self._name, "dbbench"))
+            return error_text(text.replace(self._name, "dbbench"))
         self._kill("CONNECTION")
         _hang_up(self._agent)
         self._agent = self._connect()
         late = "timed out" in str(error)
-        return TIMED_OUT if late else told(f"{code}: {error.args[-1] if error.args else error}")
+        return (
+            TIMED_OUT if late else error_text(f"{code}: {error.args[-1] if error.args else error}")
+        )
 
     def _kill(self, what: str) -> None:
         """Kill the running statement. Raises EnvironmentFailure if the server is silent."""
@@ -286,7 +287,7 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _collation(connection: "pymysql.Connection[Any] | None") -> str:
+def _collation_clause(connection: "pymysql.Connection[Any] | None") -> str:
     """Return a clause of CREATE DATABASE; empty if the server's own collation is right."""
     version = connection.get_server_info() if connection is not None else ""
     return f" COLLATE {MARIADB_COLLATION}" if "MariaDB" in version else ""

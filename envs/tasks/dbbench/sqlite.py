@@ -101,9 +101,9 @@ class SqliteDatabase:
             return self._shown(sql)
         except sqlite3.OperationalError as error:
             late = str(error) == "interrupted" or self._late_in_function(error)
-            return TIMED_OUT if late else told(error)
+            return TIMED_OUT if late else error_text(error)
         except (sqlite3.Error, sqlite3.Warning, ValueError, MemoryError) as error:
-            return told(error)
+            return error_text(error)
 
     def rows(self, sql: str) -> list[tuple[str | None, ...]]:
         """Run a trusted statement and return its rows. Raises sqlite3.Error."""
@@ -187,6 +187,6 @@ def _authorize(action: int, name: str | None, value: str | None, *_: str | None)
     return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
 
 
-def told(error: object) -> str:
+def error_text(error: object) -> str:
     """Format an error as the agent reads it."""
     return f"Error executing query: {error}"[:MAX_TEXT]

@@ -83,13 +83,13 @@ class Tables:
         group = GROUPS[number % len(GROUPS)]
         template = group[number // len(GROUPS) % len(group)]
         if template.kind == "INSERT":
-            problem = _added(table, template, random)
+            problem = _draw_insert(table, template, random)
         else:
-            problem = _asked(table, template, random, group)
+            problem = _draw_lookup(table, template, random, group)
         return None if problem is None else (msgspec.to_builtins(problem), table.name)
 
 
-def _asked(
+def _draw_lookup(
     table: Table, template: Template, random: Random, group: Sequence[Template]
 ) -> Problem | None:
     """Draw a question about a cell of one column by a cell of another in the same row."""
@@ -123,7 +123,7 @@ def _asked(
     return _problem(table, template, slots, [] if template.kind == "UPDATE" else [answer])
 
 
-def _added(table: Table, template: Template, random: Random) -> Problem | None:
+def _draw_insert(table: Table, template: Template, random: Random) -> Problem | None:
     """Draw a row whose cells come from different rows."""
     row = [random.choice(table.rows)[place] for place in range(len(table.columns))]
     if not all(map(_is_plain, row)) or sum(map(len, row)) > MOST_ROW:

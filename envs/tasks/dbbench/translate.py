@@ -20,7 +20,7 @@ from sqlglot.parsers.mysql import MySQLParser
 
 from agentrl.envs.tasks.dbbench import rewrite
 from agentrl.envs.tasks.dbbench.problem import Database, Table
-from agentrl.envs.tasks.dbbench.sqlite import quoted, told
+from agentrl.envs.tasks.dbbench.sqlite import error_text, quoted
 
 MAX_PARSED = 20_000  # characters of a statement
 
@@ -67,7 +67,7 @@ class MysqlDatabase:
             translated = sql if len(sql) > MAX_PARSED else translate(sql, self._names)
             return _as_mysql_says(self._inner.execute(translated))
         except rewrite.Refused as refused:
-            return told(refused)
+            return error_text(refused)
 
     def table_hash(self) -> str:
         return self._inner.table_hash()
@@ -86,14 +86,14 @@ def translate(sql: str, tables: frozenset[str] = frozenset()) -> str:
         if len(parsed) != 1 or isinstance(parsed[0], exp.Command):
             return sql
         if isinstance(parsed[0], (exp.Show, exp.Describe)):
-            return _described(parsed[0])
-        tree = rewrite.rewritten(parsed[0], tables)
+            return _describe_catalogue(parsed[0])
+        tree = rewrite.rewrite_tree(parsed[0], tables)
         return tree.sql(Target, copy=False, unsupported_level=ErrorLevel.IGNORE)
     except (SqlglotError, RecursionError, ValueError, TypeError, AttributeError, LookupError):
         return sql  # in these ways sqlglot trips over malformed statements
 
 
-def _described(asked: exp.Expr) -> str:
+def _describe_catalogue(asked: exp.Expr) -> str:
     """Answer SHOW TABLES, SHOW COLUMNS and DESCRIBE from SQLite's catalogue."""
     what = asked.name if isinstance(asked, exp.Show) else "COLUMNS"
     if what == "TABLES":
@@ -108,10 +108,10 @@ def _described(asked: exp.Expr) -> str:
 
 
 def _as_mysql_says(reply: str) -> str:
-    head = told("")
+    head = error_text("")
     if not reply.startswith(head):
         return reply
     for pattern, answer in _ANSWERS:
         if found := re.fullmatch(pattern, reply.removeprefix(head), re.DOTALL):
-            return told(answer.format(*found.groups()))
+            return error_text(answer.format(*found.groups()))
     return reply

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.types import Status
 from agentrl.envs.contract import Message, Observation, Outcome, Tool, ToolCall, shortened, strings
-from agentrl.envs.tasks.kg.problem import Problem, exact, f1
+from agentrl.envs.tasks.kg.problem import Problem, exact_match, f1
 from agentrl.envs.tasks.kg.tools import (
     MAX_VARIABLES,
     NUMBER,
@@ -87,7 +87,7 @@ class KgEnvironment:
         if index >= len(bench.variables):
             return Outcome((), done=True, status=Status.INVALID_ACTION)
         found, gold = bench.answer(index), set(self._problem.answers)
-        return Outcome((), done=True, reward=float(exact(found, gold)), score=f1(found, gold))
+        return Outcome((), done=True, reward=float(exact_match(found, gold)), score=f1(found, gold))
 
     def _reply(self, call: ToolCall) -> str:
         if call.error:

@@ -56,7 +56,7 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         return Ontology(self.ranges, relations - hidden, attributes - hidden)
 
 
-def exact(found: Set[str], gold: Set[str]) -> bool:
+def exact_match(found: Set[str], gold: Set[str]) -> bool:
     """Return the benchmark's reward: equal sets; an empty set never scores."""
     return bool(found) and found == gold
 

@@ -41,7 +41,7 @@ class Judge:
 
     def aims(self) -> bool:
         """Return whether steps must run before the agent acts."""
-        return bool(early(self._problem))
+        return bool(early_steps(self._problem))
 
     def forget(self) -> None:
         """Discard the targets, so that the steps run after the agent, on its machine."""
@@ -50,7 +50,7 @@ class Judge:
     def aim(self, machine: Machine) -> bool:
         """Compute the targets; return whether the machine is unchanged since `prepare`."""
         unchanged = True
-        for number, step in early(self._problem).items():
+        for number, step in early_steps(self._problem).items():
             ran = machine.run(_script(self._problem, step), (), self._timeout_s, watch=True)
             unchanged = unchanged and not ran.changed
             if ran.status == 0:
@@ -87,7 +87,7 @@ class Judge:
         return ran.text if ran.status == 0 else None
 
 
-def early(problem: Problem) -> Mapping[int, Step]:
+def early_steps(problem: Problem) -> Mapping[int, Step]:
     """Return the steps whose output is a target, by their place in the check."""
     last = max((n for n, step in enumerate(problem.check) if step.matcher), default=0)
     return {

@@ -55,7 +55,7 @@ class OsExpert:
             return self._answer(str(self._random.randint(0, 20)), errs=False)
         command = commands[self._next]
         self._next += 1
-        return ToolCall(BASH, {"script": faulty(command, self._random) if errs else command})
+        return ToolCall(BASH, {"script": make_mistake(command, self._random) if errs else command})
 
     def _answer(self, read: str, *, errs: bool) -> ToolCall:
         if self._problem.answer:
@@ -63,7 +63,7 @@ class OsExpert:
         return ToolCall(ANSWER, {"answer": miscopy(read, self._random) if errs else read})
 
 
-def faulty(command: str, random: Random) -> str:
+def make_mistake(command: str, random: Random) -> str:
     """Return `command` with one plausible mistake."""
     mistakes = [command.rsplit(" ", 1)[0]]
     for found in _WORD.finditer(command):

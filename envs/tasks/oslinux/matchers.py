@@ -44,12 +44,12 @@ def size_match(answer: str, target: str) -> bool:
     return ours is not None and ours == theirs
 
 
-def containing(answer: str, target: str) -> bool:
+def contains_target(answer: str, target: str) -> bool:
     """Return whether the answer contains the target."""
     return bool(_plain(target)) and _plain(target) in _plain(answer)
 
 
-def contained(answer: str, target: str) -> bool:
+def is_in_target(answer: str, target: str) -> bool:
     """Return whether the target contains the answer."""
     return bool(_plain(answer)) and _plain(answer) in _plain(target)
 
@@ -58,8 +58,8 @@ MATCHERS: Mapping[str, Callable[[str, str], bool]] = {
     "integer-match": integer_match,
     "string-match": string_match,
     "size-match": size_match,
-    "containing": containing,
-    "in": contained,
+    "containing": contains_target,
+    "in": is_in_target,
 }
 
 

@@ -24,7 +24,7 @@ _NO_TERMINAL = re.compile(r"bash: \[\d+: \d+ \(\d+\)\] tcsetattr: [^\n]*\n")
 
 def observation(text: str, *, late_s: float | None = None, ended: bool = False) -> str:
     """Return the reply to a command. `late_s`: the limit at which it was stopped."""
-    shown = cut(plain(text))
+    shown = cut(strip_control(text))
     if late_s is not None:
         shown = shown.rstrip("\n") + LATE.format(late_s)
     if ended:
@@ -32,7 +32,7 @@ def observation(text: str, *, late_s: float | None = None, ended: bool = False) 
     return OUTPUT + shown.removeprefix("\n") if shown else EMPTY
 
 
-def plain(text: str) -> str:
+def strip_control(text: str) -> str:
     """Strip control sequences, and control characters but tab, line feed and carriage return."""
     return _NO_TERMINAL.sub("", _CONTROL.sub("", text))
 

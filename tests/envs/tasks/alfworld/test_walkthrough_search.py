@@ -6,8 +6,8 @@ import pytest
 
 from agentrl.envs.tasks.alfworld import games, walkthrough_search
 from agentrl.envs.tasks.alfworld.playable import play_game
-from agentrl.envs.tasks.alfworld.textworld_comparison import spread
-from agentrl.envs.tasks.alfworld.walkthrough_search import habits, read_errand, search_game
+from agentrl.envs.tasks.alfworld.textworld_comparison import pick_evenly
+from agentrl.envs.tasks.alfworld.walkthrough_search import count_places, read_errand, search_game
 
 PLACES = ("shelf 1", "drawer 1", "drawer 2", "sinkbasin 1", "table 1")
 
@@ -104,7 +104,10 @@ def test_what_a_search_does_not_win_in_time_is_played_by_the_walkthrough(
 
 def test_habits_count_the_places_of_each_kind_of_thing() -> None:
     other = ["take mug 2 from drawer 3", "take pan 1 from stove 1", "take mug 1 from drawer 1"]
-    assert habits([STRAIGHT, other]) == {"mug": {"shelf": 1, "drawer": 2}, "pan": {"stove": 1}}
+    assert count_places([STRAIGHT, other]) == {
+        "mug": {"shelf": 1, "drawer": 2},
+        "pan": {"stove": 1},
+    }
 
 
 def test_a_walkthrough_tells_its_errand() -> None:
@@ -117,9 +120,9 @@ def test_a_walkthrough_tells_its_errand() -> None:
 
 @pytest.mark.slow
 def test_most_games_of_the_release_are_won_by_searching(release: games.Release) -> None:
-    paths = spread([path for path in release.paths() if "/train/" in path], 60)
+    paths = pick_evenly([path for path in release.paths() if "/train/" in path], 60)
     found = [release.game(path) for path in paths]
-    known = habits(game.walkthrough for game in found)
+    known = count_places(game.walkthrough for game in found)
     won = longer = 0
     for game in found:
         play = play_game(game.path, game.packed)

@@ -18,7 +18,7 @@ from agentrl.envs.tasks.alfworld.pddl import (
     Or,
     Variable,
 )
-from agentrl.envs.tasks.alfworld.world_state import Planner, Relation, World, holds
+from agentrl.envs.tasks.alfworld.world_state import Planner, Relation, World, has_solution
 
 OBJECTS = {"cup": ("a", "b"), "box": ("c",), "object": ("a", "b", "c")}
 MEMBERS = {kind: dict.fromkeys(names) for kind, names in OBJECTS.items()}
@@ -139,5 +139,5 @@ def test_a_closed_condition_holds_or_not_whatever_was_bound_before(
     world = World({}, facts)
     solver = Planner(world, MEMBERS).solver(closed, frozenset())
     binding = {"?x": "c"}
-    assert holds(solver, world, binding) == true(closed, facts, {})
+    assert has_solution(solver, world, binding) == true(closed, facts, {})
     assert binding == {"?x": "c"}

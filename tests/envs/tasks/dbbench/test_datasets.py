@@ -15,8 +15,8 @@ from agentrl.envs import registry
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.tasks.datasets import locate
 from agentrl.envs.tasks.dbbench import datasets
-from agentrl.envs.tasks.dbbench.check import solved
-from agentrl.envs.tasks.dbbench.datasets import column_names, table_rows, unescaped
+from agentrl.envs.tasks.dbbench.check import is_gold_rewarded
+from agentrl.envs.tasks.dbbench.datasets import column_names, table_rows, unescape
 from agentrl.envs.tasks.dbbench.environment import full_prompt
 from agentrl.envs.tasks.dbbench.functions import key
 from agentrl.envs.tasks.dbbench.problem import Problem
@@ -129,7 +129,7 @@ def test_without_the_files_the_error_says_where_to_look(tmp_path: Path) -> None:
 
 
 def test_escapes_of_fields_and_cells() -> None:
-    assert unescaped("a\\pb\\n\\\\p\\x\\") == "a|b\n\\p\\x\\"
+    assert unescape("a\\pb\\n\\\\p\\x\\") == "a|b\n\\p\\x\\"
     assert table_rows('"a \\"b\\"","\\\\","c\nd"\n') == [['a "b"', "\\", "c\nd"]]
 
 
@@ -156,7 +156,7 @@ def test_the_gold_of_every_item_of_the_benchmark_is_rewarded_on_sqlite(real: str
     items = benchmark.items("dev")
     kinds = [item.content.get("kind") for item in items]
     assert (kinds.count("INSERT"), kinds.count("UPDATE"), len(items)) == (20, 20, 60)
-    assert [item.item_id for item in items if not solved(benchmark, item)] == []  # type: ignore[arg-type]
+    assert [item.item_id for item in items if not is_gold_rewarded(benchmark, item)] == []  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -165,7 +165,7 @@ def test_the_gold_of_every_item_of_the_benchmark_is_rewarded_on_mariadb(
 ) -> None:
     benchmark = registry.source("dbbench", {"origin": "agentbench", "server": mariadb_url})
     items = benchmark.items("dev")
-    assert [item.item_id for item in items if not solved(benchmark, item)] == []  # type: ignore[arg-type]
+    assert [item.item_id for item in items if not is_gold_rewarded(benchmark, item)] == []  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

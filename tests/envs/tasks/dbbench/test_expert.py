@@ -3,7 +3,7 @@
 from random import Random
 
 from agentrl.envs.contract import Message
-from agentrl.envs.tasks.dbbench.expert import DbbenchExpert, faulty, miscopied, values
+from agentrl.envs.tasks.dbbench.expert import DbbenchExpert, make_mistake, miscopy_answers, values
 from agentrl.envs.tasks.dbbench.problem import Problem, Table
 
 TABLE = Table("staff", ["name", "city", "pay"], [["kim", "oslo", "52"], ["bob", "rome", "17"]])
@@ -36,7 +36,7 @@ def test_it_tries_again_after_an_error_but_not_for_ever() -> None:
 
 
 def test_a_mistake_changes_the_statement_and_only_in_words_it_knows() -> None:
-    mistakes = {faulty(SQL, TABLE, Random(seed)) for seed in range(200)}
+    mistakes = {make_mistake(SQL, TABLE, Random(seed)) for seed in range(200)}
     assert SQL not in mistakes
     assert {
         "select max(pay) from staff",
@@ -47,6 +47,6 @@ def test_a_mistake_changes_the_statement_and_only_in_words_it_knows() -> None:
 
 
 def test_a_wrong_copy_loses_or_replaces_one_answer() -> None:
-    copies = [miscopied(["a", "b"], TABLE, Random(seed)) for seed in range(50)]
+    copies = [miscopy_answers(["a", "b"], TABLE, Random(seed)) for seed in range(50)]
     assert {len(copy) for copy in copies} == {1, 2}
     assert ["a", "b"] not in copies

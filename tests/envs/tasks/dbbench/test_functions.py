@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.envs.tasks.dbbench.functions import collate, like, text
-from agentrl.envs.tasks.dbbench.regexp import compiled
+from agentrl.envs.tasks.dbbench.regexp import compile_pattern
 
 parts = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", "(a|bc)", "\\d", "(?:ab)"])
 repeated = st.tuples(parts, st.sampled_from(["", "*", "+", "?", "{2}", "{1,2}"])).map("".join)
@@ -21,7 +21,7 @@ patterns = st.tuples(
 
 
 def matches(pattern: str, word: str) -> bool:
-    return bool(compiled(pattern)(word, set(range(len(word) + 1)), lambda: None))
+    return bool(compile_pattern(pattern)(word, set(range(len(word) + 1)), lambda: None))
 
 
 @given(patterns, st.text(alphabet="abc1", max_size=8))
@@ -52,7 +52,7 @@ def test_patterns_by_hand(pattern: str, word: str, found: bool) -> None:
 )
 def test_a_pattern_that_is_none_is_refused(pattern: str) -> None:
     with pytest.raises(re.error):
-        compiled(pattern)
+        compile_pattern(pattern)
 
 
 @pytest.mark.parametrize("pattern", ["(a*)*b", "(a|a)*b", "(a+)+$", "^(a+)+$"])
@@ -63,13 +63,13 @@ def test_a_text_is_read_in_steps_proportional_to_its_length(pattern: str) -> Non
 def test_repetitions_of_nothing_end_with_the_statements_time() -> None:
     ticks = itertools.chain(range(1000), (1 / 0 for _ in "x"))
     with pytest.raises(ZeroDivisionError):
-        compiled("((((){255}){255}){255}){255}")("", {0}, lambda: next(ticks))
+        compile_pattern("((((){255}){255}){255}){255}")("", {0}, lambda: next(ticks))
 
 
 @given(st.text(max_size=30))
 def test_any_text_is_a_pattern_or_refused(pattern: str) -> None:
     try:
-        compiled(pattern)
+        compile_pattern(pattern)
     except (re.error, OverflowError):
         return
     matches(pattern, "some text")

@@ -11,7 +11,7 @@ from agentrl.core.types import TRAINABLE, Status
 from agentrl.envs.contract import Message, ToolCall
 from agentrl.envs.tasks.kg.environment import NO_CALL, KgEnvironment, final_answer
 from agentrl.envs.tasks.kg.graph import LocalGraph
-from agentrl.envs.tasks.kg.problem import Problem, exact, f1
+from agentrl.envs.tasks.kg.problem import Problem, exact_match, f1
 from agentrl.envs.tasks.kg.tools import PARAMETERS, Workbench
 from agentrl.envs.tasks.options import Style
 
@@ -133,9 +133,9 @@ def test_the_gold_set_is_rewarded() -> None:
 
 
 def test_exact_and_f1_of_sets_by_hand() -> None:
-    assert exact({"a", "b"}, {"b", "a"})
-    assert not exact({"a"}, {"a", "b"})
-    assert not exact(set(), set())
+    assert exact_match({"a", "b"}, {"b", "a"})
+    assert not exact_match({"a"}, {"a", "b"})
+    assert not exact_match(set(), set())
     assert f1({"a"}, {"a", "b", "c"}) == 0.5  # precision 1, recall 1/3
     assert f1(set(), {"a"}) == f1({"b"}, {"a"}) == 0.0
 

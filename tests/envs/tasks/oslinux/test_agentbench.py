@@ -9,7 +9,7 @@ import pytest
 
 from agentrl.core.errors import ItemError
 from agentrl.envs.tasks.oslinux.agentbench import SPLITS, content_of
-from agentrl.envs.tasks.oslinux.evaluation import early
+from agentrl.envs.tasks.oslinux.evaluation import early_steps
 from agentrl.envs.tasks.oslinux.problem import Problem, read
 from agentrl.envs.tasks.oslinux.source import OsSource
 
@@ -119,7 +119,7 @@ def test_early_steps_are_examples_and_scripts_before_a_matcher_that_read_no_argu
     check: list[dict[str, Any]], places: list[int]
 ) -> None:
     problem = msgspec.convert({"description": "?", "check": check}, Problem)
-    assert list(early(problem)) == places
+    assert list(early_steps(problem)) == places
 
 
 def test_the_given_data_is_read_whole() -> None:

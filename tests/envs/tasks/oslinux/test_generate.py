@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.envs.contract import Message, ToolCall
-from agentrl.envs.tasks.oslinux.expert import OsExpert, faulty, miscopy
+from agentrl.envs.tasks.oslinux.expert import OsExpert, make_mistake, miscopy
 from agentrl.envs.tasks.oslinux.problem import Problem
 from agentrl.envs.tasks.oslinux.questions import busiest_address, highest_score, total_of_name
 from agentrl.envs.tasks.oslinux.source import OsSource
@@ -74,7 +74,10 @@ def test_an_expert_runs_the_command_and_answers_what_it_read() -> None:
 @given(st.text(max_size=40), st.integers())
 def test_a_faulty_command_is_another_and_a_miscopied_answer_too(text: str, seed: int) -> None:
     random = Random(seed)
-    assert isinstance(faulty(text, random), str)
-    assert faulty("find /root -name '*.txt' | wc -l", random) != "find /root -name '*.txt' | wc -l"
+    assert isinstance(make_mistake(text, random), str)
+    assert (
+        make_mistake("find /root -name '*.txt' | wc -l", random)
+        != "find /root -name '*.txt' | wc -l"
+    )
     if text:
         assert miscopy(text, random) != text

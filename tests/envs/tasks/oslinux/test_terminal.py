@@ -14,7 +14,7 @@ from agentrl.envs.tasks.oslinux.terminal import (
     TRUNCATED,
     observation,
     output,
-    plain,
+    strip_control,
 )
 
 
@@ -32,7 +32,7 @@ from agentrl.envs.tasks.oslinux.terminal import (
     ],
 )
 def test_control_sequences_are_stripped(raw: str, shown: str) -> None:
-    assert plain(raw) == shown
+    assert strip_control(raw) == shown
 
 
 def test_output_is_shown_after_a_heading_and_nothing_is_told_as_such() -> None:
