@@ -26,6 +26,7 @@ AGENTRL_CONFIG ?= $(or $(shell sed -n 's/^AGENTRL_CONFIG=//p' .env 2>/dev/null),
 LOCK := $(UV) pip compile -q --universal --python-version 3.11 --no-annotate --no-header \
 	-c requirements/torch.lock pyproject.toml
 DEV := $(foreach extra,dashboard deepspeed gguf gymnasium mcp parquet tasks textarena tracing trackers,--extra $(extra)) --group dev
+# bfcl.lock is written by hand: bfcl-eval is installed without its requirements, which pin numpy below 2.
 # What the CUDA build of torch brings is torch's own business.
 GPU_ONLY := ^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z-]+)==
 
@@ -114,9 +115,10 @@ services: .env ## start Postgres and RabbitMQ alone, on this machine's loopback
 	@$(PIP) --no-deps -e .
 	@touch $@
 
-.venv/.dev: .venv/.quickstart requirements/dev.lock
+.venv/.dev: .venv/.quickstart requirements/dev.lock requirements/bfcl.lock
 	@echo "Installing the developer's tools …" >&2
 	@$(PIP) -r requirements/dev.lock
+	@$(PIP) --no-deps -r requirements/bfcl.lock
 	@touch $@
 	@echo "Ready: . .venv/bin/activate" >&2
 

@@ -170,13 +170,16 @@ class RemoteEnvironment:
         self._start = start
         self._session_id = random.SystemRandom().getrandbits(53)
         self._first: wire.EnvOut | None = None
+        self._tools: Sequence[Any] = ()
         self._turn = 0
         self._counts = False
         self._over = True
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        return tuple(wire.tool(each) for each in self._begin().tools or ())
+        """Return the tools of the latest answer: an environment may add some in its course."""
+        self._begin()
+        return tuple(wire.tool(each) for each in self._tools)
 
     def start(self) -> Observation:
         return Observation(tuple(wire.message(each) for each in self._begin().messages))
@@ -189,6 +192,7 @@ class RemoteEnvironment:
         body = {wire.SESSION: self._session_id, "messages": [wire.assistant(calls)]}
         answer = self._remote.interact(body, self._turn if self._counts else None)
         self._check(answer)
+        self._tools = answer.tools or self._tools
         messages = tuple(wire.message(each) for each in answer.messages)
         if not answer.finish:
             return Outcome(messages)
@@ -220,7 +224,7 @@ class RemoteEnvironment:
             body = {wire.SESSION: self._session_id, **self._start}
             first, self._counts = self._remote.start(body)
             self._check(first)
-            self._first = first
+            self._first, self._tools = first, first.tools or ()
         return self._first
 
     def _check(self, answer: wire.EnvOut) -> None:

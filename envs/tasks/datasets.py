@@ -6,6 +6,7 @@ given by the option `data` or the variable AGENTRL_DATA.
 
 import os
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from agentrl.core.errors import ItemError
@@ -21,8 +22,9 @@ class MissingDataset(ItemError):
 class Dataset:
     """Files of one kind. `paths`: relative to the data folder; `source`: how users get them.
 
-    `origin`: whether the task's option `origin` takes its name; others are read along with those.
-    `instead`: the task's other dataset that is enough where this one is not here.
+    `package`: the Python package that holds the data, where no files do. `origin`: whether the
+    task's option `origin` takes its name; others are read along with those. `instead`: the task's
+    other dataset that is enough where this one is not here.
     """
 
     task: str
@@ -33,10 +35,14 @@ class Dataset:
     items: str = ""
     origin: bool = True
     instead: str = ""
+    package: str = ""
 
-    def missing(self, root: Path) -> tuple[str, ...]:
-        """Return the paths that do not exist under `root`."""
-        return tuple(path for path in self.paths if not (root / path).exists())
+    def missing(self, root: Path | None) -> tuple[str, ...]:
+        """Return the paths that do not exist under `root`, and a package that is not installed."""
+        packages = (self.package,) if self.package and find_spec(self.package) is None else ()
+        return packages + tuple(
+            path for path in self.paths if root is None or not (root / path).exists()
+        )
 
 
 def folder(given: str = "") -> Path | None:

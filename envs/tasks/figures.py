@@ -52,7 +52,8 @@ def origin_figures(task: str, origin: str, settings: Settings) -> Iterator[Figur
 
     Raises ItemError where the task has no such origin.
     """
-    source = registry.source(task, {"origin": origin, "data": settings.data})
+    options = {"origin": origin} | ({"data": settings.data} if settings.data else {})
+    source = registry.source(task, options)
     yield from _attempt_figures(f"origin {origin}", _imported_figures(source, origin, settings))
 
 

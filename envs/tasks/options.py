@@ -41,7 +41,7 @@ def parse(task: str, kind: type[T], options: Mapping[str, Any]) -> T:
         options = {name: value for name, value in options.items() if name != "origin"}
     for name in options:
         if name not in fields:
-            if name in _OF_DATASETS and issubclass(kind, Generated):
+            if name in _OF_DATASETS and "origin" not in fields and issubclass(kind, Generated):
                 raise ItemError(f"{task} {_OF_DATASETS[name]}: its items are all generated")
             raise ItemError(f"{task}: unknown option {name}{nearest(name, fields)}")
     return _convert(options, kind, f"{task}: option")

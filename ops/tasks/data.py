@@ -118,8 +118,7 @@ def _describe_dataset(dataset: Dataset, data: str) -> dict[str, Any]:
 
 
 def _missing(dataset: Dataset, data: str) -> Sequence[str]:
-    root = folder(data)
-    return dataset.paths if root is None else dataset.missing(root)
+    return dataset.missing(folder(data))
 
 
 def _check_dataset(dataset: Dataset, data: str) -> DatasetCheck:
@@ -131,7 +130,8 @@ def _check_dataset(dataset: Dataset, data: str) -> DatasetCheck:
         size = sum(_bytes(root / path) for path in dataset.paths)
         return DatasetCheck(task, name, size > 0, f"no items of its own; {size / 1e6:,.1f} MB")
     try:
-        source = registry.source(task, {"origin": name, "data": data})
+        options = {"origin": name} if dataset.package else {"origin": name, "data": data}
+        source = registry.source(task, options)
         counts: Mapping[str, int] = {split: len(source.items(split)) for split in source.splits}
     except AgentRLError as error:
         return DatasetCheck(task, name, False, with_hint(str(error), error.hint))

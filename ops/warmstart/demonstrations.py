@@ -68,10 +68,11 @@ class Demonstrator:
         environment = self.source.make(item)
         try:
             first = environment.start().messages
+            tools = environment.tools
             turns = tuple(self._turns(environment, expert, first))
         finally:
             environment.close()
-        return Transcript(environment.tools, first, turns)
+        return Transcript(tools, first, turns)
 
     def _turns(
         self, environment: Environment, expert: Expert, messages: tuple[Message, ...]

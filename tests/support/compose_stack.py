@@ -28,7 +28,7 @@ CODE = (
 
 def wheels() -> Path:
     """Return a folder with the wheels that the images install, filled once for each set of them."""
-    locks = [ROOT / "requirements" / name for name in ("torch.lock", "dev.lock")]
+    locks = [ROOT / "requirements" / name for name in ("torch.lock", "dev.lock", "bfcl.lock")]
     script = [str(ROOT / "deploy/images/requirements.py"), str(ROOT / "pyproject.toml")]
     command = [sys.executable, *script, *EXTRAS, "dashboard"]
     asked = subprocess.check_output(command, text=True)
@@ -41,6 +41,7 @@ def wheels() -> Path:
     limits = [flag for path in locks for flag in ("-c", str(path))]
     download = [sys.executable, "-m", "pip", "download", "-q", "-d", str(partial), *limits]
     subprocess.run([*download, "pip", *asked.split()], check=True)
+    subprocess.run([*download, "--no-deps", "bfcl-eval"], check=True)
     partial.rename(folder)
     return folder
 

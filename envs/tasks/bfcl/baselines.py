@@ -6,7 +6,6 @@ from typing import Any
 
 from agentrl.envs.contract import Message, Tool, ToolCall
 from agentrl.envs.tasks.bfcl.problem import Problem
-from agentrl.envs.tasks.bfcl.world import tools
 
 _DONE = 0.4  # probability a turn of the random policy
 
@@ -15,7 +14,7 @@ class RandomCalls:
     """Calls any tool with words it has seen, and says at times that it is done."""
 
     def __init__(self, problem: Problem, seed: int) -> None:
-        self._tools = tools(problem.classes)
+        self._tools = tuple(problem.tools(0))
         self._random = Random(seed)
 
     def act(self, messages: Sequence[Message]) -> ToolCall | str:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.types import Status
 from agentrl.envs.contract import Message, Observation, Outcome, Tool, ToolCall, shortened
+from agentrl.envs.tasks.bfcl.package import import_part
 from agentrl.envs.tasks.bfcl.problem import Problem
-from agentrl.envs.tasks.bfcl.scoring import Judge
-from agentrl.envs.tasks.bfcl.world import World, tools, written
+from agentrl.envs.tasks.bfcl.scoring import Checker, simulate
+from agentrl.envs.tasks.bfcl.simulation import Simulation
 from agentrl.envs.tasks.options import Style
 
-MAX_ANSWER = 20_000  # characters of a function's answer that the agent sees
-MAX_STEPS = 20  # turns with calls for one request, as published
+MAX_RESULT = 40_000  # characters of a function's result that the agent sees
 TASK_TAG = "bfcl"  # the whole system message of the compact style
 
 SYSTEM = """\
@@ -30,69 +30,73 @@ class BfclEnvironment:
     def __init__(self, problem: Problem, style: Style) -> None:
         """Raises ItemError."""
         self._problem, self._style = problem, style
-        self._world: World | None = World(problem.classes, problem.config)
-        self._judge = Judge(problem)
+        self._simulation: Simulation | None = simulate(problem)
+        self._checker = Checker(problem)
+        self._prompts = import_part("constants.default_prompts")
         self._request = self._steps = 0
-        described = tuple(each.tool() for each in problem.described)
-        self._tools = described or tools(problem.classes)
-        self._allowed = {tool.name for tool in self._tools}
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        return self._tools
+        return tuple(self._problem.tools(self._request))
 
     def start(self) -> Observation:
         system = TASK_TAG if self._style == "compact" else SYSTEM
-        return Observation((Message("system", system), self._asked()))
+        return Observation((Message("system", system), self._next_message()))
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
-        if self._world is None:
+        if self._simulation is None:
             raise EnvironmentFailure("bfcl: the episode is closed")
         if isinstance(calls, str) or not calls:
-            return self._next(self._world)
+            return self._next_request(self._simulation)
         self._steps += 1
-        answers = tuple(self._answered(self._world, call) for call in calls)
-        if self._steps == MAX_STEPS:
-            return self._ended(0.0, Status.TASK_LIMIT)
+        answers = tuple(self._answer(self._simulation, call) for call in calls)
+        if self._steps > self._prompts.MAXIMUM_STEP_LIMIT or self._simulation.is_full:
+            return self._end(0.0, Status.TASK_LIMIT)
         return Outcome(answers)
 
     def close(self) -> None:
-        self._world = None
+        self._simulation = None
 
-    def _asked(self) -> Message:
+    def _next_message(self) -> Message:
+        """Return the request; one that brings new functions describes them, as published."""
         request = self._problem.requests[self._request]
-        short = request.short if self._style == "compact" else ""
-        return Message("user", short or request.text)
+        text = (self._style == "compact" and request.short) or request.text
+        if request.functions:
+            new = [tool.schema() for tool in self.tools if tool.name in request.functions]
+            announcement = self._prompts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_PROMPTING
+            text += announcement.format(functions="\n".join(map(json.dumps, new)))
+        return Message("user", text)
 
-    def _answered(self, world: World, call: ToolCall) -> Message:
-        """A call that is ill-formed is answered, and not done."""
+    def _answer(self, simulation: Simulation, call: ToolCall) -> Message:
+        """Make a call; one that is ill-formed is answered with its error only."""
         if call.error:
-            return Message("tool", written({"error": call.error}), call.name)
-        if call.name not in self._allowed:
-            error = f"there is no function {shortened(call.name, 60)}"
-            return Message("tool", written({"error": error}), call.name)
-        answer = world.run(call.name, call.arguments)
-        text = written(answer)
-        self._judge.saw(text)
-        shown = _shorten(answer) if self._style == "compact" else text
-        return Message("tool", shortened(shown, MAX_ANSWER), call.name)
+            return Message("tool", json.dumps({"error": call.error}), call.name)
+        result = simulation.run(shortened(call.name, 60), call.arguments)
+        self._checker.record(result)
+        shown = _shorten(result) if self._style == "compact" else result
+        return Message("tool", shortened(shown, MAX_RESULT), call.name)
 
-    def _next(self, world: World) -> Outcome:
-        """The first request that was not done ends the episode: nothing after it can count."""
-        if not self._judge.right(self._request, world):
-            return self._ended(0.0, Status.COMPLETED)
+    def _next_request(self, simulation: Simulation) -> Outcome:
+        """End the episode after the last request, and after the first that was not done."""
+        if not self._checker.is_done(self._request, simulation):
+            return self._end(0.0, Status.COMPLETED)
         self._request, self._steps = self._request + 1, 0
         if self._request == len(self._problem.requests):
-            return self._ended(1.0, Status.COMPLETED)
-        return Outcome((self._asked(),))
+            return self._end(1.0, Status.COMPLETED)
+        return Outcome((self._next_message(),))
 
-    def _ended(self, reward: float, status: Status) -> Outcome:
+    def _end(self, reward: float, status: Status) -> Outcome:
         done = self._request / len(self._problem.requests)
-        metrics = {"requests_done": done}
-        return Outcome((), True, status, reward, reward, metrics)
+        return Outcome((), True, status, reward, reward, {"requests_done": done})
 
 
-def _shorten(answer: dict[str, object]) -> str:
-    """The values of an answer alone; `ok` where there are none."""
-    values = [each if isinstance(each, str) else json.dumps(each) for each in answer.values()]
-    return " ".join(values) or "ok"
+def _shorten(result: str) -> str:
+    """Return the values of a JSON object alone, and `ok` where there are none."""
+    try:
+        values = json.loads(result)
+    except ValueError:
+        return "ok" if result == "None" else result
+    if not isinstance(values, dict):
+        return result
+    told = [each if isinstance(each, str) else json.dumps(each) for each in values.values()]
+    return " ".join(told) or "ok"

@@ -5,22 +5,19 @@ so that later requests speak of what earlier ones left, and none is refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 from agentrl.envs.tasks.bfcl import templates, words
 from agentrl.envs.tasks.bfcl.problem import Problem, Request
+from agentrl.envs.tasks.bfcl.simulation import Simulation, is_error
 from agentrl.envs.tasks.bfcl.templates import Draft, Template, file_name
-from agentrl.envs.tasks.bfcl.world import World, written
 from agentrl.envs.tasks.options import Difficulty
 
 _OTHERS = ("TicketAPI", "TwitterAPI", "MessageAPI", "MathAPI")
 _TICKETS = 4  # of the queue to begin with
 _REQUESTS: Mapping[Difficulty, int] = {"easy": 1, "medium": 2, "hard": 3}
 _ROOT = "desk"
-words.ME = "sam"
 
 
 def draw(
@@ -30,7 +27,7 @@ def draw(
     other = _OTHERS[number % len(_OTHERS)]
     classes = ["GorillaFileSystem", other]
     config = {"GorillaFileSystem": _files(random, difficulty), other: _STATES[other](random)}
-    draft = Draft(random, World(classes, config))
+    draft = Draft(random, Simulation(classes, config))
     for step in range(_REQUESTS[difficulty]):
         about_files = step % 2 == (0 if difficulty != "easy" else number // len(_OTHERS) % 2)
         pool: Sequence[Template] = templates.ABOUT[other]
@@ -38,23 +35,20 @@ def draw(
             pool = templates.LONG if difficulty == "hard" else templates.FILES
         elif difficulty == "hard":
             pool = templates.CHAINED[other]
-        if not _asked(draft, random.choice(pool)):
+        if not _add_request(draft, random.choice(pool)):
             return None
     problem = Problem(draft.requests, classes, config)
-    key = "\n".join([*(request.text for request in draft.requests), *draft.answers])
+    key = "\n".join([*(request.text for request in draft.requests), *draft.results])
     return problem.content(), key
 
 
-def _asked(draft: Draft, template: Template) -> bool:
-    """Add a request to a draft; False where one of its calls is refused.
-
-    A template may change the world that it looks at: it gets a copy.
-    """
-    text, short, calls = template(replace(draft, world=deepcopy(draft.world)))
-    answers = [draft.world.run(call.name, call.arguments) for call in calls]
+def _add_request(draft: Draft, template: Template) -> bool:
+    """Add a request to a draft; return False if one of its calls fails."""
+    text, short, calls = template(draft)
+    results = [draft.simulation.run(call.name, call.arguments) for call in calls]
     draft.requests.append(Request(text, calls, short))
-    draft.answers += map(written, answers)
-    return not any("error" in answer for answer in answers)
+    draft.results += results
+    return not any(map(is_error, results))
 
 
 def _files(random: Random, difficulty: Difficulty) -> dict[str, Any]:

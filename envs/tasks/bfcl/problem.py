@@ -1,49 +1,56 @@
 """The content of an item: requests, the initial state, and the calls of each request."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from agentrl.envs.contract import Item, Tool
-from agentrl.envs.tasks.bfcl.world import Call
+from agentrl.envs.tasks.bfcl.package import class_tools
 from agentrl.envs.tasks.options import read
 
 
-class Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A function as the benchmark's documents describe it; `parameters` is a JSON schema."""
+class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call of the ground truth, its arguments by name: JSON values."""
 
     name: str
-    description: str
-    parameters: dict[str, Any]
-
-    def tool(self) -> Tool:
-        return Tool(self.name, self.description, self.parameters)
+    arguments: dict[str, Any] = {}
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One message of the user. `truth`: the calls that do it; none: it is not judged.
+    """One message of the user. `truth`: the calls that do it; empty: it is not judged.
 
-    `short`: the message of a compact prompt.
+    `short`: the message in the compact style. `functions`: names of the functions that the agent
+    does not have before this request.
     """
 
     text: str
     truth: list[Call] = []
     short: str = ""
+    functions: list[str] = []
 
 
 class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One item. `config`: the state of each class. `described`: its tools, where not ours."""
+    """One item. `config`: the initial state of each class.
+
+    `long_context`: the classes answer at length, as in the category of that name.
+    """
 
     requests: list[Request]
     classes: list[str]
     config: dict[str, dict[str, Any]] = {}
-    described: list[Described] = []
+    long_context: bool = False
 
     def content(self) -> Mapping[str, Any]:
-        """Of an Item: JSON values."""
+        """Return the content of an Item: JSON values."""
         content: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return content
+
+    def tools(self, number: int) -> Iterator[Tool]:
+        """Yield the tools that the agent has at request `number`. Raises ItemError."""
+        later = {name for request in self.requests[number + 1 :] for name in request.functions}
+        for each in self.classes:
+            yield from (tool for tool in class_tools(each) if tool.name not in later)
 
 
 def of(item: Item) -> Problem:

@@ -1,40 +1,51 @@
-"""The two checks of the benchmark, after each request: states agree, answers are among those given.
+"""Checks each request with the two checks of bfcl-eval: of the state, and of the results.
 
 The ground truth's calls run on fresh instances of the same classes, request after request. State:
-every class is as the truth's is. Response: the truth's answers for this request are among all
-answers the agent has had, whatever their order. (BFCL v3, multi-turn: Patil et al. 2025; the
-checker of github.com/ShishirPatil/gorilla.)
+the attributes of every class equal the truth's. Results: those of the truth's calls for this
+request are among all results the agent has had, in any order. (BFCL v3, multi-turn: Patil et al.
+2025; `multi_turn_checker` of bfcl-eval.)
 """
 
-from collections import Counter
-
+from agentrl.envs.tasks.bfcl.package import import_part
 from agentrl.envs.tasks.bfcl.problem import Problem
-from agentrl.envs.tasks.bfcl.world import World, written
+from agentrl.envs.tasks.bfcl.simulation import Simulation
 
 
-class Judge:
-    """Judges one conversation, a request at a time."""
+class Checker:
+    """Checks one conversation, a request at a time."""
 
     def __init__(self, problem: Problem) -> None:
         """Raises ItemError."""
+        self._checks = import_part("eval_checker.multi_turn_eval.multi_turn_checker")
         self._requests = problem.requests
-        self._truth = World(problem.classes, problem.config)
-        self._given: Counter[str] = Counter()
-        self._calls = 0
+        self._truth = simulate(problem)
+        self._results: list[str] = []
+        self._has_called = False
 
-    def saw(self, answer: str) -> None:
-        """What a call of the agent was answered."""
-        self._given[answer] += 1
-        self._calls += 1
+    def record(self, result: str) -> None:
+        """Record the result of a call of the agent."""
+        self._results.append(result)
+        self._has_called = True
 
-    def right(self, number: int, world: World) -> bool:
-        """Whether the agent has done request `number`; asked of each once, in order.
+    def is_done(self, number: int, simulation: Simulation) -> bool:
+        """Return whether the agent has done request `number`; asked once of each, in order.
 
-        A request without a truth is not judged, as published; one with a truth wants a call.
+        A request without a truth is not judged; one with a truth requires a call.
         """
-        calls, self._calls = self._calls, 0
+        has_called, self._has_called = self._has_called, False
         truth = self._requests[number].truth
+        expected = [self._truth.run(call.name, call.arguments) for call in truth]
         if not truth:
             return True
-        wanted = Counter(written(self._truth.run(call.name, call.arguments)) for call in truth)
-        return calls > 0 and world.state() == self._truth.state() and wanted <= self._given
+        if not has_called:
+            return False
+        instances = simulation.instances, self._truth.instances
+        return bool(
+            self._checks.state_checker(*instances)["valid"]
+            and self._checks.response_checker(self._results, expected, number)["valid"]
+        )
+
+
+def simulate(problem: Problem) -> Simulation:
+    """Create the instances of an item. Raises ItemError."""
+    return Simulation(problem.classes, problem.config, long_context=problem.long_context)

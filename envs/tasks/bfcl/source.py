@@ -5,22 +5,19 @@ from functools import partial
 from typing import Any, Literal
 
 from agentrl.core.errors import ItemError
-from agentrl.core.logging import get_logger
 from agentrl.envs.contract import Environment, Expert, Item
 from agentrl.envs.tasks import generated, options
 from agentrl.envs.tasks.bfcl import datasets, problem
 from agentrl.envs.tasks.bfcl.environment import BfclEnvironment
 from agentrl.envs.tasks.bfcl.expert import BfclExpert
 from agentrl.envs.tasks.bfcl.generate import draw
-
-log = get_logger()
+from agentrl.envs.tasks.bfcl.package import backend
 
 
 class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
-    """`origin`: `v3` for the benchmark's own items; `data`: the data folder, else AGENTRL_DATA."""
+    """`origin`: `v4` for the benchmark's own items."""
 
-    origin: Literal["generated", "v3"] = "generated"
-    data: str = ""
+    origin: Literal["generated", "v4"] = "generated"
 
 
 class BfclSource:
@@ -30,21 +27,20 @@ class BfclSource:
     max_turns = 60
 
     def __init__(self, given: Mapping[str, Any]) -> None:
+        """Raises ItemError, also where the package bfcl-eval is not installed."""
         self._options = options.parse(self.name, Options, given)
+        backend()
         draw_item = partial(draw, self._options.difficulty)
         self._generated = generated.Splits(self.name, self._options, draw_item)
 
     @property
     def splits(self) -> tuple[str, ...]:
-        return tuple(datasets.SPLITS) if self._options.origin == "v3" else generated.SPLITS
+        return datasets.SPLITS if self._options.origin == "v4" else generated.SPLITS
 
     def items(self, split: str) -> Sequence[Item]:
         if self._options.origin == "generated":
             return self._generated.items(split)
-        found = datasets.imported(split, self._options.data)
-        if found.refused:
-            log.warning("Items skipped", task=self.name, split=split, count=len(found.refused))
-        return found.items
+        return datasets.published_items(split)
 
     def make(self, item: Item) -> Environment:
         return BfclEnvironment(_playable(item), self._options.style)

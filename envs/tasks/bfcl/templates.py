@@ -1,12 +1,14 @@
 """Templates of generated requests: the words of one, and the calls that do it."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from agentrl.envs.tasks.bfcl import words
-from agentrl.envs.tasks.bfcl.problem import Request
-from agentrl.envs.tasks.bfcl.world import Call, World
+from agentrl.envs.tasks.bfcl.problem import Call, Request
+from agentrl.envs.tasks.bfcl.simulation import Simulation
 
 Drawn = tuple[str, str, list[Call]]  # the request, its short form, the calls that do it
 
@@ -16,30 +18,34 @@ class Draft:
     """An item being drawn."""
 
     random: Random
-    world: World
+    simulation: Simulation
     requests: list[Request] = field(default_factory=list)
-    answers: list[str] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
 
-    def listed(self, folders: bool) -> list[str]:
-        """Names in the current directory: of folders, or of files."""
-        shown = self.world.run("ls", {})["current_directory_content"]
+    def look(self, name: str, **arguments: Any) -> Any:
+        """Return the result of a call that succeeds, read from JSON."""
+        return json.loads(self.simulation.run(name, arguments))
+
+    def list_names(self, folders: bool) -> list[str]:
+        """Return the names in the current directory: of folders, or of files."""
+        shown = self.look("ls")["current_directory_content"]
         return [name for name in shown if ("." not in name) == folders]
 
     def file(self) -> str:
-        return self.random.choice(self.listed(folders=False))
+        return self.random.choice(self.list_names(folders=False))
 
     def new_file(self) -> str:
-        there = self.listed(folders=False)
-        return self._new(there, lambda: file_name(self.random))
+        existing = self.list_names(folders=False)
+        return self._new(existing, lambda: file_name(self.random))
 
     def new_folder(self) -> str:
-        return self._new(self.listed(folders=True), lambda: self.random.choice(words.FOLDERS))
+        return self._new(self.list_names(folders=True), lambda: self.random.choice(words.FOLDERS))
 
     def text(self, length: int = 4) -> str:
         return " ".join(self.random.choices(words.NOUNS, k=length))
 
-    def _new(self, there: Sequence[str], draw: Callable[[], str]) -> str:
-        while (name := draw()) in there:
+    def _new(self, existing: Sequence[str], draw: Callable[[], str]) -> str:
+        while (name := draw()) in existing:
             pass
         return name
 
@@ -76,8 +82,16 @@ def _search(draft: Draft) -> Drawn:
 
 def _write(draft: Draft) -> Drawn:
     name, text = draft.new_file(), draft.text()
-    call = Call("echo", {"content": text, "file_name": name})
-    return f"Make a file {name} that says '{text}'.", f"write {text} to {name}", [call]
+    message = f"Make a file {name} that says '{text}'."
+    return message, f"write {text} to {name}", _written(name, text)
+
+
+def _written(name: str, text: str) -> list[Call]:
+    """Return the calls that write a new file; `echo` writes to a file that exists."""
+    return [
+        Call("touch", {"file_name": name}),
+        Call("echo", {"content": text, "file_name": name}),
+    ]
 
 
 def _copy(draft: Draft) -> Drawn:
@@ -102,21 +116,20 @@ def _move(draft: Draft) -> Drawn:
 
 def _within(draft: Draft) -> Drawn:
     """One of the short ones, in a folder that is here, or else in the one above."""
-    folder = draft.random.choice(draft.listed(folders=True) or [".."])
+    folder = draft.random.choice(draft.list_names(folders=True) or [".."])
     inside = Call("cd", {"folder": folder})
-    draft.world.run(inside.name, inside.arguments)
+    here = draft.look("pwd")["current_working_directory"].rpartition("/")[2]
+    draft.look("cd", folder=folder)
     text, short, calls = draft.random.choice(FILES)(draft)
+    draft.look("cd", folder=here if folder == ".." else "..")
     where = "up one folder" if folder == ".." else f"to the folder {folder}"
     return f"Go {where}. {text}", f"in {folder} {short}", [inside, *calls]
 
 
 def _counted(draft: Draft) -> Drawn:
     name, new = draft.file(), draft.new_file()
-    count = draft.world.run("wc", {"file_name": name, "mode": "w"})["count"]
-    calls = [
-        Call("wc", {"file_name": name, "mode": "w"}),
-        Call("echo", {"content": str(count), "file_name": new}),
-    ]
+    count = draft.look("wc", file_name=name, mode="w")["count"]
+    calls = [Call("wc", {"file_name": name, "mode": "w"}), *_written(new, str(count))]
     text = f"Count the words of {name} and write the number, and nothing else, to a new file {new}."
     return text, f"count words of {name} into {new}", calls
 
@@ -139,7 +152,7 @@ def _close_ticket(draft: Draft) -> Drawn:
 
 def _edit_ticket(draft: Draft) -> Drawn:
     number = _number(draft)
-    now = draft.world.run("get_ticket", {"ticket_id": number})["priority"]
+    now = draft.look("get_ticket", ticket_id=number)["priority"]
     priority = draft.random.choice([each for each in range(1, 6) if each != now])
     call = Call("edit_ticket", {"ticket_id": number, "updates": {"priority": priority}})
     return (
@@ -150,16 +163,15 @@ def _edit_ticket(draft: Draft) -> Drawn:
 
 
 def _number(draft: Draft) -> int:
-    """Of one of the tickets that are there."""
-    queue = draft.world.run("get_user_tickets", {"status": "Open"})["tickets"]
-    number: int = draft.random.choice(queue)["id"]
+    """Return the number of one of the tickets."""
+    number: int = draft.random.choice(draft.simulation.instances["TicketAPI"].ticket_queue)["id"]
     return number
 
 
 def _resolve_ticket(draft: Draft) -> Drawn:
     """By what a file says last."""
     name, number = draft.file(), _number(draft)
-    last = draft.world.run("tail", {"file_name": name, "lines": 1})["last_lines"]
+    last = draft.look("tail", file_name=name, lines=1)["last_lines"]
     calls = [
         Call("tail", {"file_name": name, "lines": 1}),
         Call("resolve_ticket", {"ticket_id": number, "resolution": last}),
@@ -180,7 +192,7 @@ def _follow(draft: Draft) -> Drawn:
 
 
 def _comment(draft: Draft) -> Drawn:
-    tweet = draft.world.run("get_user_tweets", {"username": words.ME})["user_tweets"][0]["id"]
+    tweet = min(draft.simulation.instances["TwitterAPI"].tweets)
     text = draft.text(3)
     call = Call("comment", {"tweet_id": tweet, "comment_content": text})
     return f"Comment '{text}' on post {tweet}.", f"comment {text} on {tweet}", [call]
@@ -188,7 +200,7 @@ def _comment(draft: Draft) -> Drawn:
 
 def _post_line(draft: Draft) -> Drawn:
     name = draft.file()
-    last = draft.world.run("tail", {"file_name": name, "lines": 1})["last_lines"]
+    last = draft.look("tail", file_name=name, lines=1)["last_lines"]
     calls = [
         Call("tail", {"file_name": name, "lines": 1}),
         Call("post_tweet", {"content": last}),
@@ -203,22 +215,22 @@ def _tell(draft: Draft) -> Drawn:
 
 def _tell_line(draft: Draft) -> Drawn:
     name, user = draft.file(), draft.random.choice(words.USERS[1:])
-    last = draft.world.run("tail", {"file_name": name, "lines": 1})["last_lines"]
+    last = draft.look("tail", file_name=name, lines=1)["last_lines"]
     look = Call("tail", {"file_name": name, "lines": 1})
     text = f"Send {user} the last line of {name}, as it is."
     return text, f"tell {user} last line of {name}", [look, *_sent(draft, user, last)]
 
 
 def _sent(draft: Draft, user: str, text: str) -> list[Call]:
-    found = draft.world.run("get_user_id", {"user": user})["user_id"]
+    found = draft.look("get_user_id", user=user)["user_id"]
     sent = Call("send_message", {"receiver_id": found, "message": text})
     return [Call("get_user_id", {"user": user}), sent]
 
 
 def _mean(draft: Draft) -> Drawn:
     numbers = [draft.random.randint(1, 99) for _ in range(draft.random.randint(2, 4))]
-    told = " ".join(map(str, numbers))
-    return f"What is the mean of {told}?", f"mean {told}", [Call("mean", {"numbers": numbers})]
+    shown = " ".join(map(str, numbers))
+    return f"What is the mean of {shown}?", f"mean {shown}", [Call("mean", {"numbers": numbers})]
 
 
 def _sum(draft: Draft) -> Drawn:
@@ -233,11 +245,8 @@ def _product(draft: Draft) -> Drawn:
 
 def _written_product(draft: Draft) -> Drawn:
     a, b, name = draft.random.randint(2, 99), draft.random.randint(2, 99), draft.new_file()
-    product = draft.world.run("multiply", {"a": a, "b": b})["result"]
-    calls = [
-        Call("multiply", {"a": a, "b": b}),
-        Call("echo", {"content": str(product), "file_name": name}),
-    ]
+    product = draft.look("multiply", a=a, b=b)["result"]
+    calls = [Call("multiply", {"a": a, "b": b}), *_written(name, str(product))]
     text = f"Multiply {a} by {b} and write the product, and nothing else, to a new file {name}."
     return text, f"multiply {a} {b} into {name}", calls
 
