@@ -5,6 +5,7 @@ Without a service its tests are skipped with the reason; with REQUIRE_SERVICES=1
 
 import os
 import shutil
+import signal
 import sys
 import uuid
 from collections.abc import Iterator
@@ -193,3 +194,12 @@ def smollm2() -> Path:
     folder = Path(__file__).parents[1] / "models" / "smollm2"
     found = str(folder) if folder.is_dir() else None
     return Path(_service("AGENTRL_TEST_SMOLLM2", "SmolLM2", "make models/smollm2", found))
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM are given back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -15,6 +15,7 @@ from running import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FOLDERS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+SHIPPED = [folder for folder in FOLDERS if folder != "experiments"]
 THEIRS = ("cli", "core", "db", "envs", "workers")
 PROJECT = """
 [build-system]
@@ -50,8 +51,8 @@ class Installed:
         here = [path for path in sys.path if Path(path).name == "site-packages"]
         (packages / "here.pth").write_text("\n".join(here) + "\n")
 
-    def run(self, *command: str) -> str:
-        """The output of a command of this environment, started in the project's folder."""
+    def run(self, *command: str, code: int = 0) -> str:
+        """What a command of this environment prints, started in the project's folder."""
         own = {"PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1"}
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         program = str(self.environment / "bin" / command[0])
@@ -63,8 +64,8 @@ class Installed:
             text=True,
             check=False,
         )
-        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        return done.stdout
+        assert done.returncode == code, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stderr if code else done.stdout
 
 
 def built(folder: Path) -> Path:
@@ -110,7 +111,8 @@ def test_the_wheel_holds_one_package_and_every_file_of_it(wheel: Path) -> None:
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"agentrl"}
     data = [name for name in shipped(["configs", "models/tiny"]) if not name.endswith(".md")]
-    assert {f"agentrl/{name}" for name in (*shipped(FOLDERS), *data)} <= names
+    assert {f"agentrl/{name}" for name in (*shipped(SHIPPED), *data)} <= names
+    assert not [name for name in names if name.startswith("agentrl/experiments")]
 
 
 def test_their_own_folders_and_ours_live_side_by_side(installed: Installed) -> None:
@@ -119,5 +121,7 @@ def test_their_own_folders_and_ours_live_side_by_side(installed: Installed) -> N
     assert "brisk" in installed.run("agentrl", "envs", "list")
     shown = installed.run("agentrl", "envs", "show", "brisk", "-o", "items=8")
     assert "── tool take_action" in shown
+    absent = installed.run("agentrl", "experiment", "staleness", "--out", "x", code=2)
+    assert "the installed package has no experiments" in absent
     line = installed.run("agentrl", "quickstart", "--fast", "--updates", "1", "--json")
     assert json.loads(line.splitlines()[-1])["updates"] == 1

@@ -1,7 +1,6 @@
 """Signals as they were, for tests of what takes them over; a recipe of a tiny policy."""
 
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,12 +42,3 @@ def small_recipe() -> Callable[[Path], Recipe]:
         return Recipe("small", file, "tiny", full=size, fast=size, ready_s=600.0, stall_s=600.0)
 
     return made
-
-
-@pytest.fixture
-def signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM are given back."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)

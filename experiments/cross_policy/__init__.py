@@ -1,0 +1,1 @@
+"""`agentrl experiment cross-policy`: studies whether cross-policy sampling improves exploration."""

@@ -1,0 +1,340 @@
+"""The report of the study: measures, pictures, and the sections of the page in order.
+
+training-*.json, drift-*.json ─▶ Comparison ─▶ figures.csv, *.svg ─▶ page
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from agentrl.core.types import CURRENT
+from agentrl.experiments.findings import (
+    Design,
+    Drift,
+    Lag,
+    Mixture,
+    Point,
+    Training,
+    read,
+    read_study,
+)
+from agentrl.experiments.report.comparison import START, Comparison, Measure, curve, verdict
+from agentrl.experiments.report.markdown import (
+    Format,
+    describe_tasks,
+    difference,
+    figures_link,
+    image,
+    number,
+    place,
+    share,
+    table,
+)
+from agentrl.experiments.report.page import write_figures, write_page
+from agentrl.experiments.report.plots import label, line, picture
+from agentrl.experiments.simulation.statistics import pass_curve
+
+ORDER = (START, CURRENT, "mixed", "uniform", "adaptive")
+COLOURS = {START: "0.5", **{arm: f"C{number}" for number, arm in enumerate(ORDER[1:])}}
+KS = (1, 4, 16, 64)
+CHECKED, WITHIN = "held-out success on the way", "histories a group"
+COMPARED = ("pass@1", "pass@8", "pass@64", CHECKED, WITHIN)
+COSTS: dict[str, Format] = {
+    "lagged tokens": share,
+    "KL of lagged": partial(number, digits=4),
+    "effective sample size": partial(number, digits=4),
+    "updates": partial(number, digits=1),
+    "tokens": number,
+    "episodes": number,
+}
+TITLE = "Does drawing the policy at every step explore?"
+DONE = """\
+    agentrl experiment cross-policy --out {out}
+
+2 cores, no GPU, one thread; a seed repeats a training exactly. Policy: `{model}`. Every arm trains
+all weights (`configs/cross-policy.toml`) on the same items until it has sampled {tokens:,} tokens,
+in rounds of {groups} groups of {size} episodes and one update each. Tokens of groups without spread
+count. Seeds: {seeds}.
+"""
+ARMS = """\
+| arm | each step is drawn from |
+|---|---|
+| start | the policy that all arms begin with, untrained |
+| current | the newest checkpoint, always |
+| mixed | `refreshed({refresh})` with probability {share:g}, else the newest |
+| uniform | the same two with equal chances |
+| adaptive | the same two, weighted as in [sampling.md](../sampling.md) |
+
+`refreshed({refresh})` is reloaded every {refresh} updates, so it is at most {refresh} behind.
+"""
+MEASURED = """\
+The trained policy is measured on {items} held-out items a task, different ones for each seed, with
+{attempts} attempts each at temperature {temperature:g}. Intervals are 95 %, Student's t over seeds;
+differences are paired by seed (same items, order and start). A *state* is the environment's last
+answer on an item, a *history* all its answers so far.
+"""
+COST = """\
+Means over the updates of a training. KL(μ ‖ π) of lagged tokens is the trainer's estimate (k3),
+nats a token; the effective sample size of the weights π/μ is a share of all tokens.
+"""
+LAG = """\
+One longer training of `current` per seed: trajectories of a version, scored by the version `lag`
+updates later. KL is exact over the vocabulary at every sampled token.
+"""
+TOGETHER = """\
+The last policy of those trainings and one `lag` updates older, each drawn for half of the steps:
+pass@k on held-out items.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Aged:
+    """What a long training says of one lag, which takes the place of an arm. 0: no lag."""
+
+    arm: str
+    seed: int
+    attempts: int
+    lags: Sequence[Lag]
+    mixtures: Sequence[Mixture]
+
+
+def write(out: Path) -> Path:
+    """Write the page; return its path. Raises ConfigError without results, or for mixed designs."""
+    trainings, drifts = read_study(out, Training), read(out, "drift", Drift)
+    trainings.sort(key=lambda each: (place(each.arm, ORDER), each.seed))
+    found, aged = compare_arms(trainings), compare_lags(drifts)
+    write_figures(out / "figures.csv", found)
+    write_figures(out / "lags.csv", aged)
+    draw(found, aged, out)
+    return write_page(out, TITLE, lines(out, found, aged, trainings[0].design))
+
+
+def compare_arms(trainings: Sequence[Training]) -> Comparison[Training]:
+    attempts = trainings[0].design.attempts
+    measures: dict[str, Measure[Training]] = {
+        f"{prefix}pass@{k}": partial(_passed, acting, k)
+        for acting, prefix in (("policy", ""), ("mixture", "mixture "))
+        for k in pass_curve([0], attempts)
+    }
+    measures |= {
+        CHECKED: lambda each, task: _mean(c.success.get(task) for c in each.checks[1:]),
+        WITHIN: lambda each, task: each.within.get(task),
+        "states visited": lambda each, task: _last(each, lambda point: point.states.get(task)),
+        "histories visited": lambda each, task: _last(each, lambda at: at.histories.get(task)),
+        "groups with spread": lambda each, task: _mean(p.spread.get(task) for p in each.points),
+        "lagged tokens": lambda each, _: _mean(1 - p.tracks.get(CURRENT, 0) for p in each.points),
+        "KL of lagged": partial(_metric, "mismatch_k3_lagged"),
+        "effective sample size": partial(_metric, "effective_sample_size"),
+        "updates": lambda each, _: _last(each, lambda point: point.version),
+        "tokens": lambda each, _: _last(each, lambda point: point.tokens),
+        "episodes": lambda each, _: each.episodes if each.points else None,
+    }
+    for check in range(len(trainings[-1].checks)):
+        measures[f"success at check {check}"] = partial(_checked, check)
+    tasks = sorted({skill.task for each in trainings for skill in each.skills})
+    return Comparison(trainings, tasks, measures, lambda arm: arm if arm == START else CURRENT)
+
+
+def compare_lags(drifts: Sequence[Drift]) -> Comparison[Aged]:
+    scored = {each.lag for one in drifts for each in one.lags}
+    lags = sorted(scored | {each.lag for one in drifts for each in one.mixtures})
+    found = [
+        Aged(
+            str(lag),
+            one.seed,
+            one.design.attempts,
+            [each for each in one.lags if each.lag == lag],
+            [each for each in one.mixtures if each.lag == lag],
+        )
+        for lag in lags
+        for one in drifts
+    ]
+    measures: dict[str, Measure[Aged]] = {
+        "KL by lag": lambda aged, task: _mean(x.divergence for x in aged.lags if x.task == task),
+        "effective by lag": lambda aged, task: _mean(
+            x.effective for x in aged.lags if x.task == task
+        ),
+        "histories an item": lambda aged, task: _mean(
+            fmean(x.histories) for x in aged.mixtures if x.task == task
+        ),
+    }
+    attempts = drifts[0].design.attempts if drifts else 1
+    measures |= {f"together pass@{k}": partial(_together, k) for k in pass_curve([0], attempts)}
+    tasks = sorted({each.task for one in drifts for each in one.mixtures})
+    return Comparison(found, tasks, measures, lambda _: "0")
+
+
+def draw(found: Comparison[Training], aged: Comparison[Aged], folder: Path) -> None:
+    """Write the pictures."""
+    picture(folder / "pass-at-k.svg", found.tasks, partial(_pass_at_k, found))
+    picture(folder / "learning.svg", found.tasks, partial(_learning, found))
+    if aged.trainings:
+        picture(folder / "lag.svg", aged.tasks, partial(_lag, aged))
+
+
+def lines(
+    out: Path, found: Comparison[Training], aged: Comparison[Aged], design: Design
+) -> Iterator[str]:
+    yield from verdict(found.differences(COMPARED, found.tasks))
+    yield from _design(out, found, design)
+    yield from _final(found, out)
+    yield "## Learning curves"
+    yield ""
+    yield "Held-out success of the newest checkpoint alone, by tokens sampled in training."
+    yield ""
+    yield from image(out, "learning.svg")
+    yield "## What off-policy tokens cost"
+    yield ""
+    yield COST
+    yield from table(
+        ["arm", *COSTS],
+        (
+            [arm, *(shown(found.estimate(name, arm)) for name, shown in COSTS.items())]
+            for arm in found.arms
+            if found.values("updates", arm)
+        ),
+    )
+    yield from _ages(aged, out)
+    yield figures_link(out, "figures.csv", "lags.csv")
+
+
+def _design(out: Path, found: Comparison[Training], design: Design) -> Iterator[str]:
+    config = design.config
+    yield "## What was done"
+    yield ""
+    yield DONE.format(
+        out=out,
+        model=config["model"]["path"],
+        tokens=design.tokens,
+        groups=config["dispatch"]["groups_per_update"],
+        size=config["dispatch"]["group_size"],
+        seeds=found.seeds(),
+    )
+    yield from describe_tasks(config["tasks"])
+    yield ARMS.format(refresh=design.refresh, share=config["sampling"]["stale_share"])
+    yield MEASURED.format(
+        items=design.items,
+        attempts=design.attempts,
+        temperature=config["sampling"]["temperature"],
+    )
+
+
+def _final(found: Comparison[Training], out: Path) -> Iterator[str]:
+    yield "## pass@k after training"
+    yield ""
+    yield from image(out, "pass-at-k.svg")
+    ks = [f"pass@{k}" for k in KS if f"pass@{k}" in found.measures]
+    for task in found.tasks:
+        yield f"**{task}**"
+        yield ""
+        yield from table(
+            ["arm", *ks],
+            ([arm, *(share(found.estimate(k, arm, task)) for k in ks)] for arm in found.arms),
+        )
+        compared = found.differences(COMPARED, [task])
+        names = [name for name in COMPARED if any(name in each.differences for each in compared)]
+        yield from table(
+            [f"less `{CURRENT}`", *names],
+            (
+                [
+                    each.title.removeprefix(f"{task}, "),
+                    *(difference(each.differences.get(name)) for name in names),
+                ]
+                for each in compared
+            ),
+        )
+
+
+def _ages(aged: Comparison[Aged], out: Path) -> Iterator[str]:
+    if not aged.trainings:
+        return
+    yield "## How fast a checkpoint ages"
+    yield ""
+    yield LAG
+    yield from image(out, "lag.svg")
+    yield "## Checkpoints far apart, acting together"
+    yield ""
+    yield TOGETHER
+    ks = [k for k in KS if f"together pass@{k}" in aged.measures]
+    for task in aged.tasks:
+        yield from table(
+            [f"{task}: lag", *(f"pass@{k}" for k in ks), "histories an item"],
+            (
+                [
+                    "alone" if lag == "0" else lag,
+                    *(share(aged.estimate(f"together pass@{k}", lag, task)) for k in ks),
+                    number(aged.estimate("histories an item", lag, task), 1),
+                ]
+                for lag in aged.arms
+            ),
+        )
+
+
+def _pass_at_k(found: Comparison[Training], axes: Any, task: str) -> None:
+    ks = pass_curve([0], found.trainings[0].design.attempts)
+    for arm in found.arms:
+        for prefix, style in (("", "-"), ("mixture ", "--")):
+            passed = [found.estimate(f"{prefix}pass@{k}", arm, task) for k in ks]
+            known = [each for each in passed if each is not None]
+            if known:
+                name = f"{arm}, acting mixture" if prefix else arm
+                line(axes, list(ks), known, (COLOURS.get(arm), style, name))
+    axes.set(xscale="log", ylim=(0, 1))
+    axes.set_xticks(list(ks), list(map(str, ks)))
+    axes.minorticks_off()
+    label(axes, task, "k", "pass@k")
+
+
+def _learning(found: Comparison[Training], axes: Any, task: str) -> None:
+    for arm, seeds in found.arms.items():
+        points = curve(seeds, lambda one: [(c.tokens, c.success[task]) for c in one.checks])
+        if len(points) > 1:
+            tokens, success = zip(*points, strict=True)
+            line(axes, tokens, success, (COLOURS.get(arm), "-", arm))
+    label(axes, task, "sampled tokens", "held-out success at T = 1")
+
+
+def _lag(aged: Comparison[Aged], axes: Any, task: str) -> None:
+    at = [lag for lag in aged.arms if aged.values("KL by lag", lag, task)]
+    lags = [float(lag) for lag in at]
+    moved = [each for lag in at if (each := aged.estimate("KL by lag", lag, task))]
+    line(axes, lags, moved, ("C0", "o-", "KL(μ ‖ π)"))
+    label(axes, task, "lag, updates", "KL(μ ‖ π), nats a token")
+    effective = [each for lag in at if (each := aged.estimate("effective by lag", lag, task))]
+    other = axes.twinx()
+    line(other, lags, effective, ("C1", "s--", "effective"))
+    other.set(ylabel="effective sample size, share (dashed)", ylim=(0, 1))
+
+
+def _passed(acting: str, k: int, training: Training, task: str) -> float | None:
+    for skill in training.skills:
+        if (skill.acting, skill.task) == (acting, task):
+            return pass_curve(skill.solved, training.design.attempts)[k]
+    return None
+
+
+def _together(k: int, aged: Aged, task: str) -> float | None:
+    for each in aged.mixtures:
+        if each.task == task:
+            return pass_curve(each.solved, aged.attempts)[k]
+    return None
+
+
+def _checked(check: int, training: Training, task: str) -> float | None:
+    return training.checks[check].success.get(task) if check < len(training.checks) else None
+
+
+def _metric(name: str, training: Training, _: str) -> float | None:
+    return _mean(point.metrics.get(name) for point in training.points)
+
+
+def _last(training: Training, of: Callable[[Point], float | None]) -> float | None:
+    return of(training.points[-1]) if training.points else None
+
+
+def _mean(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -1,0 +1,91 @@
+"""Results of the study: a JSON file for each evaluated policy and each run."""
+
+from typing import Any
+
+from agentrl.experiments.findings import Finding, SavedFinding
+
+PRETRAINED = "pretrained"
+
+
+class Bench(Finding, frozen=True):
+    """A benchmark. `title`: its description. `items`: largest number of items of the split."""
+
+    title: str
+    task: str
+    split: str
+    items: int
+    options: dict[str, Any]
+
+
+class StudyDesign(Finding, frozen=True):
+    """Settings that all files share. `config`: effective sections, without the arms' changes.
+
+    `clones`, `episodes`: optimizer steps of the warm start, and its expert episodes per task.
+    """
+
+    config: dict[str, Any]
+    benches: list[Bench]
+    clones: int
+    episodes: int
+
+
+class Solved(Finding, frozen=True):
+    """One bench and temperature, 0: greedy. `by_item`: 1 if the attempt solved it, else 0."""
+
+    bench: str
+    temperature: float
+    by_item: dict[str, float]
+
+
+class Measurement(SavedFinding, frozen=True):
+    """Evaluation of one policy: `pretrained`, `start` or ARM-SEED."""
+
+    design: StudyDesign
+    policy: str
+    seconds: float
+    solved: list[Solved]
+
+    @property
+    def file(self) -> str:
+        return f"measured-{self.policy}.json"
+
+
+class At(Finding, frozen=True):
+    """A run at one version. `seconds`: since its creation. `tokens`: trained on so far.
+
+    `success`: of recently closed groups, by task. `metrics`: of the update.
+    """
+
+    version: int
+    seconds: float
+    tokens: int
+    success: dict[str, float]
+    metrics: dict[str, float]
+
+
+class Trained(SavedFinding, frozen=True):
+    """One run of the whole system. `checkpoint`: the directory of its last version.
+
+    `tracks`: steps sampled by each. `staleness`: mean updates between sampling and training of a
+    step, fresh and lagged. `disagreements`: kinds and details of problems found in the accounting.
+    """
+
+    design: StudyDesign
+    arm: str
+    seed: int
+    seconds: float
+    updates: int
+    episodes: int
+    checkpoint: str
+    curve: list[At]
+    tracks: dict[str, int]
+    staleness: dict[str, float]
+    disagreements: list[str]
+
+    @property
+    def policy(self) -> str:
+        return f"{self.arm}-{self.seed}"
+
+    @property
+    def file(self) -> str:
+        return f"training-{self.policy}.json"

@@ -1,0 +1,162 @@
+"""Writes the report of the study from its files: DIR.md beside DIR, with its plots in DIR.
+
+measured-*.json, training-*.json ─▶ rates, changes ─▶ *.svg ─▶ page (reading.md first)
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from agentrl.core.errors import ConfigError
+from agentrl.experiments.findings import differing, read
+from agentrl.experiments.pretrained.figures import GREEDY, Rate, changes, mean_change, rates
+from agentrl.experiments.pretrained.findings import (
+    PRETRAINED,
+    Measurement,
+    StudyDesign,
+    Trained,
+)
+from agentrl.experiments.report.comparison import START
+from agentrl.experiments.report.markdown import image, place, table
+from agentrl.experiments.report.page import write_page
+from agentrl.experiments.report.plots import picture
+
+ORDER = ("whole", "no-task-norm", "no-cross-policy")
+TITLE = "Does a pretrained language model learn real tasks here?"
+HEADER = """\
+    agentrl experiment smollm --out {out}
+
+SmolLM2-135M-Instruct, whose weights were quantised to Q4_1 and de-quantised when they were read, is
+warm-started by {clones} steps on experts' episodes ({episodes:,} of each task). Every run begins
+there and is a run of the whole system: its own dispatcher, worker, recorder, trainer and policy
+server, tasks mixed, {updates} updates. `whole` draws policies anew at every step and normalises
+advantages by task; each other arm leaves out what it is named after. Prompts are compact. Items
+measured are none of those trained on. Intervals are 95 %: Wilson's for a rate; for a change the
+bootstrap over items, paired by item.
+"""
+
+
+def write(out: Path) -> Path:
+    """Write the page; return its path. Raises ConfigError without results, or for mixed designs."""
+    measured = {each.policy: each for each in read(out, "measured", Measurement)}
+    runs = sorted(read(out, "training", Trained), key=lambda run: (place(run.arm, ORDER), run.seed))
+    if START not in measured:
+        raise ConfigError(
+            f"{out} contains no measured-{START}.json", hint="run the experiment first"
+        )
+    design = measured[START].design
+    if name := differing([*measured.values(), *runs], design):
+        raise ConfigError(
+            f"{out}/{name} was made by another version of the study", hint="delete the file"
+        )
+    if runs:
+        draw(runs, out)
+    return write_page(out, TITLE, _lines(out, design, measured, runs))
+
+
+def draw(runs: Sequence[Trained], folder: Path) -> None:
+    """Plot success of training episodes by wall clock and tokens per task."""
+    tasks = sorted({task for run in runs for at in run.curve for task in at.success})
+    panels = {f"{task}, by {unit}": (task, unit) for task in tasks for unit in ("hours", "tokens")}
+
+    def paint(axes: Any, name: str) -> None:
+        task, unit = panels[name]
+        for run in runs:
+            points = [at for at in run.curve if task in at.success]
+            x = [at.seconds / 3600 if unit == "hours" else at.tokens for at in points]
+            axes.plot(x, [at.success[task] for at in points], label=run.policy)
+        axes.set(xlabel=unit, ylabel="success while training", title=name, ylim=(0, 1))
+        axes.legend(fontsize=6)
+
+    picture(folder / "curves.svg", list(panels), paint)
+
+
+def _lines(
+    out: Path,
+    design: StudyDesign,
+    measured: Mapping[str, Measurement],
+    runs: Sequence[Trained],
+) -> Iterator[str]:
+    yield HEADER.format(
+        out=out,
+        clones=design.clones,
+        episodes=design.episodes,
+        updates=design.config["updates"],
+    )
+    policies = [PRETRAINED, START, *(run.policy for run in runs)]
+    shown = [name for name in policies if name in measured]
+    yield "## Success on held-out items"
+    yield ""
+    yield from _success(design, {name: rates(measured[name]) for name in shown})
+    yield "## What training changed"
+    yield ""
+    after = {run.policy: measured[run.policy] for run in runs if run.policy in measured}
+    yield from _changes(measured[START], after)
+    yield "## The runs"
+    yield ""
+    yield from table(RUN_HEADS, map(_run, runs))
+    yield from image(out, "curves.svg")
+
+
+def _success(
+    design: StudyDesign, found: Mapping[str, Mapping[tuple[str, float], Rate]]
+) -> Iterator[str]:
+    keys = list(dict.fromkeys(key for of in found.values() for key in of))
+    places = [bench.title for bench in design.benches]
+    keys.sort(key=lambda key: (places.index(key[0]), key[1]))
+    rows = [
+        [
+            bench,
+            _decoding(temperature),
+            *(_rate(of.get((bench, temperature))) for of in found.values()),
+        ]
+        for bench, temperature in keys
+    ]
+    yield from table(["items", "decoding", *found], rows)
+
+
+def _changes(start: Measurement, after: Mapping[str, Measurement]) -> Iterator[str]:
+    rows = []
+    for policy, measurement in after.items():
+        mean = mean_change(start, measurement)
+        rows.append([policy, "mean of all", "greedy", _change(mean.mean, mean.low, mean.high)])
+        for (bench, temperature), found in changes(start, measurement).items():
+            change = _change(found.difference, found.low, found.high)
+            rows.append([policy, bench, _decoding(temperature), change])
+    yield from table(["policy", "items", "decoding", "after − warm start"], rows)
+
+
+RUN_HEADS = [
+    *("run", "updates", "episodes", "tokens learned from", "hours", "steps sampled by"),
+    *("updates behind", "k3 of engine and trainer", "accounting"),
+]
+
+
+def _run(run: Trained) -> list[str]:
+    steps = max(sum(run.tracks.values()), 1)
+    mismatch = [at.metrics["mismatch_k3"] for at in run.curve if "mismatch_k3" in at.metrics]
+    faults = len(run.disagreements)
+    return [
+        run.policy,
+        str(run.updates),
+        f"{run.episodes:,}",
+        f"{run.curve[-1].tokens:,}" if run.curve else "0",
+        f"{run.seconds / 3600:.1f}",
+        ", ".join(f"{track} {count / steps:.0%}" for track, count in sorted(run.tracks.items())),
+        ", ".join(f"{name} {mean:.1f}" for name, mean in sorted(run.staleness.items())),
+        f"{fmean(mismatch):.4f}" if mismatch else "–",
+        f"{faults} disagreements" if faults else "agrees",
+    ]
+
+
+def _rate(rate: Rate | None) -> str:
+    return f"{rate.success:.3f} ({rate.low:.2f} – {rate.high:.2f})" if rate else "–"
+
+
+def _change(mean: float, low: float, high: float) -> str:
+    return f"{mean:+.3f} ({low:+.3f} … {high:+.3f})"
+
+
+def _decoding(temperature: float) -> str:
+    return "greedy" if temperature == GREEDY else f"T = {temperature:g}"

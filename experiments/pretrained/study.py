@@ -1,0 +1,180 @@
+"""`agentrl experiment smollm`: studies whether a pretrained language model learns real tasks.
+
+    model ─▶ warm start ─▶ a run of the whole system for each seed and arm ─▶ training-*.json
+      └─────────┴────────────────────┴─▶ measured on every bench ─▶ measured-*.json ─▶ report
+
+Existing files are kept. Warm start, runs and evaluations continue after an interruption, so the
+same command may be run over several days.
+"""
+
+import dataclasses
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from agentrl.core import config_loading, logging
+from agentrl.core.config.config import Config
+from agentrl.core.errors import ConfigError, nearest
+from agentrl.core.types import CURRENT
+from agentrl.experiments.findings import read, require_same_design
+from agentrl.experiments.pretrained import report
+from agentrl.experiments.pretrained.findings import (
+    PRETRAINED,
+    Bench,
+    Measurement,
+    StudyDesign,
+    Trained,
+)
+from agentrl.experiments.pretrained.measurement import measure, with_bench
+from agentrl.experiments.pretrained.training import described, train
+from agentrl.experiments.report.comparison import START
+from agentrl.experiments.runner import SECTIONS, Work, make_missing
+from agentrl.experiments.simulation.training import Told
+from agentrl.ops.configuration.configs import check_items
+from agentrl.ops.quickstart.recipes import Recipe, Size
+from agentrl.ops.quickstart.starting_policy import make_start
+
+WHOLE = "whole"
+ARMS: Mapping[str, int] = {WHOLE: 2, "no-task-norm": 1, "no-cross-policy": 1}  # and their seeds
+BENCHES = (
+    Bench("dbbench, held-out tables", "dbbench", "test", 140, {}),
+    Bench("dbbench, AgentBench dev", "dbbench", "dev", 60, {"origin": "agentbench"}),
+    Bench("alfworld, valid_train", "alfworld", "valid_train", 140, {}),
+    Bench("alfworld, valid_seen", "alfworld", "valid_seen", 140, {}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SmollmRequest:
+    """Options of the study.
+
+    `seeds`: of each arm; absent: its own number. `items`: at most, per bench.
+    """
+
+    out: Path
+    recipe: Recipe
+    size: Size
+    arms: Sequence[str] = tuple(ARMS)
+    seeds: int | None = None
+    items: int | None = None
+    benches: Sequence[Bench] = BENCHES
+
+
+def study(request: SmollmRequest) -> Path:
+    """Create missing files and the page; return its path.
+
+    Raises Interrupted, ConfigError, ItemError, CheckpointError, StoreError.
+    """
+    logging.configure("experiment", level="WARNING")
+    for arm in request.arms:
+        if arm not in ARMS:
+            raise ConfigError(f"unknown arm {arm}{nearest(arm, ARMS)}")
+    config = study_config(request)
+    design = make_design(request, config)
+    for bench in design.benches:
+        check_items(with_bench(config, bench))
+    request.out.mkdir(parents=True, exist_ok=True)
+    require_same_design(request.out, design, Measurement, "measured")
+    require_same_design(request.out, design, Trained)
+    make_missing(list(Planner(request, config, design).works()), request.recipe.threads)
+    return report.write(request.out)
+
+
+def study_config(request: SmollmRequest) -> Config:
+    """Return the configuration that all arms share, with the warm start. Raises ConfigError."""
+    config = config_loading.load(request.recipe.file)
+    run = replace(config.run, stop_updates=request.size.updates or config.run.stop_updates)
+    model = replace(config.model, path=str((request.out / START).resolve()))
+    return replace(config, run=run, model=model)
+
+
+def make_design(request: SmollmRequest, config: Config) -> StudyDesign:
+    """Return the design; options of a bench extend the options of its task."""
+    own = {name: task.options for name, task in config.tasks.items()}
+    benches = [
+        replace(
+            bench,
+            items=min(bench.items, request.items or bench.items),
+            options=own.get(bench.task, {}) | bench.options,
+        )
+        for bench in request.benches
+    ]
+    sections = {name: msgspec.to_builtins(getattr(config, name)) for name in SECTIONS}
+    sections["updates"] = config.run.stop_updates
+    del sections["model"]["path"]
+    return StudyDesign(
+        config=sections, benches=benches, clones=request.size.clones, episodes=request.size.episodes
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Names and creates the files of a study."""
+
+    request: SmollmRequest
+    config: Config
+    design: StudyDesign
+
+    def works(self) -> Iterator[Work]:
+        """Yield the start, then the first seeds of all arms, each followed by its evaluation."""
+        yield self._measured(PRETRAINED)
+        yield self._measured(START)
+        for seed in range(max(map(self._seeds, self.request.arms))):
+            for arm in (arm for arm in self.request.arms if seed < self._seeds(arm)):
+                file = self.request.out / f"training-{arm}-{seed}.json"
+                updates = self.config.run.stop_updates or 0
+                yield Work(file, updates, partial(self._train, arm, seed))
+                yield self._measured(f"{arm}-{seed}")
+
+    def _seeds(self, arm: str) -> int:
+        return self.request.seeds or ARMS[arm]
+
+    def _measured(self, policy: str) -> Work:
+        file = self.request.out / f"measured-{policy}.json"
+        return Work(file, 0, partial(self._measure, policy))
+
+    def _measure(self, policy: str, told: Told, stop: threading.Event) -> Measurement:
+        request = self.request
+        if policy == START:
+            make_start(request.recipe, request.size, self.config)
+        own = self._at_home("measured", self.config.run.seed)
+        return measure(own, (policy, self._directory(policy)), self.design, stop, told)
+
+    def _train(self, arm: str, seed: int, told: Told, stop: threading.Event) -> Trained:
+        own = arm_config(self._at_home(f"{arm}-{seed}", seed), arm)
+        run_id = train(own, stop, told, self.request.recipe.stall_s)
+        return described(own, run_id, self.design, arm)
+
+    def _at_home(self, name: str, seed: int) -> Config:
+        home = str((self.request.out / name).resolve())
+        run = replace(self.config.run, name=name, home=home, seed=seed)
+        return replace(self.config, run=run)
+
+    def _directory(self, policy: str) -> Path:
+        recipe = self.request.recipe
+        if policy == PRETRAINED:
+            return recipe.model_path(config_loading.load(recipe.file, {}))
+        for found in read(self.request.out, "training", Trained):
+            if found.policy == policy:
+                return Path(found.checkpoint)
+        return Path(self.config.model.path)
+
+
+def arm_config(config: Config, arm: str) -> Config:
+    """Return the configuration of one arm."""
+    if arm == "no-task-norm":
+        return replace(config, trainer=replace(config.trainer, normalise="none"))
+    if arm == "no-cross-policy":
+        return replace(config, sampling=replace(config.sampling, strategy=CURRENT))
+    return config
+
+
+def quick(request: SmollmRequest) -> SmollmRequest:
+    """Return the study with minimal sizes, only to test that it runs."""
+    size = dataclasses.replace(request.size, updates=1, clones=4, episodes=8)
+    return dataclasses.replace(request, size=size, seeds=1, items=2)

@@ -1,0 +1,112 @@
+"""Trains one arm with one seed: a run of the whole system from the shared starting policy."""
+
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from sqlalchemy.orm import Session
+
+from agentrl.core import config_loading
+from agentrl.core.config.config import Config
+from agentrl.core.errors import AgentRLError
+from agentrl.db.queries import curves, progress
+from agentrl.db.queries.progress import Totals
+from agentrl.db.registry import checkpoints
+from agentrl.db.store import open_store
+from agentrl.experiments.pretrained.findings import At, StudyDesign, Trained
+from agentrl.experiments.simulation.simulator import interruption_error
+from agentrl.experiments.simulation.training import Told
+from agentrl.ops.runs.begin import RunOver, begin, clear_queues
+from agentrl.ops.supervisor.log_troubles import LogWatcher
+from agentrl.ops.supervisor.screen import Screen, StallGuard, watch
+from agentrl.ops.supervisor.supervisor import Supervisor, children
+
+POINTS = 1000  # versions of the curve, at most
+GROUPS = 16  # whose success stands for a version
+KEPT = ("loss", "entropy", "grad_norm", "clip_fraction", "effective_sample_size")
+
+
+def train(config: Config, stop: threading.Event, told: Told, stall_s: float) -> str:
+    """Begin or continue the run until its end; return its id.
+
+    Raises Interrupted, and AgentRLError if there is no progress for `stall_s`.
+    """
+    try:
+        run_id = begin(config)
+    except RunOver as error:
+        return error.run_id
+    path = config.home() / "config.toml"
+    path.write_text(config_loading.to_toml(config))
+    guard = StallGuard(stall_s)
+
+    def show(totals: Totals) -> None:
+        if words := guard.words(totals):
+            raise AgentRLError(words, hint=f"see {config.home()}/logs")
+        told(f"update {totals.version}", totals.version)
+
+    say = partial(_say, told)
+    supervisor = Supervisor(config.home(), children(config, path), say)
+    with closing(open_store(config.store_url())) as store:
+        try:
+            supervisor.start()
+            screen = Screen(say, show, LogWatcher(config.home() / "logs"))
+            watch(supervisor, store, run_id, stop, screen)
+        finally:
+            supervisor.stop()
+    if stop.is_set():
+        raise interruption_error()
+    clear_queues(config, run_id)
+    return run_id
+
+
+def _say(told: Told, line: str) -> None:
+    told(line, 0)
+
+
+def described(config: Config, run_id: str, design: StudyDesign, arm: str) -> Trained:
+    """Summarize a finished run from its rows."""
+    with closing(open_store(config.store_url())) as store, store.read() as session:
+        totals = progress.totals(session, run_id)
+        newest = checkpoints.latest_checkpoint(session, run_id)
+        found = progress.disagreements(session, run_id)
+        return Trained(
+            design=design,
+            arm=arm,
+            seed=config.run.seed,
+            seconds=round(totals.seconds, 1),
+            updates=totals.updates,
+            episodes=totals.episodes,
+            checkpoint=str(Path(newest.path)) if newest else "",
+            curve=_curve(session, run_id),
+            tracks=dict(progress.policy_mix(session, run_id)),
+            staleness=progress.staleness(session, run_id, of_all=True),
+            disagreements=[f"{kind}: {detail}" for kind, detail in found],
+        )
+
+
+def _curve(session: Session, run_id: str) -> list[At]:
+    success: dict[int, dict[str, float]] = {}
+    for point in curves.success_by_version(session, run_id, POINTS, GROUPS):
+        at = success.setdefault(point.span.version, {})
+        at[point.task] = round(point.solved / max(point.episodes, 1), 4)
+    metrics = curves.metrics_by_version(session, run_id)
+    return [
+        At(
+            version=span.version,
+            seconds=round(span.at_s, 1),
+            tokens=span.tokens,
+            success=success.get(span.version, {}),
+            metrics=_kept(metrics.get(span.version, {})),
+        )
+        for span in curves.spans(session, run_id, POINTS)
+    ]
+
+
+def _kept(metrics: Mapping[str, object]) -> dict[str, float]:
+    return {
+        name: round(value, 6)
+        for name, value in metrics.items()
+        if isinstance(value, float) and (name in KEPT or name.startswith("mismatch_"))
+    }

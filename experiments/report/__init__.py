@@ -1,0 +1,1 @@
+"""The report of every study: arms compared over seeds, tables, pictures, the page."""

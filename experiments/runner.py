@@ -1,0 +1,118 @@
+"""Creates the missing files of a study, one after the other.
+
+works ─▶ file there? ─no─▶ make ─▶ DIR/NAME.json, whole or not at all
+
+Existing files are kept, so an interrupted study continues where it stopped.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from agentrl.core.config.config import Config
+from agentrl.experiments.findings import Design, SavedFinding, keep
+from agentrl.experiments.simulation.training import Told
+from agentrl.ops.processes.entry import stop_on_signals
+
+SECTIONS = ("tasks", "dispatch", "sampling", "model", "trainer")  # what a training depends on
+
+
+CHECK_ATTEMPTS = 4  # at each item
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Size of a study. `seeds`: trainings of each arm. `threads`: of torch.
+
+    After training, `attempts` at each of `items` held-out items per task; during training `checks`,
+    evenly spaced, on `check_items`.
+    """
+
+    seeds: int
+    items: int
+    attempts: int
+    checks: int
+    check_items: int
+    threads: int = 1
+
+    def design(self, config: Config, **others: Any) -> Design:
+        """Return the settings that all files of a study must share. `others`: additional ones."""
+        return Design(
+            **{"tokens": 0, "refresh": 0} | others,
+            items=self.items,
+            attempts=self.attempts,
+            checks=self.checks,
+            check_items=self.check_items,
+            check_attempts=CHECK_ATTEMPTS,
+            config={name: msgspec.to_builtins(getattr(config, name)) for name in SECTIONS},
+        )
+
+
+QUICK = Sizes(seeds=1, items=2, attempts=2, checks=1, check_items=2)  # shows that it runs
+
+
+def in_order(folder: Path, seeds: int, arms: Sequence[str]) -> Iterator[tuple[Path, str, int]]:
+    """Return file, arm and seed of every training, the first seeds of all arms first."""
+    for seed in range(seeds):
+        for arm in arms:
+            yield folder / f"training-{arm}-{seed}.json", arm, seed
+
+
+class Lines:
+    """Prints occasional lines of progress without a terminal."""
+
+    def __init__(
+        self, console: Console, every_s: float = 30.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console, self._every_s, self._clock = console, every_s, clock
+        self._due = -math.inf
+
+    def tell(self, line: str) -> None:
+        """Print the line if enough time has passed."""
+        now = self._clock()
+        if not self._console.is_terminal and now >= self._due:
+            self._due = now + self._every_s
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A file to create. `tokens`: the final count of `make`."""
+
+    path: Path
+    tokens: int
+    make: Callable[[Told, threading.Event], SavedFinding]
+
+
+def make_missing(works: Sequence[Work], threads: int) -> None:
+    """Create missing files in order. Raises Interrupted and the errors of `make`.
+
+    `threads`: of torch.
+    """
+    torch.set_num_threads(threads)
+    stop = stop_on_signals()
+    todo = [work for work in works if not work.path.exists()]
+    console = Console(stderr=True)
+    lines = Lines(console)
+    with Progress(console=console, disable=not console.is_terminal) as bar:
+        whole = bar.add_task(f"{len(todo)} to make", total=len(todo))
+        for work in todo:
+            name = f"{work.path.parent.name}/{work.path.stem}"
+            line = bar.add_task(name, total=work.tokens)
+
+            def told(what: str, tokens: int, name: str = name, line: Any = line) -> None:
+                bar.update(line, completed=tokens, description=f"{name} · {what}")
+                lines.tell(f"{name} · {what}")
+
+            keep(work.path.parent, work.make(told, stop))
+            bar.remove_task(line)
+            bar.advance(whole)

@@ -1,0 +1,76 @@
+"""Statistics of the studies: pure functions of numbers."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl.core.statistics import pass_at
+from agentrl.core.trajectory import Trajectory
+
+
+def pass_curve(solved: Sequence[int], attempts: int) -> dict[int, float]:
+    """Return pass@k for k = 1, 2, 4, … ≤ attempts.
+
+    solved: number of solved attempts of each item.
+    """
+    ks = [2**power for power in range(attempts.bit_length())]
+    return {k: fmean(pass_at(k, count, attempts) for count in solved) for k in ks if k <= attempts}
+
+
+def effective_share(log_ratios: NDArray[np.float64]) -> float:
+    """Return the effective sample size (Σw)²/Σw² of w = exp(log_ratios) as a share of N.
+
+    log_ratios: [N], natural logs of π/μ at the sampled tokens. NaN if N is 0.
+    """
+    if log_ratios.size == 0:
+        return math.nan
+    weights = np.exp(np.clip(log_ratios, -20.0, 20.0))
+    return float(weights.sum() ** 2 / (weights**2).sum() / weights.size)
+
+
+def divergence(log_mu: NDArray[np.float32], log_pi: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return [N] KL(μ ‖ π) in nats at N positions, exact over the vocabulary.
+
+    log_mu, log_pi: [N, V] log-probabilities.
+    """
+    mu = log_mu.astype(np.float64)
+    divergences: NDArray[np.float64] = (np.exp(mu) * (mu - log_pi)).sum(-1)
+    return divergences
+
+
+@dataclass
+class VisitedStates:
+    """Distinct states and histories in the episodes of a training, by task.
+
+    A state is the environment's last answer, within its item; a history is all answers so far,
+    within its item: all that an agent can know. `within`: for each group, the number of distinct
+    histories of its members.
+    """
+
+    states: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
+    histories: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    within: dict[str, list[int]] = field(default_factory=dict)
+
+    def add(self, members: Sequence[Trajectory]) -> None:
+        """Count a group's episodes."""
+        if not members:
+            return
+        seen: set[tuple[str, ...]] = set()
+        task = members[0].task
+        for member in members:
+            answers = seen_by(member)
+            prefix = tuple((member.item_id, *answers[:n]) for n in range(1, len(answers) + 1))
+            seen.update(prefix)
+            self.states.setdefault(task, set()).update((member.item_id, each) for each in answers)
+        self.histories.setdefault(task, set()).update(seen)
+        self.within.setdefault(task, []).append(len(seen))
+
+
+def seen_by(trajectory: Trajectory) -> list[str]:
+    """Return the environment's answers, one per step; the outcome replaces a missing text."""
+    end = f"[{trajectory.status} {trajectory.score:g}]"
+    return [step.answer or end for step in trajectory.steps]

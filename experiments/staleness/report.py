@@ -1,0 +1,235 @@
+"""The report of the study: measures, pictures, and the sections of the page in order.
+
+training-*.json ─▶ Comparison ─▶ figures.csv, *.svg ─▶ page
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from agentrl.core.statistics import Estimate
+from agentrl.experiments.findings import read_study
+from agentrl.experiments.report.comparison import (
+    MEAN,
+    Comparison,
+    Measure,
+    curve,
+    mean_or_task,
+    verdict,
+)
+from agentrl.experiments.report.markdown import (
+    Format,
+    describe_tasks,
+    difference,
+    figures_link,
+    image,
+    number,
+    share,
+    table,
+)
+from agentrl.experiments.report.page import write_figures, write_page
+from agentrl.experiments.report.plots import label, line, picture
+from agentrl.experiments.staleness.findings import Course, Moment
+
+BOUND, INTERVAL = "bound", "interval"  # how arms are named: bound-4, interval-10
+FINAL, SPEED = "final", "tokens trained a second"
+PACE: dict[str, Format] = {
+    SPEED: number,
+    "engine busy": share,
+    "trainer busy": share,
+    "lag": partial(number, digits=2),
+    "effective sample size": partial(number, digits=3),
+    "unused": share,
+}
+TITLE = "What do running ahead and rare reloading cost and gain?"
+DONE = """\
+    agentrl experiment staleness --out {out}
+
+2 cores, no GPU, one thread. Policy: `{model}`; `configs/staleness.toml`; {updates}
+updates a training, each of {groups} groups with spread of {size} episodes. Seeds:
+{seeds}.
+
+**Time is counted, not measured**. Episodes, tokens, updates and weights are real; a clock counts
+when each would happen with one device for the engine and one for the trainer. Its costs are
+processor times of this machine, fitted once (`costs.json`), in milliseconds:
+
+| engine: a pass | a sampled token | a token read | a load | trainer: an update | a token trained |
+|---|---|---|---|---|---|
+| {step:.3f} | {sampled:.3f} | {prompt:.3f} | {load:.1f} | {update:.1f} | {token:.3f} |
+
+The engine answers all open episodes in one pass. Groups are opened while fewer than (bound + 1) ·
+{groups} are open. An update begins when the trainer is free and {groups} groups with spread are
+ready.
+
+| arm | groups ahead | who acts |
+|---|---|---|
+| bound-b | `dispatch.max_staleness` = b | the newest checkpoint |
+| interval-k | the bound is {bound} | the checkpoint of every k-th update, `refreshed(k)` |
+
+bound-{bound} is also the interval of 1. *Throughput*: tokens trained a second of the clock. *Lag*:
+updates between sampling a token and training it. *Unused*: share of sampled tokens that were never
+trained (no spread, too old, or still open at the end). *Final* is success in {attempts} attempts at
+each of {items} held-out items a task at temperature {temperature:g}, different items for each seed.
+Intervals are 95 %, Student's t over seeds; differences are paired by seed.
+"""
+
+
+def write(out: Path) -> Path:
+    """Write the page; return its path. Raises ConfigError without results, or for mixed designs."""
+    found = compare_arms(read_study(out, Course))
+    write_figures(out / "figures.csv", found)
+    picture(out / "throughput.svg", list(_panels(found)), partial(_throughput, found))
+    picture(out / "learning.svg", (*found.tasks, MEAN), partial(_learning, found))
+    return write_page(out, TITLE, lines(out, found))
+
+
+def compare_arms(courses: Sequence[Course]) -> Comparison[Course]:
+    ordered = sorted(courses, key=lambda course: (place(course.arm), course.seed))
+    measures: dict[str, Measure[Course]] = {
+        FINAL: final,
+        SPEED: lambda course, _: sum(m.tokens for m in course.moments) / course.moments[-1].at,
+        "seconds": lambda course, _: course.moments[-1].at,
+        "engine busy": lambda course, _: min(1.0, course.engine / course.moments[-1].at),
+        "trainer busy": lambda course, _: course.trainer / course.moments[-1].at,
+        "lag": _mean(lambda moment: moment.lag),
+        "effective sample size": _mean(lambda m: m.metrics.get("effective_sample_size", 1.0)),
+        "unused": lambda course, _: 1.0 - sum(m.tokens for m in course.moments) / course.sampled,
+        "oldest": lambda course, _: max(moment.oldest for moment in course.moments),
+        "stale groups": lambda course, _: course.stale,
+        "loads": lambda course, _: course.loads,
+    }
+    for check in range(min(len(course.checks) for course in ordered)):
+        measures[f"success at check {check}"] = partial(_checked, check)
+    tasks = sorted({skill.task for each in ordered for skill in each.skills})
+    bound = ordered[0].design.config["dispatch"]["max_staleness"]
+    return Comparison(ordered, tasks, measures, partial(base, bound))
+
+
+def place(arm: str) -> tuple[str, int]:
+    """Return the position of an arm: bounds first, each kind by number."""
+    kind, _, number = arm.partition("-")
+    return kind, int(number)
+
+
+def base(bound: int, arm: str) -> str:
+    """Return the arm that an arm is compared with.
+
+    For bounds: the bound 0, where generation and training alternate. For intervals: the bound of
+    the configuration, where the policy follows every update.
+    """
+    return f"{BOUND}-0" if arm.startswith(BOUND) else f"{BOUND}-{bound}"
+
+
+def final(course: Course, task: str) -> float | None:
+    """Return the success of the trained policy in all attempts at all held-out items."""
+    for skill in course.skills:
+        if skill.task == task:
+            return fmean(skill.solved) / course.design.attempts
+    return None
+
+
+def lines(out: Path, found: Comparison[Course]) -> Iterator[str]:
+    yield from verdict(found.differences([FINAL], (*found.tasks, MEAN)))
+    yield from _design(out, found)
+    yield "## Throughput"
+    yield ""
+    yield from image(out, "throughput.svg")
+    yield from table(
+        ["arm", *PACE, "as a multiple", "of"],
+        (
+            [
+                arm,
+                *(shown(found.estimate(name, arm)) for name, shown in PACE.items()),
+                number(found.ratio(SPEED, arm), 2),
+                found.base(arm) if found.ratio(SPEED, arm) else "–",
+            ]
+            for arm in found.arms
+        ),
+    )
+    yield "## Success"
+    yield ""
+    yield from image(out, "learning.svg")
+    tasks = (*found.tasks, MEAN)
+    yield from table(
+        ["arm", *(f"final, {task}" for task in tasks), "minus", f"difference, {MEAN}"],
+        (
+            [
+                arm,
+                *(share(found.estimate(FINAL, arm, task)) for task in tasks),
+                found.base(arm) if found.difference(FINAL, arm, MEAN) else "–",
+                difference(found.difference(FINAL, arm, MEAN)),
+            ]
+            for arm in found.arms
+        ),
+    )
+    yield figures_link(out, "figures.csv")
+
+
+def _design(out: Path, found: Comparison[Course]) -> Iterator[str]:
+    design = found.trainings[0].design
+    config = design.config
+    yield "## What was done"
+    yield ""
+    yield DONE.format(
+        out=out,
+        model=config["model"]["path"],
+        updates=design.updates,
+        groups=config["dispatch"]["groups_per_update"],
+        size=config["dispatch"]["group_size"],
+        seeds=found.seeds(),
+        bound=config["dispatch"]["max_staleness"],
+        attempts=design.attempts,
+        items=design.items,
+        temperature=config["sampling"]["temperature"],
+        **{name: 1000.0 * seconds for name, seconds in design.costs.items()},
+    )
+    yield from describe_tasks(config["tasks"])
+
+
+def _panels(found: Comparison[Course]) -> dict[str, dict[int, str]]:
+    """Return the arms of each kind by number. The interval 1 is the bound that intervals have."""
+    panels: dict[str, dict[int, str]] = {}
+    for kind in (BOUND, INTERVAL):
+        arms = {place(arm)[1]: arm for arm in found.arms if arm.startswith(kind)}
+        if arms and kind == INTERVAL and found.base(INTERVAL) in found.arms:
+            arms[1] = found.base(INTERVAL)
+        panels[kind] = dict(sorted(arms.items()))
+    return {kind: arms for kind, arms in panels.items() if arms}
+
+
+def _throughput(found: Comparison[Course], axes: Any, kind: str) -> None:
+    arms = _panels(found)[kind]
+    at = list(range(len(arms)))
+    line(axes, at, _known(found, SPEED, arms.values()), ("C0", "o-", "throughput"))
+    name = "bound of the queue" if kind == BOUND else "updates between two loads"
+    label(axes, kind, name, "tokens trained a second of the clock")
+    axes.set_xticks(at, [str(number) for number in arms])
+    other = axes.twinx()
+    line(other, at, _known(found, FINAL, arms.values()), ("C1", "s--", "final success"))
+    other.set(ylabel="final success, mean of the tasks (dashed)", ylim=(0, 1))
+
+
+def _known(found: Comparison[Course], measure: str, arms: Any) -> list[Estimate]:
+    return [each for arm in arms if (each := found.estimate(measure, arm, MEAN))]
+
+
+def _learning(found: Comparison[Course], axes: Any, task: str) -> None:
+    for place_, (arm, seeds) in enumerate(found.arms.items()):
+        points = curve(seeds, partial(_checks, task))
+        seconds, success = zip(*points, strict=True)
+        line(axes, seconds, success, (f"C{place_}", "o-", arm))
+    label(axes, task, "seconds of the clock", "held-out success at T = 1")
+
+
+def _checks(task: str, course: Course) -> list[tuple[float, float]]:
+    return [(each.at, mean_or_task(each.success, task)) for each in course.checks]
+
+
+def _mean(of: Callable[[Moment], float]) -> Measure[Course]:
+    return lambda course, _: fmean(of(moment) for moment in course.moments)
+
+
+def _checked(check: int, course: Course, task: str) -> float | None:
+    return course.checks[check].success.get(task)

@@ -1,0 +1,232 @@
+"""The report of the study: measures, pictures, and the sections of the page in order.
+
+PART/training-*.json ─▶ a Comparison for each part ─▶ figures.csv, *.svg ─▶ page
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from agentrl.core.errors import ConfigError
+from agentrl.experiments.findings import Design, Training, read_study
+from agentrl.experiments.report.comparison import (
+    MEAN,
+    START,
+    Compared,
+    Comparison,
+    Measure,
+    curve,
+    mean_or_task,
+    verdict,
+)
+from agentrl.experiments.report.markdown import difference, figures_link, image, share, table
+from agentrl.experiments.report.page import write_figures, write_page
+from agentrl.experiments.report.plots import label, line, picture
+
+ARMS = ("none", "task", "weighted", "environment")
+BASE = ARMS[0]  # what the others are compared with
+ORDER = (START, *ARMS)
+FINAL, WAY, GRADIENT = "final", "on the way", "gradient share"
+TITLE = "Does normalising advantages in each task help?"
+DONE = """\
+    agentrl experiment task-norm --out {out} --parts {parts}
+
+2 cores, no GPU, one thread; a seed repeats a training exactly.
+
+| arm | advantages | loss |
+|---|---|---|
+| start | the policy that all arms begin with, untrained | |
+| none | reward minus the group's mean | all tokens have the same weight |
+| task | also normalised over the task's loss tokens | the same |
+| weighted | as `task` | tokens have the task's weight (tables below) |
+| environment | normalised over the task's trajectories, each once | as `task` |
+
+The deviation counts as at least 0.1 ([algorithms.md](../algorithms.md)). An arm trains all weights
+until it has sampled its tokens, including those of groups without spread. All arms of a seed see
+the same items in the same order. *Final* is success in {attempts} attempts at each of {items}
+held-out items a task at temperature {temperature:g}, different items for each seed; *on the way* is
+the mean of {checks} checks during training on {check_items} items. *Mean* is over the tasks.
+Intervals are 95 %, Student's t over seeds; differences are paired by seed.
+
+*Gradient share*: at every update whose version is a multiple of {gradients}, each task's tokens are
+also passed backward alone; the share is the norm of that gradient over the sum of all tasks' norms.
+"""
+ABOUT = """\
+Policy `{model}`; `configs/task-norm-{part}.toml`; {tokens:,} tokens a training, in rounds
+of {groups} groups of {size} episodes and one update each. Seeds: {seeds}.
+"""
+Parts = Mapping[str, Comparison[Training]]
+
+
+def write(out: Path) -> Path:
+    """Write the page; return its path. Raises ConfigError without results, or for mixed designs."""
+    folders = sorted(path.parent for path in out.glob("*/training-none-0.json"))
+    if not folders:
+        raise ConfigError(f"{out} contains no finished training", hint="run the experiment first")
+    parts = {folder.name: compare_arms(read_study(folder, Training)) for folder in folders}
+    for name, found in parts.items():
+        write_figures(out / f"{name}-figures.csv", found)
+        panels = (*found.tasks, MEAN)
+        picture(out / f"{name}-learning.svg", panels, partial(_learning, found))
+        picture(out / f"{name}-gradient.svg", [name], partial(_gradients, found))
+    return write_page(out, TITLE, lines(out, parts))
+
+
+def compare_arms(trainings: Sequence[Training]) -> Comparison[Training]:
+    known = [each for each in trainings if each.arm in ORDER]
+    ordered = sorted(known, key=lambda each: (ORDER.index(each.arm), each.seed))
+    measures: dict[str, Measure[Training]] = {FINAL: final, WAY: on_the_way}
+    measures[GRADIENT] = gradient_share
+    for check in range(len(ordered[-1].checks)):
+        measures[f"success at check {check}"] = partial(_checked, check)
+    measures["updates"] = lambda each, _: each.points[-1].version if each.points else None
+    measures["tokens"] = lambda each, _: each.points[-1].tokens if each.points else None
+    tasks = sorted({skill.task for each in ordered for skill in each.skills})
+    return Comparison(ordered, tasks, measures, lambda _: BASE)
+
+
+def final(training: Training, task: str) -> float | None:
+    """Return the success of the trained policy in all attempts at all held-out items."""
+    for skill in training.skills:
+        if skill.task == task:
+            return fmean(skill.solved) / training.design.attempts
+    return None
+
+
+def on_the_way(training: Training, task: str) -> float | None:
+    """Average the checks after the first, which is before any update."""
+    known = [check.success[task] for check in training.checks[1:] if task in check.success]
+    return fmean(known) if known else None
+
+
+def gradient_share(training: Training, task: str) -> float | None:
+    """Return the task's gradient norm over the sum of all norms, mean over measured updates.
+
+    A task without spread contributes zero. None without measurements.
+    """
+    measured = [point.gradients for point in training.points if point.gradients]
+    if not measured or not task:
+        return None
+    return fmean(norms.get(task, 0.0) / sum(norms.values()) for norms in measured)
+
+
+def lines(out: Path, parts: Parts) -> Iterator[str]:
+    yield from verdict(_compared(parts))
+    design = _design(next(iter(parts.values())))
+    yield "## What was done"
+    yield ""
+    yield DONE.format(
+        out=out,
+        parts=",".join(parts),
+        attempts=design.attempts,
+        items=design.items,
+        checks=design.checks,
+        check_items=design.check_items,
+        gradients=design.gradients,
+        temperature=design.config["sampling"]["temperature"],
+    )
+    for name, found in parts.items():
+        yield f"## Part `{name}`"
+        yield ""
+        yield from _about(name, found)
+        yield from _final(found)
+        yield "Held-out success by tokens sampled in training:"
+        yield ""
+        yield from image(out, f"{name}-learning.svg")
+        yield "Gradient share by task:"
+        yield ""
+        yield from image(out, f"{name}-gradient.svg")
+        yield from _shares(found)
+    yield figures_link(out, *(f"{name}-figures.csv" for name in parts))
+
+
+def _compared(parts: Parts) -> list[Compared]:
+    return [
+        replace(each, title=f"{name}, {each.title}")
+        for name, found in parts.items()
+        for each in found.differences((FINAL, WAY), (*found.tasks, MEAN))
+    ]
+
+
+def _design(found: Comparison[Training]) -> Design:
+    return found.trainings[0].design
+
+
+def _about(name: str, found: Comparison[Training]) -> Iterator[str]:
+    design = _design(found)
+    yield ABOUT.format(
+        part=name,
+        model=design.config["model"]["path"],
+        tokens=design.tokens,
+        groups=design.config["dispatch"]["groups_per_update"],
+        size=design.config["dispatch"]["group_size"],
+        seeds=found.seeds(),
+    )
+    weights = design.config["trainer"]["task_weights"]
+    rows = []
+    for task, section in design.config["tasks"].items():
+        options = dict(section["options"])
+        scale = options.pop("reward_scale", 1.0)
+        items = ", ".join(f"{key} {value}" for key, value in options.items())
+        rows.append([task, items, f"{scale:g}", f"{weights.get(task, 1.0):g}"])
+    heads = ["task", "generated items", "reward of a success", "weight in `weighted`"]
+    yield from table(heads, rows)
+
+
+def _final(found: Comparison[Training]) -> Iterator[str]:
+    tasks = (*found.tasks, MEAN)
+    yield from table(
+        ["arm", *(f"final, {task}" for task in tasks), f"{MEAN} minus `{BASE}`"],
+        (
+            [
+                arm,
+                *(share(found.estimate(FINAL, arm, task)) for task in tasks),
+                difference(found.difference(FINAL, arm, MEAN)),
+            ]
+            for arm in found.arms
+        ),
+    )
+
+
+def _shares(found: Comparison[Training]) -> Iterator[str]:
+    yield from table(
+        ["arm", *found.tasks],
+        (
+            [arm, *(share(found.estimate(GRADIENT, arm, task)) for task in found.tasks)]
+            for arm in found.arms
+            if found.values("updates", arm)
+        ),
+    )
+
+
+def _learning(found: Comparison[Training], axes: Any, task: str) -> None:
+    for arm, seeds in found.arms.items():
+        points = curve(seeds, partial(_checks, task))
+        if len(points) > 1:
+            tokens, success = zip(*points, strict=True)
+            line(axes, tokens, success, (f"C{ARMS.index(arm)}", "o-", arm))
+    label(axes, task, "sampled tokens", "held-out success at T = 1")
+
+
+def _checks(task: str, training: Training) -> list[tuple[float, float]]:
+    return [(each.tokens, mean_or_task(each.success, task)) for each in training.checks]
+
+
+def _gradients(found: Comparison[Training], axes: Any, part: str) -> None:
+    """Draw stacked shares, one bar per arm."""
+    arms = [arm for arm in ARMS if found.values("updates", arm)]
+    below = [0.0] * len(arms)
+    for task in found.tasks:
+        estimates = [found.estimate(GRADIENT, arm, task) for arm in arms]
+        shares = [each.mean if each else 0.0 for each in estimates]
+        axes.bar(arms, shares, bottom=below, label=task)
+        below = [low + share for low, share in zip(below, shares, strict=True)]
+    axes.set(ylabel="share of the gradient's norms", title=part, ylim=(0, 1))
+    axes.legend(fontsize=7)
+
+
+def _checked(check: int, training: Training, task: str) -> float | None:
+    return training.checks[check].success.get(task) if check < len(training.checks) else None

@@ -1,1 +1,0 @@
-"""Studies about learning, run with the real components in one process, seeded."""

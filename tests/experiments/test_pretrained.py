@@ -1,0 +1,170 @@
+"""The study of a pretrained model: figures and page by hand, its flow with a tiny policy."""
+
+import io
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from agentrl.core.errors import ConfigError
+from agentrl.experiments.findings import keep, read
+from agentrl.experiments.pretrained import report, study
+from agentrl.experiments.pretrained.figures import changes, mean_change, rates
+from agentrl.experiments.pretrained.findings import (
+    At,
+    Bench,
+    Measurement,
+    Solved,
+    StudyDesign,
+    Trained,
+)
+from agentrl.experiments.pretrained.study import (
+    Planner,
+    SmollmRequest,
+    arm_config,
+    make_design,
+    study_config,
+)
+from agentrl.experiments.runner import Lines
+from agentrl.ops.quickstart.recipes import SMOLLM, Recipe, Size
+
+BENCHES = [
+    Bench("dbbench", "dbbench", "test", 4, {}),
+    Bench("alfworld", "alfworld", "test", 2, {}),
+]
+DESIGN = StudyDesign(config={"updates": 2}, benches=BENCHES, clones=3, episodes=8)
+RUN = Trained(
+    design=DESIGN,
+    arm="whole",
+    seed=0,
+    seconds=7200.0,
+    updates=2,
+    episodes=48,
+    checkpoint="there",
+    curve=[
+        At(1, 3600.0, 500, {"dbbench": 0.25}, {"mismatch_k3": 0.002}),
+        At(2, 7200.0, 1000, {"dbbench": 0.75}, {"mismatch_k3": 0.004}),
+    ],
+    tracks={"current": 30, "lagged": 10},
+    staleness={"fresh": 0.5, "lagged": 2.25},
+    disagreements=[],
+)
+
+
+def measured(policy: str, dbbench: list[int], alfworld: list[int]) -> Measurement:
+    """Greedy on both benches, sampled on the first."""
+
+    def solved(bench: str, temperature: float, wins: list[int]) -> Solved:
+        return Solved(bench, temperature, {str(n): float(won) for n, won in enumerate(wins)})
+
+    both = [solved("dbbench", 0.0, dbbench), solved("alfworld", 0.0, alfworld)]
+    return Measurement(DESIGN, policy, 1.0, [*both, solved("dbbench", 1.0, dbbench)])
+
+
+def test_changes_are_paired_by_item_and_every_bench_weighs_the_same() -> None:
+    before, after = measured("start", [0, 0, 0, 1], [0, 0]), measured("a", [1, 1, 0, 0], [1, 0])
+    assert rates(before)["dbbench", 0.0].success == 0.25
+    change = changes(before, after)["dbbench", 0.0]
+    assert (change.difference, change.gained, change.lost) == (0.25, ["0", "1"], ["3"])
+    mean = mean_change(before, after)
+    assert mean.mean == pytest.approx((0.25 + 0.5) / 2)
+    assert mean.low < 0 < mean.high
+    sure = mean_change(measured("start", [0] * 4, [0, 0]), measured("a", [1] * 4, [1, 1]))
+    assert (sure.mean, sure.low, sure.high) == (1.0, 1.0, 1.0)
+
+
+def test_the_page_tells_every_policy_what_changed_and_how_the_runs_went(tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    out.mkdir()
+    for each in (
+        measured("pretrained", [0] * 4, [0, 0]),
+        measured("start", [0, 0, 0, 1], [0, 0]),
+        measured("whole-0", [1, 1, 0, 1], [1, 0]),
+        RUN,
+    ):
+        keep(out, each)
+    page = report.write(out).read_text()
+    assert "| items | decoding | pretrained | start | whole-0 |" in page
+    assert "| dbbench | greedy | 0.000 (0.00 – 0.49) | 0.250 (0.05 – 0.70) |" in page
+    assert "| whole-0 | mean of all | greedy | +0.500 (" in page
+    run = "| whole-0 | 2 | 48 | 1,000 | 2.0 | current 75%, lagged 25% | fresh 0.5, lagged 2.2 |"
+    assert f"{run} 0.0030 | agrees |" in page
+    assert (out / "curves.svg").exists()
+
+
+def test_a_study_without_its_start_and_one_of_two_designs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no measured-start"):
+        report.write(tmp_path)
+    keep(tmp_path, measured("start", [0], [0]))
+    keep(tmp_path, replace(RUN, design=replace(DESIGN, clones=4)))
+    with pytest.raises(ConfigError, match="whole-0 was made by another version"):
+        report.write(tmp_path)
+
+
+def test_arms_differ_from_the_whole_system_in_what_they_are_named_after(tmp_path: Path) -> None:
+    config = study_config(SmollmRequest(tmp_path, SMOLLM, SMOLLM.full))
+    assert arm_config(config, "whole") == config
+    assert arm_config(config, "no-task-norm").trainer.normalise == "none"
+    assert arm_config(config, "no-cross-policy").sampling.strategy == "current"
+
+
+def test_policies_are_measured_once_they_are_there_the_first_seeds_first(tmp_path: Path) -> None:
+    request = SmollmRequest(tmp_path, SMOLLM, SMOLLM.full, arms=("whole", "no-task-norm"))
+    config = study_config(request)
+    works = Planner(request, config, make_design(request, config)).works()
+    assert [work.path.stem for work in works] == [
+        "measured-pretrained",
+        "measured-start",
+        *("training-whole-0", "measured-whole-0"),
+        *("training-no-task-norm-0", "measured-no-task-norm-0"),
+        *("training-whole-1", "measured-whole-1"),
+    ]
+
+
+def test_an_unknown_arm_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown arm hole"):
+        study.study(SmollmRequest(tmp_path, SMOLLM, SMOLLM.full, arms=("hole",)))
+
+
+def test_without_a_terminal_a_line_tells_now_and_then_what_goes_on() -> None:
+    output, times = io.StringIO(), iter([0.0, 29.0, 30.0])
+    lines = Lines(Console(file=output), every_s=30.0, clock=lambda: next(times))
+    for line in ("first", "second", "third"):
+        lines.tell(line)
+    assert output.getvalue() == "first\nthird\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("signals")
+def test_a_study_trains_with_the_whole_system_and_measures_every_policy(
+    tmp_path: Path, small_recipe: Any
+) -> None:
+    """A policy of a million parameters; interrupted, it goes on."""
+    recipe: Recipe = small_recipe(tmp_path)
+    benches = [Bench("dbbench, held out", "dbbench", "test", 3, {})]
+    request = SmollmRequest(
+        out=tmp_path / "study",
+        recipe=recipe,
+        size=Size(updates=1, items=3, clones=2, episodes=4),
+        arms=("whole",),
+        seeds=1,
+        benches=benches,
+    )
+    page = study.study(request).read_text()
+    assert "| whole-0 | 1 |" in page
+    assert "| agrees |" in page
+    (run,) = read(request.out, "training", Trained)
+    assert run.updates == 1
+    assert set(run.curve[0].metrics) >= {"mismatch_k3", "grad_norm"}
+    assert Path(run.checkpoint).is_dir()
+    policies = {each.policy for each in read(request.out, "measured", Measurement)}
+    assert policies == {"pretrained", "start", "whole-0"}
+    stop = threading.Event()
+    config = study_config(request)
+    again = Planner(request, config, make_design(request, config))
+    (work,) = (each for each in again.works() if each.path.stem == "training-whole-0")
+    assert work.make(lambda _what, _at: None, stop) == run
