@@ -14,8 +14,11 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
-from agentrl.envs.tasks.alfworld import games, textworld_comparison
+import textworld_comparison
+
+from agentrl.envs.tasks.alfworld import games
 from agentrl.envs.tasks.alfworld.game import Play, Setting, read_setting
 
 

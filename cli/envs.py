@@ -21,9 +21,6 @@ DIFFICULTY = typer.Option(
     "", "--difficulty", help="Difficulty of generated items: easy, medium or hard."
 )
 OPTION = typer.Option([], "--option", "-o", help="Option of the task: NAME=VALUE. Repeatable.")
-PEER = typer.Option(
-    [], "--peer", help="Service to check with: mariadb=URL, docker=URL. Repeatable."
-)
 DOCKER = typer.Option("", "--docker", help="Address of the Docker engine. Default: DOCKER_HOST.")
 IMAGE = typer.Option(
     "", "--image", help="Docker image of the sandboxes. Default: python:3.11-slim."
@@ -103,20 +100,23 @@ def check(
     origin: str = ORIGIN,
     limit: int = typer.Option(0, "--limit", min=0, help="Items per check; 0: as the check says."),
     seed: int = typer.Option(0, "--seed", help="Seed of generated items."),
-    peer: list[str] = PEER,
+    docker: str = DOCKER,
+    image: str = IMAGE,
     data: str = DATA,
     as_json: bool = JSON,
 ) -> None:
-    """Check tasks: expert play, random play, splits and key figures.
+    """Check tasks: expert play, random and constant play, and splits.
 
     The exit code is 1 if a check fails (✗).
 
     Example: agentrl envs check dbbench --limit 50
     """
-    from agentrl.ops.tasks.check import CheckRequest, settings
+    from agentrl.envs.tasks.check import Settings
+    from agentrl.ops.tasks.check import CheckRequest
     from agentrl.ops.tasks.check import check as measure
 
-    sound = measure(CheckRequest(tasks or [], origin, settings(data, limit, seed, peer), as_json))
+    settings = Settings(data, limit, seed, docker, image)
+    sound = measure(CheckRequest(tasks or [], origin, settings, as_json))
     raise typer.Exit(0 if sound else 1)
 
 

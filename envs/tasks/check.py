@@ -1,25 +1,12 @@
-"""The interface of `agentrl envs check`: figures of a task with their expected values.
+"""One figure of `agentrl envs check`, and the settings that it is measured with.
 
-The own figures of a task are in its module `check`:
+A module `check` beside a task's source may define two names:
 
-    figures(settings) -> Iterator[Figure]        in the order of the table, each when it is known
     baselines(item, seed) -> Mapping[str, Expert]   `random` and `constant` policies of an item
-    PEERS = {name: what it is}      of `--peer name=value`, beside those below
     SHARED = {origin: {"one and other": count}}     contents its splits share, as published
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-PEERS = {
-    "textworld": "a Python that has it",
-    "mariadb": "a server's URL",
-    "docker": "an engine's address",
-    "image": "of sandboxes",
-    "lucene": "the jar of Anserini",
-    "scale": "products of a shop that is built",
-    "catalogue": "the folder of a shop",
-}
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +23,11 @@ class Figure:
 class Settings:
     """How to check. `data`: folder, empty for AGENTRL_DATA; `limit`: items a figure, 0 for all.
 
-    `peers`: what to measure against, by name: PEERS, and those that a task's `check` declares.
+    `docker`, `image`: engine and image of sandboxes, empty for their defaults.
     """
 
     data: str = ""
     limit: int = 0
     seed: int = 0
-    peers: Mapping[str, str] = field(default_factory=dict)
+    docker: str = ""
+    image: str = ""

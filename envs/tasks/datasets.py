@@ -59,20 +59,10 @@ def folder(given: str = "") -> Path | None:
     return Path(name) if name else None
 
 
-def describe_source(task: str) -> str:
-    """Return a hint: the command that lists a task's missing files and where to get them."""
-    return f"run `agentrl data show {task}`"
-
-
-def is_missing(task: str, finding: str) -> bool:
-    """Whether a finding is the text of an error of `locate`."""
-    return f"{task}: dataset " in finding
-
-
 def locate(dataset: Dataset, given: str = "") -> Path:
     """The data folder, which holds all of the dataset. Raises Lacking."""
     where = f"{dataset.task}: dataset {dataset.name}"
-    hint = describe_source(dataset.task)
+    hint = f"run `agentrl data show {dataset.task}`"  # lists missing files and their sources
     try:
         root = folder(given)
     except MissingDataset as error:

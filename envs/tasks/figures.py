@@ -10,6 +10,7 @@ from itertools import combinations, product
 from random import Random
 from typing import Any, get_args
 
+from agentrl.core.config.sections import Envs
 from agentrl.core.errors import AgentRLError, ItemError, with_hint
 from agentrl.core.types import SOLVED
 from agentrl.envs import registry
@@ -29,13 +30,13 @@ Baselines = Callable[[Item, int], Mapping[str, Expert]]
 
 
 def all_figures(task: str, settings: Settings) -> Iterator[Figure]:
-    """Return figures of splits, expert and chance if items are generated, then the task's own."""
+    """Return figures of splits, expert and chance; none where the items are the user's own."""
     if ":" in task:
         yield from adapter_figures(task, settings)
-        return
-    if getattr(registry.beside(task, "check"), "GENERATED", True):
+    elif task in registry.OF_USERS:
+        yield Figure("items", f"the user's own: agentrl envs play {task} -o items=…", ok=None)
+    else:
         yield from generated_figures(task, settings)
-    yield from task_figures(task, settings)
 
 
 def generated_figures(task: str, settings: Settings) -> Iterator[Figure]:
@@ -106,13 +107,6 @@ class RandomToolCalls:
         return {"boolean": True, "array": [], "object": {}}.get(str(schema.get("type")), "0")
 
 
-def task_figures(task: str, settings: Settings) -> Iterator[Figure]:
-    """Return the rows of the task's own module `check`."""
-    module = registry.beside(task, "check")
-    if module is not None and hasattr(module, "figures"):
-        yield from _attempt_figures("figures", module.figures(settings))
-
-
 def fingerprint(item: Item) -> str:
     """Hash an item's content, without its name."""
     text = json.dumps(item.content, sort_keys=True, ensure_ascii=False)
@@ -139,6 +133,11 @@ def _defaults(task: str) -> Iterator[Figure]:
         return
     told = ", ".join(f"{split}: {count:,}" for split, count in counts.items())
     yield Figure(DEFAULTS, told, "every split", ok=all(counts.values()))
+    again = registry.source(task, {})
+    same = [split for split in counts if source.items(split) == again.items(split)]
+    yield Figure(
+        "same items again", ", ".join(same), ", ".join(counts), ok=len(same) == len(counts)
+    )
 
 
 def _difficulty(task: str, difficulty: str, settings: Settings) -> Iterator[Figure]:
@@ -227,8 +226,7 @@ def _few(source: TaskSource, settings: Settings) -> int:
 
 
 def _hosting(source: TaskSource, settings: Settings) -> AbstractContextManager[None]:
-    peers = settings.peers
-    return host_sandboxes(source, peers.get("docker", ""), peers.get("image", ""))
+    return host_sandboxes(source, settings.docker, settings.image or Envs().docker_image)
 
 
 def _play_items(

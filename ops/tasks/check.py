@@ -1,9 +1,8 @@
 """`agentrl envs check`: measures figures of tasks and prints each as soon as it is known.
 
-tasks ─▶ experts, chance, splits ─▶ the task's own figures ─▶ a row each, exit code 1 for a ✗
+tasks ─▶ experts, chance, splits ─▶ a row each, exit code 1 for a ✗
 """
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,11 +11,10 @@ from dataclasses import asdict, dataclass, replace
 import msgspec
 
 from agentrl.core import logging
-from agentrl.core.config.sections import Envs
-from agentrl.core.errors import AgentRLError, ConfigError, ItemError, nearest, with_hint
+from agentrl.core.errors import AgentRLError, ItemError
 from agentrl.envs import registry
 from agentrl.envs.tasks import datasets, figures
-from agentrl.envs.tasks.check import PEERS, Figure, Settings
+from agentrl.envs.tasks.check import Figure, Settings
 
 MARKS = {True: "✓", False: "✗", None: "–"}
 UNMARKED = " "  # a figure that nothing is wanted of
@@ -68,32 +66,6 @@ def check(asked: CheckRequest) -> bool:
     return all(row.figure.ok is not False for row in rows)
 
 
-def settings(data: str, limit: int, seed: int, peers: Sequence[str]) -> Settings:
-    """Parse `peers`, given as `name=value`; the engine's address and the image have defaults.
-
-    Raises ConfigError.
-    """
-    known = _peers()
-    given = {"image": Envs().docker_image}
-    if host := os.environ.get("DOCKER_HOST"):
-        given["docker"] = host
-    for peer in peers:
-        name, equals, value = peer.partition("=")
-        if not equals:
-            raise ConfigError(f"--peer {peer} has no value", hint="write --peer NAME=VALUE")
-        if name not in known:
-            raise ConfigError(f"--peer {name} is unknown{nearest(name, known)}")
-        given[name] = value
-    return Settings(data=data, limit=limit, seed=seed, peers=given)
-
-
-def _peers() -> Sequence[str]:
-    """Return the known names; tasks of other packages declare `PEERS` in their module `check`."""
-    outside = (task for task in registry.names() if task not in registry.TASKS)
-    theirs = (getattr(registry.beside(task, "check"), "PEERS", {}) for task in outside)
-    return [*PEERS, *(name for names in theirs for name in names)]
-
-
 def _having(origin: str, tasks: Sequence[str]) -> Sequence[str]:
     """Return the named tasks, which must have the origin; without names, all tasks that have it."""
     for task in tasks:
@@ -116,7 +88,7 @@ def _rows(tasks: Sequence[str], asked: CheckRequest) -> Iterator[Row]:
     for task in tasks:
         began = time.perf_counter()
         _tell(f"{task}: measuring …")
-        for figure in _with_hint(task, _figures(task, asked)):
+        for figure in _figures(task, asked):
             now = time.perf_counter()
             _tell("")
             yield Row(task, figure, now - began)
@@ -129,18 +101,6 @@ def _figures(task: str, asked: CheckRequest) -> Iterator[Figure]:
     if asked.origin:
         return figures.origin_figures(task, asked.origin, asked.settings)
     return figures.all_figures(task, asked.settings)
-
-
-def _with_hint(task: str, found: Iterator[Figure]) -> Iterator[Figure]:
-    """Attach the hint about missing data to the first affected figure only."""
-    hint, due = datasets.describe_source(task), True
-    for figure in found:
-        if figure.ok is not None or not datasets.is_missing(task, figure.value):
-            yield figure
-            continue
-        value = figure.value.removesuffix(with_hint("", hint))
-        yield replace(figure, value=with_hint(value, hint) if due else value)
-        due = False
 
 
 def _line(row: Row) -> str:

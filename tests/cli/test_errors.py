@@ -275,10 +275,6 @@ def test_a_weight_of_a_task_that_is_not_trained(person: Person) -> None:
         (("envs", "play", "dbbench", "--item", "x"), "split train has no item x. Hint: give an"),
         (("envs", "play", "dbbench", "-o", "stile=full"), "unknown option stile; did you mean"),
         (("envs", "check", "alfwrld"), "unknown task alfwrld; did you mean alfworld?"),
-        (
-            ("envs", "check", "--peer", "mariadb"),
-            "--peer mariadb has no value. Hint: write --peer NAME=VALUE.",
-        ),
         (("data", "show", "dbbnch"), "unknown task dbbnch; did you mean dbbench?"),
     ],
 )

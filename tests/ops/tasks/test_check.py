@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 from task_plugin import add_task
 
-from agentrl.core.errors import ConfigError, ItemError
+from agentrl.core.errors import ItemError
 from agentrl.envs import registry
 from agentrl.envs.tasks.check import Settings
 from agentrl.envs.tasks.figures import all_figures
-from agentrl.ops.tasks.check import CheckRequest, check, settings
+from agentrl.ops.tasks.check import CheckRequest, check
 
 Captured = pytest.CaptureFixture[str]
 BROKEN = """
 import guess
-from agentrl.core.errors import ConfigError
-from agentrl.envs.tasks.check import Figure
 
 class Source(guess.GuessSource):
     name, expert = "broken", staticmethod(lambda item, *, seed: Poor())
@@ -34,10 +32,6 @@ class Poor:
 
 def baselines(item, seed):
     return {"random": Poor(), "constant": Poor()}
-
-def figures(settings):
-    yield Figure("speed", f"{settings.peers['fast']} times", "≥ 2", ok=True)
-    raise ConfigError("no library", hint="pip install it")
 """
 
 SCARCE = """
@@ -67,7 +61,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_a_task_that_breaks_the_rules_is_told_so(broken: str, capsys: Captured) -> None:
-    asked = CheckRequest([broken], "", Settings(limit=4, peers={"fast": "3"}), as_json=True)
+    asked = CheckRequest([broken], "", Settings(limit=4), as_json=True)
     assert not check(asked)
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["expert hard"]["ok"] is False
@@ -75,25 +69,23 @@ def test_a_task_that_breaks_the_rules_is_told_so(broken: str, capsys: Captured) 
     assert rows["random easy"]["ok"] is True
     assert rows["shared by splits"]["ok"] is False
     assert rows["shared by splits"]["value"].startswith("train and test: ")
-    assert rows["speed"]["value"] == "3 times"
-    assert rows["figures"]["ok"] is None
-    assert rows["figures"]["value"] == "no library. Hint: pip install it."
 
 
 def test_only_what_something_is_wanted_of_is_marked(broken: str, capsys: Captured) -> None:
-    assert not check(CheckRequest([broken], "", Settings(limit=4, peers={"fast": "3"})))
+    assert not check(CheckRequest([broken], "", Settings(limit=4)))
     marks = {line[3:].split()[1]: line[0] for line in capsys.readouterr().out.splitlines()}
     assert marks["expert"] == "✗"
     assert marks["random"] == " "
-    assert marks["speed"] == "✓"
-    assert marks["figures"] == "–"
+    assert marks["items"] == "✓"
 
 
 def test_what_could_not_be_measured_is_no_fault_and_carries_its_mark(
     tmp_path: Path, capsys: Captured
 ) -> None:
     assert check(CheckRequest(["kg"], "agentbench", Settings(data=str(tmp_path)))) is True
-    assert capsys.readouterr().out.startswith("–  kg        origin agentbench")
+    (row,) = capsys.readouterr().out.splitlines()
+    assert row.startswith("–  kg        origin agentbench")
+    assert "Hint: run `agentrl data show kg`." in row
 
 
 def test_default_options_that_make_no_splits_are_wrong(
@@ -123,49 +115,11 @@ def test_an_origin_that_a_task_has_not_is_an_error(broken: str, capsys: Captured
 
 
 def test_generated_is_the_origin_of_every_task(broken: str, capsys: Captured) -> None:
-    check(CheckRequest([broken], "generated", Settings(limit=1, peers={"fast": "3"})))
+    check(CheckRequest([broken], "generated", Settings(limit=1)))
     assert "  broken    expert easy" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_task_without_its_data_says_once_which_verb_tells_of_it(
-    tmp_path: Path, capsys: Captured
-) -> None:
-    check(CheckRequest(["kg"], "", Settings(data=str(tmp_path), limit=1), as_json=True))
-    values = [row["value"] for row in json.loads(capsys.readouterr().out)]
-    lacking = [value for value in values if "kg: dataset" in value]
-    assert len(lacking) == 6
-    hinted = [value.endswith(" Hint: run `agentrl data show kg`.") for value in lacking]
-    assert hinted == [True, *[False] * 5]
 
 
 def test_an_unknown_task_is_an_error_before_anything_is_measured(capsys: Captured) -> None:
     with pytest.raises(ItemError, match="unknown task alfwrld; did you mean alfworld"):
         check(CheckRequest(["alfworld", "alfwrld"], "", Settings(limit=1)))
     assert not capsys.readouterr().out
-
-
-def test_peers_have_names_and_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "unix:///engine")
-    found = settings("there", 5, 1, ["mariadb=mysql://root@h:1/?a=b", "image=mine"])
-    assert (found.data, found.limit, found.seed) == ("there", 5, 1)
-    assert found.peers == {
-        "docker": "unix:///engine",
-        "image": "mine",
-        "mariadb": "mysql://root@h:1/?a=b",
-    }
-    with pytest.raises(ConfigError, match="--peer textworld has no value"):
-        settings("", 0, 0, ["textworld"])
-    with pytest.raises(ConfigError, match="--peer foo is unknown; known: catalogue, docker, image"):
-        settings("", 0, 0, ["foo=bar"])
-
-
-def test_peers_of_a_task_of_another_package_are_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add_task(tmp_path, monkeypatch, "peerless", "source = None\n")
-    with pytest.raises(ConfigError, match="--peer fast is unknown"):
-        settings("", 0, 0, ["fast=3"])
-    peers = 'source = None\nPEERS = {"fast": "how much faster"}\n'
-    add_task(tmp_path, monkeypatch, "peered", peers)
-    assert settings("", 0, 0, ["fast=3"]).peers["fast"] == "3"

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 import pytest
+from textworld_comparison import pick_evenly
 
 from agentrl.envs.tasks.alfworld import games, walkthrough_search
 from agentrl.envs.tasks.alfworld.playable import play_game
-from agentrl.envs.tasks.alfworld.textworld_comparison import pick_evenly
 from agentrl.envs.tasks.alfworld.walkthrough_search import count_places, read_errand, search_game
 
 PLACES = ("shelf 1", "drawer 1", "drawer 2", "sinkbasin 1", "table 1")

@@ -3,9 +3,11 @@
 from random import Random
 
 import pytest
+from mysql_differential import CHANGES, QUERIES, compare, filled, kind_of
 
-from agentrl.envs.tasks.dbbench.check import figures
-from agentrl.envs.tasks.dbbench.differential import CHANGES, QUERIES, compare, filled, kind_of
+from agentrl.core.errors import ItemError
+from agentrl.envs.tasks.datasets import locate
+from agentrl.envs.tasks.dbbench import datasets
 from agentrl.envs.tasks.dbbench.problem import Table
 from agentrl.envs.tasks.dbbench.server import Server, ServerDatabase
 from agentrl.envs.tasks.dbbench.sqlite import SqliteDatabase
@@ -63,11 +65,20 @@ def test_the_engines_agree_on_a_table_with_everything(mariadb_url: str) -> None:
     assert seen == []
 
 
-def test_figures_say_why_they_could_not_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agentrl.envs.tasks.check import Settings
-
-    monkeypatch.delenv("AGENTRL_DATA", raising=False)
-    found = list(figures(Settings()))
-    assert [each.ok for each in found[:-1]] == [None] * 9
-    assert all("dbbench: dataset" in each.value or "no server" in each.value for each in found[:-1])
-    assert found[-1].ok is True
+@pytest.mark.slow
+def test_replies_about_tables_of_wikipedia_agree(mariadb_url: str) -> None:
+    try:
+        root = locate(datasets.WIKITABLEQUESTIONS)
+    except ItemError as error:
+        pytest.skip(str(error))
+    read = datasets.wiki_tables(root / datasets.WIKITABLEQUESTIONS.paths[2])
+    names = Random(0).sample([name for name in sorted(read) if read[name]["rows"]], 40)
+    tables = [Table(read[n]["name"], read[n]["columns"], read[n]["rows"][:25]) for n in names]
+    server = Server.at(mariadb_url, "")
+    counts, _ = compare(
+        tables,
+        Random(0),
+        lambda table: MysqlDatabase(SqliteDatabase([table], timeout_s=5.0, mysql=True), [table]),
+        lambda table: ServerDatabase([table], server=server, timeout_s=10.0),
+    )
+    assert counts["same"] + counts["type"] >= 0.99 * sum(counts.values())

@@ -59,3 +59,10 @@ def test_easy_tables_are_small_and_their_keys_differ() -> None:
         assert 5 <= len(table.rows) <= 9
         assert 3 <= len(table.columns) <= 4
         assert len({row[0] for row in table.rows}) == len(table.rows)
+
+
+def test_the_templates_together_ask_for_every_kind_of_statement() -> None:
+    templates = [template for group in TEMPLATES.values() for template in group]
+    assert {template.kind for template in templates} == {"SELECT", "INSERT", "UPDATE", "DELETE"}
+    queries = " ".join(template.sql for template in templates if template.kind == "SELECT")
+    assert all(clause in queries for clause in ("count(", "order by", "group by", ">"))

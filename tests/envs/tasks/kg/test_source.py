@@ -12,10 +12,9 @@ from agentrl.envs.contract import Item
 from agentrl.envs.tasks.check import Settings
 from agentrl.envs.tasks.datasets import Dataset
 from agentrl.envs.tasks.figures import origin_figures
-from agentrl.envs.tasks.kg import check, datasets
+from agentrl.envs.tasks.kg import datasets
 from agentrl.envs.tasks.kg.source import KgSource, label
 
-SAMPLED = ("reward and F1", "the expert on support graphs", "FB15k-237")
 Present = Callable[[Dataset], Dataset]
 
 QUESTION = {
@@ -129,41 +128,6 @@ def test_relations_are_worded_by_the_last_part_of_their_halves() -> None:
     assert label("a.b.genre..c.d.genre") == "genre"
 
 
-def test_figures_of_a_small_folder(folder: Path) -> None:
-    found = {figure.name: figure for figure in check.figures(Settings(data=str(folder)))}
-    for name in ("gold programs, permissive", "gold s-expressions", "reward and F1"):
-        assert (found[name].value, found[name].ok) == ("1 of 1", True)
-    assert found["gold programs, strict"].ok is True
-    assert found["FB15k-237"].ok is None
-    assert "fb15k237.nt.xz" in found["FB15k-237"].value
-
-
-def test_figures_name_the_items_that_deviate(folder: Path) -> None:
-    wrong = QUESTION | {"answer": [{"answer_argument": "2"}]}
-    (folder / "kg/agentbench_kg_rl_all.json").write_text(json.dumps([wrong]))
-    found = {figure.name: figure for figure in check.figures(Settings(data=str(folder)))}
-    for name in ("gold programs, permissive", "gold programs, strict", "gold s-expressions"):
-        assert found[name].ok is False
-        assert found[name].value == "0 of 1; not rl-1_grailqa"
-
-
-def test_an_item_whose_actions_are_refused_is_named_and_ends_nothing(folder: Path) -> None:
-    odd = QUESTION | {"actions": [*QUESTION["actions"], "count(#1)"]}  # type: ignore[misc]
-    (folder / "kg/agentbench_kg_rl_all.json").write_text(json.dumps([odd]))
-    (folder / "kg/support_graphs/upstream_replay_status.tsv").write_text("")
-    found = {figure.name: figure for figure in check.figures(Settings(data=str(folder)))}
-    for name in ("gold programs, permissive", "reward and F1"):
-        assert (found[name].value, found[name].ok) == ("0 of 1; not rl-1_grailqa", False)
-    assert found["gold programs, strict"].ok is None
-
-
-def test_figures_of_no_items_measure_nothing(folder: Path) -> None:
-    (folder / "kg/agentbench_kg_rl_all.json").write_text("[]")
-    found = list(check.figures(Settings(data=str(folder))))
-    assert {figure.ok for figure in found} == {None}
-    assert found[0].value == "kg: split rl holds no items"
-
-
 def test_what_the_splits_share_as_published_is_wanted(folder: Path) -> None:
     settings = Settings(data=str(folder))
     found = {figure.name: figure for figure in origin_figures("kg", "agentbench", settings)}
@@ -181,34 +145,3 @@ def test_the_published_splits_share_what_is_known(dataset: Present) -> None:
     found = [figure for figure in origin_figures("kg", "agentbench", Settings(limit=1))]
     assert (found[-1].name, found[-1].ok) == ("shared by splits", True)
     assert found[-1].value == "dev and rl: 13 of 1,234 contents, as published"
-
-
-def test_gold_programs_of_the_dev_questions_replay(dataset: Present) -> None:
-    dataset(datasets.SUPPORT_GRAPHS)
-    status = datasets.replayed_answers("")
-    items = KgSource({"origin": "agentbench"}).items("dev")
-    accepted = set()
-    for item in items:
-        problem, found = check.check_program(item, "permissive")
-        assert found == set(problem.answers)
-        if check.check_program(item, "strict")[1] == set(problem.answers):
-            accepted.add(item.item_id)
-    assert len(items) == 20
-    assert accepted == {i.item_id for i in items if status[i.item_id] == "ok"}
-    assert len(accepted) == 18
-
-
-@pytest.mark.slow
-def test_the_figures_hold_on_the_benchmarks_data(dataset: Present) -> None:
-    for wanted in datasets.DATASETS:
-        dataset(wanted)
-    found = {
-        figure.name: figure
-        for name, measure in check.MEASURES.items()
-        for figure in measure(Settings(limit=20 if name in SAMPLED else 0))
-    }
-    assert all(figure.ok for figure in found.values())
-    assert found["gold programs, permissive"].value == "1,214 of 1,214"
-    assert found["gold programs, strict"].value == "1,083 of 1,214"
-    assert found["gold s-expressions"].value == "1,214 of 1,214"
-    assert "310,116 triples" in found["FB15k-237 in this process"].value

@@ -15,7 +15,7 @@ from typing import IO, Any, cast
 from agentrl.envs.tasks.alfworld.game import Play, read_setting
 from agentrl.envs.tasks.alfworld.games import Game
 
-PEER = Path(__file__).parent / "peer.py"
+PEER = Path(__file__).parent / "textworld_peer.py"
 GAMES_A_PROCESS = 25  # TextWorld leaks megabytes a load
 PATIENCE_S = 300.0  # for one answer of TextWorld's
 NONSENSE = 0.05  # probability of a command that cannot be done

@@ -30,7 +30,7 @@ class Peer:
         began = time.perf_counter()
         if "game" in request:
             self._env.load(request["game"])
-            entities = self._env._entity_infos  # noqa: SLF001 as ALFWorld's own wrapper does
+            entities = self._env._entity_infos
             for entity, name in entity_names(entities).items():
                 entities[entity].name = name
             state, reward, done = self._env.reset(), 0, False
