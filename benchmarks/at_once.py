@@ -1,16 +1,13 @@
 """Thousands of episodes claimed and stepping at once over a few worker processes.
 
     python benchmarks/at_once.py --store POSTGRES --broker AMQP [--episodes 1000 4000 10000]
-        [--workers 4] [--turn 10 30 75] [--arms threads loop] [--json]
+        [--workers 4] [--turn 10 30 75] [--json]
 
 The path of benchmarks/pipeline.py without a trainer. An episode has five turns; the policy server
 takes half of `--turn` seconds (one for each N) for its answer, with an open connection, and the
 environment the other half. All are admitted at once; a run ends when every body is stored. The last
 must be claimed before the first ends, and N ÷ turn steps a second be affordable: beyond that a
 machine is busy with threads alone.
-
-Arms: `threads`, a thread of Celery's pool for each episode, as the product runs; `loop`
-(benchmarks/one_loop.py), one event loop a process, fed by a task that returns at once.
 
 Figures: `at_once`, most episodes running at one look; `steps_s` while at least 99 % of them were;
 `ms_step`: processor time of the workers for a step, claim and finish included; `pss_mib`: the
@@ -33,10 +30,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from instant import TURNS, InstantSource, SlowEngine, begin
-from one_loop import HoppingPublisher, LoopWorker, OneLoop
-from one_loop import sleep as loop_sleep
-from pipeline import MODEL, ROLES, SIZE, STALLED_S, leaving
+from instant import TURNS, SlowEngine, begin
+from pipeline import MODEL, ROLES, SIZE, STALLED_S
 from processes import Place, playing, told
 from sqlalchemy import Executable, func, select, text
 from sqlalchemy.orm import Session
@@ -53,14 +48,11 @@ from agentrl.db.admin import migrate
 from agentrl.db.models import Episode, PolicyServer, Refusal, Step, StoredTrajectory, Worker
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now, open_store
-from agentrl.ops.processes.worker import worker_config
 from agentrl.serving.served_checkpoints import ServedCheckpoints
 from agentrl.serving.server import PolicyApp, Server
-from agentrl.workers import celery_app as celery
 
 LOOK_S, PSS_S = 0.25, 5.0
 ADMITTED = 5  # times groups_per_update, by the default of max_staleness
-FEEDERS = 4  # threads that hand commands to the loop
 LONG_S = 3600.0
 
 
@@ -90,24 +82,6 @@ def policy(place: Timed, store: Store, _link: broker.api.Broker) -> None:
     store.transact(register)
     told(place).wait()
     http.close()
-
-
-def loop(place: Place, store: Store, link: broker.api.Broker) -> None:
-    """A worker whose episodes share one loop."""
-    publisher, stop = HoppingPublisher(link.publisher()), told(place, kill=True)
-    source: Any = InstantSource(place.pause_s, loop_sleep)
-    episodes = LoopWorker(
-        worker_config(place.config), place.run_id, store, publisher, {"instant": source}
-    )
-    episodes.start()
-    leaving(place, episodes, stop)
-    run = OneLoop(place.config.worker.concurrency).thin(episodes.run)
-    celery.run_celery(celery.celery_app(place.config.tasks_url(), place.run_id), run, stop, FEEDERS)
-    episodes.close()
-    publisher.close()
-
-
-ARMS = {"threads": ROLES["worker"], "loop": loop}
 
 
 def configured(given: argparse.Namespace, episodes: int, home: str) -> Config:
@@ -211,7 +185,7 @@ def told_of(session: Session, run_id: str) -> dict[str, float]:
     return {name: session.scalar(query) or 0 for name, query in counted.items()}
 
 
-def run(given: argparse.Namespace, arm: str, episodes: int, home: Path) -> Mapping[str, Any]:
+def run(given: argparse.Namespace, episodes: int, home: Path) -> Mapping[str, Any]:
     """Figures of one run."""
     context = multiprocessing.get_context("spawn")
     config = configured(given, episodes, str(home))
@@ -229,7 +203,7 @@ def run(given: argparse.Namespace, arm: str, episodes: int, home: Path) -> Mappi
             context.Queue(),
             steps=context.Value("q", 0),
         )
-        loops: dict[str, Any] = {**ROLES, "policy": policy, "worker": ARMS[arm]}
+        loops: dict[str, Any] = {**ROLES, "policy": policy}
         names = ["policy", "recorder", *["worker"] * given.workers, "dispatcher"]
         with playing(place, link, loops, names) as played:
             workers = [
@@ -238,7 +212,6 @@ def run(given: argparse.Namespace, arm: str, episodes: int, home: Path) -> Mappi
             seen = watch(place, store, workers)
             rows = store.ask(lambda session: told_of(session, run_id))
     return {
-        "arm": arm,
         "episodes": episodes,
         "at_once": seen.most,
         "full_s": round(seen.full_s, 1),
@@ -260,7 +233,6 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--episodes", type=int, nargs="+", default=[1000, 4000, 10000])
     parser.add_argument("--turn", type=float, nargs="+", default=[10.0, 30.0, 75.0])
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with closing(open_store(given.store)) as store:
@@ -269,10 +241,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         for episodes, turn in zip(given.episodes, given.turn, strict=True):
             given.turn = turn
-            for arm in given.arms:
-                found.append(run(given, arm, episodes, Path(home)))
-                figures = (f"{name} {value}" for name, value in found[-1].items())
-                print(*figures, sep=" · ", flush=True)
+            found.append(run(given, episodes, Path(home)))
+            figures = (f"{name} {value}" for name, value in found[-1].items())
+            print(*figures, sep=" · ", flush=True)
     if given.json:
         print(json.dumps(found))
 

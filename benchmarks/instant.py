@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from agentrl.serving.engine_api import Completion, Request
 from agentrl.serving.scripted import ScriptedEngine, limits_of
 
 TURNS, ITEMS = 5, 1_000
-Sleep = Callable[[float], None]
 LOOK = strings("look", "Look at a thing.", "thing")
 
 
@@ -27,9 +26,8 @@ class Instant:
 
     tools: tuple[Tool, ...] = (LOOK,)
 
-    def __init__(self, pause_s: float, sleep: Sleep) -> None:
+    def __init__(self, pause_s: float) -> None:
         self._pause_s = pause_s
-        self._sleep = sleep
         self._left = TURNS
         self._won = uuid.uuid4().int % 2
 
@@ -37,7 +35,7 @@ class Instant:
         return Observation((Message("user", "Look around."),))
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:  # noqa: ARG002 - the contract's
-        self._sleep(self._pause_s)
+        time.sleep(self._pause_s)
         self._left -= 1
         if self._left:
             return Outcome((Message("tool", "A table, a lamp and a book.", "look"),))
@@ -54,15 +52,14 @@ class InstantSource:
     name = "instant"
     max_turns = TURNS
 
-    def __init__(self, pause_s: float, sleep: Sleep = time.sleep) -> None:
+    def __init__(self, pause_s: float) -> None:
         self._pause_s = pause_s
-        self._sleep = sleep
 
     def items(self, split: str) -> list[Item]:  # noqa: ARG002 - the contract's
         return [Item(self.name, f"item-{n}", {}) for n in range(ITEMS)]
 
     def make(self, item: Item) -> Instant:  # noqa: ARG002 - the contract's
-        return Instant(self._pause_s, self._sleep)
+        return Instant(self._pause_s)
 
 
 class SlowEngine(ScriptedEngine):
