@@ -7,11 +7,16 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentrl.core.access import is_loopback
 from agentrl.core.errors import ConfigError
@@ -21,105 +26,44 @@ START_S = 10.0
 MAX_HEAD = 1 << 16  # bytes of a request beside its body
 STOP_S = 1  # of requests that outlast the drain before it
 
-Receive = Callable[[], Awaitable[Mapping[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+Fault = Callable[[int, str], Response]
+Lifespan = Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]
 
 
-class ClientDisconnected(Exception):
-    """The client disconnected before its request was complete."""
+def make_application(
+    routes: Sequence[Route], fault: Fault, lifespan: Lifespan | None = None
+) -> ASGIApp:
+    """Make an application of exact paths.
 
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """A response: body, status, content type and further headers."""
-
-    status: int
-    body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
-    kind: str = "application/json"
-
-
-class Request:
-    """The request that a handler gets. Its body can be read once."""
-
-    __slots__ = ("_receive", "_scope")
-
-    def __init__(self, scope: Mapping[str, Any], receive: Receive) -> None:
-        self._scope = scope
-        self._receive = receive
-
-    def header(self, name: bytes) -> str | None:
-        """Return a header. `name`: in lower case."""
-        for each, value in self._scope["headers"]:
-            if each == name:
-                return str(value, "latin-1")
-        return None
-
-    async def body(self, most: int) -> bytes | None:
-        """Read the body; None if it exceeds `most` bytes. Raises Disconnected."""
-        return await content(self._chunks(), most)
-
-    async def gone(self) -> None:
-        """Wait until the client disconnects. The body must have been read before."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-
-    async def _chunks(self) -> AsyncIterator[bytes]:
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnected
-            yield message.get("body", b"")
-            if not message.get("more_body"):
-                return
-
-
-Handler = Callable[[Request], Awaitable[Response]]
-Alive = Callable[[], contextlib.AbstractAsyncContextManager[None]]
-
-
-class Application:
-    """An ASGI application of a few exact paths: (method, path) → handler.
-
-    `alive`: context manager that is entered while the server runs. `fault`: creates the response
-    for an unknown path or method.
+    `fault`: creates the response for an unknown path or method, and for too large a head.
     """
 
-    def __init__(
-        self,
-        routes: Mapping[tuple[str, str], Handler],
-        fault: Callable[[int, str], Response],
-        alive: Alive,
-    ) -> None:
-        self._routes = routes
-        self._paths = {path for _, path in routes}
-        self._fault = fault
-        self._alive = alive
+    responses = {
+        404: fault(404, "Not Found"),
+        405: fault(405, "Method Not Allowed"),
+        ClientDisconnect: Response(status_code=499),  # nobody reads it
+    }
+    handlers = {each: partial(_respond, response) for each, response in responses.items()}
+    inner = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    inner.router.redirect_slashes = False
 
-    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-            return
-        handler = self._routes.get((scope["method"], scope["path"]))
-        if _head(scope) > MAX_HEAD:
-            response = self._fault(431, f"the head exceeds {MAX_HEAD} bytes")
-        elif handler is not None:
-            try:
-                response = await handler(Request(scope, receive))
-            except ClientDisconnected:
-                return
-        elif scope["path"] in self._paths:
-            response = self._fault(405, "Method Not Allowed")
+    async def outer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _head(scope) > MAX_HEAD:
+            await fault(431, f"the head exceeds {MAX_HEAD} bytes")(scope, receive, send)
         else:
-            response = self._fault(404, "Not Found")
-        await _send(response, send)
+            await inner(scope, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        await receive()
-        async with self._alive():
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-        await send({"type": "lifespan.shutdown.complete"})
+    return outer
+
+
+async def _respond(response: Response, _: Request, __: Exception) -> Response:
+    return response
+
+
+async def wait_disconnected(request: Request) -> None:
+    """Wait until the client disconnects. The body must have been read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 class HttpServer:
@@ -169,10 +113,10 @@ class HttpServer:
         self._socket.close()
 
 
-async def content(chunks: AsyncIterator[bytes], most: int) -> bytes | None:
-    """Return the body; None if it exceeds `most` bytes."""
+async def read_body(request: Request, most: int) -> bytes | None:
+    """Return the body; None if it exceeds `most` bytes. Raises ClientDisconnect."""
     body = bytearray()
-    async for chunk in chunks:
+    async for chunk in request.stream():
         body += chunk
         if len(body) > most:
             return None
@@ -214,16 +158,6 @@ def _head(scope: Mapping[str, Any]) -> int:
     """Return the size of a request head in bytes, without a few bytes of its first line."""
     lines = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
     return lines + len(scope["raw_path"]) + len(scope["query_string"])
-
-
-async def _send(response: Response, send: Send) -> None:
-    headers = [
-        (b"content-type", response.kind.encode()),
-        (b"content-length", str(len(response.body)).encode()),
-        *((name.encode(), value.encode("latin-1")) for name, value in response.headers.items()),
-    ]
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    await send({"type": "http.response.body", "body": response.body})
 
 
 def _listen(section: str, host: str, port: int) -> socket.socket:

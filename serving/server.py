@@ -13,14 +13,14 @@ import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
-from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from agentrl.core.access import admits
 from agentrl.core.errors import PolicyError
-from agentrl.core.http import HttpServer, content
+from agentrl.core.http import HttpServer, make_application, read_body, wait_disconnected
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.serving import wire
 from agentrl.serving.engine_api import Engine, RequestError, check_request
@@ -38,14 +38,13 @@ class PolicyApp:
         self._token = token
         self._numbers = itertools.count(1)
 
-    def application(self) -> Starlette:
-        return Starlette(
-            routes=[
-                Route("/v1/completions", self._measured, methods=["POST"]),
-                Route("/v1/models", self._guard(self._models)),
-                Route("/health", self._guard(self._health)),
-            ]
-        )
+    def application(self) -> ASGIApp:
+        routes = [
+            Route("/v1/completions", self._measured, methods=["POST"]),
+            Route("/v1/models", self._guard(self._models)),
+            Route("/health", self._guard(self._health)),
+        ]
+        return make_application(routes, _fault)
 
     def _guard(self, handler: Handler) -> Handler:
         async def guarded(request: HttpRequest) -> Response:
@@ -66,7 +65,7 @@ class PolicyApp:
         return response
 
     async def _completions(self, request: HttpRequest) -> Response:
-        given = await content(request.stream(), wire.MAX_BODY)
+        given = await read_body(request, wire.MAX_BODY)
         if given is None:
             return _fault(413, f"the body exceeds {wire.MAX_BODY} bytes", param="body")
         try:
@@ -83,7 +82,7 @@ class PolicyApp:
             request = body.request()
             check_request(request, self._engine.limits(body.model))
             sampling = asyncio.wrap_future(self._engine.submit(request))
-            hung_up = asyncio.ensure_future(_hung_up(http))
+            hung_up = asyncio.ensure_future(wait_disconnected(http))
             try:
                 await asyncio.wait((sampling, hung_up), return_when=asyncio.FIRST_COMPLETED)
                 if not sampling.done():
@@ -109,12 +108,6 @@ class PolicyApp:
         found = {"ready": alive and bool(tracks), "served": tracks, "problem": problem}
         body = msgspec.json.encode(found)
         return _json(200 if alive else 503, body)
-
-
-async def _hung_up(request: HttpRequest) -> None:
-    """Wait until the client disconnects; its body was read before."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 class Server(HttpServer):

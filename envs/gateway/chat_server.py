@@ -5,18 +5,20 @@ POST /v1/chat/completions ─▶ token ─▶ Line ─ Asked ─▶ the episode'
 """
 
 import asyncio
-import contextlib
 import functools
 import secrets
 import threading
-from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
+from typing import Any
 
 import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from agentrl.core.http import Application, HttpServer, Request, Response
+from agentrl.core.http import HttpServer, make_application, read_body, wait_disconnected
 from agentrl.envs.contract import Message
 from agentrl.envs.gateway import chat
 from agentrl.envs.gateway.chat import ChatRefused, ChatRequest
@@ -104,11 +106,11 @@ class ChatServer:
         self._lines: dict[str, EpisodeLine] = {}
         self._http = HttpServer("gateway", HOST, 0, guarded=True)
         self.url = f"{self._http.url}/v1"
-        handlers = {
-            ("POST", "/v1/chat/completions"): self._chat,
-            ("GET", "/v1/models"): self._models,
-        }
-        self._http.start(Application(handlers, _fault, _alive))
+        routes = [
+            Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            Route("/v1/models", self._models),
+        ]
+        self._http.start(make_application(routes, _fault))
 
     def open(self, line: EpisodeLine) -> None:
         self._lines[line.token] = line
@@ -121,14 +123,14 @@ class ChatServer:
         line = self._line(request)
         if line is None:
             return _fault(401, "the key is of no episode that runs")
-        body = await request.body(chat.MAX_BODY)
+        body = await read_body(request, chat.MAX_BODY)
         if body is None:
             return _fault(413, f"the body exceeds {chat.MAX_BODY} bytes")
         try:
             asked = line.ask(body)
         except ChatRefused as error:
             return _fault(400, str(error), error.field)
-        leaving = asyncio.ensure_future(request.gone())
+        leaving = asyncio.ensure_future(wait_disconnected(request))
         reply = asyncio.wrap_future(asked.reply)
         try:
             await asyncio.wait((reply, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -145,10 +147,10 @@ class ChatServer:
         if self._line(request) is None:
             return _fault(401, "the key is of no episode that runs")
         model = {"id": chat.MODEL, "object": "model", "created": 0, "owned_by": "agentrl"}
-        return Response(200, msgspec.json.encode({"object": "list", "data": [model]}))
+        return _json(200, {"object": "list", "data": [model]})
 
     def _line(self, request: Request) -> EpisodeLine | None:
-        scheme, _, token = (request.header(b"authorization") or "").partition(" ")
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
         return self._lines.get(token) if scheme == "Bearer" else None
 
 
@@ -166,12 +168,11 @@ def _chat_server() -> ChatServer:
     return ChatServer()
 
 
-@contextlib.asynccontextmanager
-async def _alive() -> AsyncIterator[None]:
-    yield
-
-
 def _fault(status: int, message: str, param: str | None = None) -> Response:
     kind = "invalid_request_error"
     error = {"message": message, "type": kind, "param": param, "code": None}
-    return Response(status, msgspec.json.encode({"error": error}))
+    return _json(status, {"error": error})
+
+
+def _json(status: int, value: Any) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")

@@ -17,9 +17,9 @@ from queue import Empty
 from typing import Any
 
 import msgspec
+from starlette.responses import Response
 
 from agentrl.core.errors import EnvironmentFailure
-from agentrl.core.http import Response
 from agentrl.core.logging import get_logger
 from agentrl.envs.contract import Message, Observation, Outcome, Tool, ToolCall
 from agentrl.envs.gateway import chat
@@ -129,8 +129,7 @@ class Gateway:
         body = chat.answer(self._turns, turn, self._length, request)
         self._length = TokenCounts()
         kind = "text/event-stream" if request.stream else "application/json"
-        response = Response(200, body, kind=kind)
-        asked.reply.set_result(response)
+        asked.reply.set_result(Response(body, media_type=kind))
 
     def _event(self) -> PendingRequest | ProgramEnd:
         """Wait for the next request, or the program's successful end. Raises EnvironmentFailure."""

@@ -17,9 +17,15 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
 from agentrl.core.access import admits, is_loopback
 from agentrl.core.errors import AgentRLError, ItemError, in_words
-from agentrl.core.http import Application, Handler, Request, Response
+from agentrl.core.http import make_application, read_body, wait_disconnected
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.envs.contract import Item, TaskSource
@@ -30,6 +36,7 @@ from agentrl.envs.server.session import Caller, Refused
 from agentrl.envs.server.sessions import Sessions
 
 T = TypeVar("T")
+Handler = Callable[[Request], Awaitable[Response]]
 Of = Callable[[str, Request], Awaitable[Response]]
 
 JSON = "application/json"
@@ -65,34 +72,35 @@ class EnvApp:
         self._controller = controller
         self._tend = tend
 
-    def application(self) -> Application:
-        routes: dict[tuple[str, str], Handler] = {}
-        for task in self._hosted:
-            routes |= self._routes(f"/{task}/api", task)
-            if len(self._hosted) == 1:
-                routes |= self._routes("/api", task)
-        return Application(routes, _fault, self._alive)
-
-    def _routes(self, under: str, task: str) -> dict[tuple[str, str], Handler]:
-        handlers: dict[tuple[str, str], Of] = {
-            ("POST", "start_sample"): self._start,
-            ("POST", "interact"): self._interact,
-            ("POST", "cancel"): self._cancel,
-            ("POST", "cancel_with_notice"): self._cancel_with_notice,
-            ("POST", "cancel_all"): self._cancel_all,
-            ("POST", "cancel_all_with_notice"): self._cancel_all_with_notice,
-            ("GET", "get_indices"): self._indices,
-            ("GET", "worker_status"): self._status,
-            ("GET", "get_sessions"): self._running,
+    def application(self) -> ASGIApp:
+        handlers: Mapping[str, Of] = {
+            "POST interact": self._interact,  # the most frequent first: routes are tried in order
+            "POST start_sample": self._start,
+            "POST cancel": self._cancel,
+            "POST cancel_with_notice": self._cancel_with_notice,
+            "POST cancel_all": self._cancel_all,
+            "POST cancel_all_with_notice": self._cancel_all_with_notice,
+            "GET get_indices": self._indices,
+            "GET worker_status": self._status,
+            "GET get_sessions": self._running,
         }
-        return {
-            (method, f"{under}/{verb}"): _measure(task, self._guard(partial(handler, task)))
-            for (method, verb), handler in handlers.items()
-        }
+        places = {f"/{task}/api": task for task in self._hosted}
+        if len(self._hosted) == 1:
+            places["/api"] = next(iter(self._hosted))
+        routes = [
+            Route(
+                f"{under}/{verb.split()[1]}",
+                _measure(task, self._guard(partial(handler, task))),
+                methods=[verb.split()[0]],
+            )
+            for verb, handler in handlers.items()
+            for under, task in places.items()
+        ]
+        return make_application(routes, _fault, self._alive)
 
     def _guard(self, handler: Handler) -> Handler:
         async def guarded(request: Request) -> Response:
-            if self._token and not admits(self._token, request.header(b"authorization") or ""):
+            if self._token and not admits(self._token, request.headers.get("authorization", "")):
                 return _fault(401, "the bearer token is missing or wrong")
             if not self._token and (refused := _of_a_page(request)):
                 return refused
@@ -117,7 +125,8 @@ class EnvApp:
             lambda: source.make(find(source, body)),
             repeatable=_turn(request) == 0,
             caller=Caller(
-                request.gone, ContainerOwner.parse(request.header(wire.OWNER.encode()) or "")
+                partial(wait_disconnected, request),
+                ContainerOwner.parse(request.headers.get(wire.OWNER, "")),
             ),
         )
         return _json(200, answer, {wire.SESSION: str(body.session_id), wire.TURN: "0"})
@@ -166,7 +175,7 @@ class EnvApp:
         return _json(200, self._sessions.running(task))
 
     @contextlib.asynccontextmanager
-    async def _alive(self) -> AsyncIterator[None]:
+    async def _alive(self, _: Starlette) -> AsyncIterator[None]:
         chores = [asyncio.create_task(self._keep_tending())]
         for task, hosted in self._hosted.items():
             beat = self._controller.beat(task, partial(indices, hosted.source))
@@ -196,14 +205,14 @@ def _of_a_page(request: Request) -> Response | None:
     A page can reach loopback, even by a name of its own; its requests without preflight have no
     JSON content type, and they have an Origin.
     """
-    host, origin = request.header(b"host") or "", request.header(b"origin")
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
     if not is_loopback(_hostname(f"//{host}")):
         return _fault(403, f"host {host[:60]}: without a token only this machine may send requests")
     if origin is not None and not is_loopback(_hostname(origin)):
         return _fault(
             403, f"origin {origin[:60]}: requests from web pages of other hosts are refused"
         )
-    kind = (request.header(b"content-type") or JSON).partition(";")[0].strip().lower()
+    kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
     return None if kind == JSON else _fault(415, f"content-type {kind[:60]}: not {JSON}")
 
 
@@ -217,10 +226,10 @@ def _hostname(url: str) -> str:
 def _measure(task: str, handler: Handler) -> Handler:
     async def measured(request: Request) -> Response:
         began = time.perf_counter()
-        with tracing.continue_trace("session", request.header(b"traceparent")) as fields:
+        with tracing.continue_trace("session", request.headers.get("traceparent")) as fields:
             response = await handler(request)
-            fields |= {"task": task, "status": response.status}
-        metrics.ENV_REQUESTS.add(task=task, status=str(response.status))
+            fields |= {"task": task, "status": response.status_code}
+        metrics.ENV_REQUESTS.add(task=task, status=str(response.status_code))
         metrics.ENV_REQUEST.observe(time.perf_counter() - began, task=task)
         return response
 
@@ -246,7 +255,7 @@ def indices(source: TaskSource) -> list[str]:
 
 def _turn(request: Request) -> int | None:
     """Return the turn's number, if the client counts turns. Raises Refused."""
-    text = request.header(wire.TURN.encode())
+    text = request.headers.get(wire.TURN)
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
@@ -256,7 +265,7 @@ def _turn(request: Request) -> int | None:
 
 async def _body(request: Request, kind: type[T]) -> T:
     """Decode the body as a `kind`. Raises Refused, MalformedBody."""
-    given = await request.body(wire.MAX_BODY)
+    given = await read_body(request, wire.MAX_BODY)
     if given is None:
         raise Refused(413, f"the body exceeds {wire.MAX_BODY} bytes")
     return wire.decode(given, kind)
@@ -267,4 +276,4 @@ def _fault(code: int, detail: str) -> Response:
 
 
 def _json(code: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(code, wire.encode(value), headers or {})
+    return Response(wire.encode(value), code, headers, media_type=JSON)

@@ -8,20 +8,23 @@ policy.
 """
 
 import asyncio
-import contextlib
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from agentrl.core.access import admits
 from agentrl.core.errors import AgentRLError
-from agentrl.core.http import Application, Handler, Request, Response
+from agentrl.core.http import make_application, read_body
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.serving import wire
@@ -32,6 +35,7 @@ from agentrl.serving.served_checkpoints import NotServedError, ServedCheckpoints
 log = get_logger()
 
 Answer = Callable[[bytes, float], bytes]  # of a body, until then
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 class ChatBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,28 +101,28 @@ class ExternalApp:
         self._places = asyncio.Semaphore(concurrency)
         self._warned = False
 
-    def application(self) -> Application:
+    def application(self) -> ASGIApp:
         path, answer = ("/v1/chat/completions", self._chat)
         if self._voice.vocabulary:
             path, answer = ("/v1/completions", self._complete)
-        routes: dict[tuple[str, str], Handler] = {
-            ("POST", path): _measure(self._guard(answer)),
-            ("GET", "/health"): self._health,
-        }
-        return Application(routes, _fault, _alive)
+        routes = [
+            Route(path, _measure(self._guard(answer)), methods=["POST"]),
+            Route("/health", self._health),
+        ]
+        return make_application(routes, _fault)
 
     def _guard(self, answer: Answer) -> Handler:
         async def guarded(request: Request) -> Response:
             until = time.monotonic() + self._voice.patience_s
-            if not admits(self._token, request.header(b"authorization") or ""):
+            if not admits(self._token, request.headers.get("authorization", "")):
                 return _fault(401, "the bearer token is missing or wrong")
-            given = await request.body(wire.MAX_BODY)
+            given = await read_body(request, wire.MAX_BODY)
             if given is None:
                 return _fault(413, f"the body exceeds {wire.MAX_BODY} bytes")
             try:
                 async with self._places:
                     reply = _on_a_thread(lambda: answer(given, until))
-                    return Response(200, await asyncio.wrap_future(reply))
+                    return _json(200, await asyncio.wrap_future(reply))
             except (RequestError, msgspec.MsgspecError) as error:
                 return _fault(400, str(error))
             except (NotServedError, BudgetSpent) as error:
@@ -189,16 +193,16 @@ class ExternalApp:
 
     async def _health(self, _: Request) -> Response:
         tracks = self._served.tracks()
-        return Response(200, msgspec.json.encode({"ready": bool(tracks), "served": tracks}))
+        return _json(200, msgspec.json.encode({"ready": bool(tracks), "served": tracks}))
 
 
 def _measure(handler: Handler) -> Handler:
     async def measured(request: Request) -> Response:
         began = time.perf_counter()
-        with tracing.continue_trace("completion", request.header(b"traceparent")) as fields:
+        with tracing.continue_trace("completion", request.headers.get("traceparent")) as fields:
             response = await handler(request)
-            fields["status"] = response.status
-        metrics.REQUESTS.add(status=str(response.status))
+            fields["status"] = response.status_code
+        metrics.REQUESTS.add(status=str(response.status_code))
         metrics.REQUEST.observe(time.perf_counter() - began)
         return response
 
@@ -238,11 +242,6 @@ def _on_a_thread(work: Callable[[], bytes]) -> "Future[bytes]":
     return reply
 
 
-@contextlib.asynccontextmanager
-async def _alive() -> AsyncIterator[None]:
-    yield
-
-
 def _first(answer: Mapping[str, Any], kind: type[Any]) -> Any:
     """Return the first choice. Raises Unavailable."""
     try:
@@ -254,4 +253,8 @@ def _first(answer: Mapping[str, Any], kind: type[Any]) -> Any:
 
 
 def _fault(status: int, message: str) -> Response:
-    return Response(status, msgspec.json.encode({"error": {"message": message}}))
+    return _json(status, msgspec.json.encode({"error": {"message": message}}))
+
+
+def _json(status: int, content: bytes) -> Response:
+    return Response(content, status, media_type="application/json")
