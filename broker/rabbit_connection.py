@@ -85,7 +85,7 @@ class RabbitConnection:
         self._reminded_at = -REMIND_S
         self._up.set()
         self._started.set()
-        metrics.AWAY.set(0, name=self._name)
+        metrics.AWAY.labels(name=self._name).set(0)
 
     def down_s(self) -> float:
         """Return the seconds since the link was ready; 0: it is ready."""
@@ -136,7 +136,7 @@ class RabbitConnection:
         """Log that the connection is lost, repeatedly."""
         if time.monotonic() - self._reminded_at >= REMIND_S:
             self._reminded_at = time.monotonic()
-            metrics.AWAY.set(1, name=self._name)
+            metrics.AWAY.labels(name=self._name).set(1)
             away_s = round(self.down_s(), 1)
             get_logger().warning("Broker connection lost", reason=self.why, away_s=away_s)
 
@@ -183,12 +183,12 @@ class RabbitConnection:
 
     def _block(self, _connection: Any, frame: Any) -> None:
         self.blocked = str(frame.method.reason) or "an alarm"
-        metrics.AWAY.set(1, name=self._name)
+        metrics.AWAY.labels(name=self._name).set(1)
         get_logger().warning("Broker blocks publishers", reason=self.blocked)
 
     def _unblock(self, _connection: Any, _frame: Any) -> None:
         self.blocked = ""
-        metrics.AWAY.set(0, name=self._name)
+        metrics.AWAY.labels(name=self._name).set(0)
         get_logger().info("Broker accepts messages again")
 
     def _channel_closed(self, channel: Any, reason: BaseException) -> None:

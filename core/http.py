@@ -168,7 +168,7 @@ def _listen(section: str, host: str, port: int) -> socket.socket:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(
             f"the {section} server cannot listen on {host}:{port}: {why}",
-            hint=f"choose another {section}.port, or 0 for any free port",
+            hint=f"choose another {section}.port; each server needs its own",
         ) from error
     # accepted sockets inherit it; asyncio sets it only where the protocol is named: 40 ms a request
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -175,7 +175,7 @@ class Retry:
                 return
             self._reminded_at = clock
             waited_s = round(clock - self._away_since, 1)
-        metrics.AWAY.set(1, name=self.service)
+        metrics.AWAY.labels(name=self.service).set(1)
         log.warning(
             "Waiting for a service that is unavailable",
             service=self.service,
@@ -189,6 +189,6 @@ class Retry:
             if since is None or self._waiting:  # another thread was faster, or waits still
                 return
             self._away_since = None
-        metrics.AWAY.set(0, name=self.service)
+        metrics.AWAY.labels(name=self.service).set(0)
         waited_s = round(self._backoff.clock() - since, 1)
         log.info("Service is available again", service=self.service, waited_s=waited_s)

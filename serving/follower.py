@@ -175,8 +175,8 @@ class Follower:
         )
         self._served.serve(track, checkpoint.checkpoint_id, checkpoint.version)
         self._last[track] = checkpoint
-        metrics.SWAPS.add(track=track)
-        metrics.SERVED.set(checkpoint.version, track=track)
+        metrics.SWAPS.labels(track=track).inc()
+        metrics.SERVED.labels(track=track).set(checkpoint.version)
         log.info("Serving track", track=track, version=checkpoint.version)
 
     def _retire(self, track: str, checkpoint_id: str) -> None:

@@ -60,7 +60,7 @@ class PolicyApp:
         with tracing.continue_trace("completion", request.headers.get("traceparent")) as fields:
             response = await self._guard(self._completions)(request)
             fields["status"] = response.status_code
-        metrics.REQUESTS.add(status=str(response.status_code))
+        metrics.REQUESTS.labels(status=str(response.status_code)).inc()
         metrics.REQUEST.observe(time.perf_counter() - began)
         return response
 
@@ -93,8 +93,8 @@ class PolicyApp:
                 hung_up.cancel()
             if not completion.token_ids:
                 raise PolicyError(f"checkpoint {body.model} was replaced before the first token")
-        metrics.TOKENS.add(len(body.prompt), kind="read")
-        metrics.TOKENS.add(len(completion.token_ids), kind="sampled")
+        metrics.TOKENS.labels(kind="read").inc(len(body.prompt))
+        metrics.TOKENS.labels(kind="sampled").inc(len(completion.token_ids))
         return _json(200, wire.encode(next(self._numbers), body, completion))
 
     async def _models(self, _: HttpRequest) -> Response:

@@ -251,7 +251,7 @@ class Inbox:
 
         self._store.transact(close)
         for state, group_ids in closing.items():
-            metrics.CLOSED.add(len(group_ids), status=state)
+            metrics.CLOSED.labels(status=state).inc(len(group_ids))
 
 
 def _keys(chosen: Iterable[TrainableGroup]) -> set[Key]:

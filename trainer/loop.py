@@ -74,12 +74,12 @@ def _next_update(
 
 def count_update(groups: Sequence[TrainableGroup], figures: Metrics, began: float) -> None:
     """Count one update in the metrics. `began`: seconds since the epoch."""
-    metrics.UPDATES.add(status="skipped" if figures.skipped else "committed")
+    metrics.UPDATES.labels(status="skipped" if figures.skipped else "committed").inc()
     metrics.UPDATE.observe(time.time() - began)
-    metrics.CLOSED.add(len(groups), status=GroupState.TRAINED)
+    metrics.CLOSED.labels(status=GroupState.TRAINED).inc(len(groups))
     for group in groups:
         tokens = sum(int(member.mask().sum()) for member in group.members)
-        metrics.TRAINED.add(tokens, task=group.task)
+        metrics.TRAINED.labels(task=group.task).inc(tokens)
 
 
 def trace_update(groups: Sequence[TrainableGroup], began: float, version: int) -> None:

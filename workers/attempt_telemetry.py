@@ -20,7 +20,7 @@ def observe_attempt(run_id: str, claimed: ClaimedEpisode, attempt: Callable[[], 
     traced = {"trace_id": f"{mark.trace:032x}"} if mark else {}
     began, status = time.time(), "error"
     tracing.record_span("queued", mark, began - claimed.waited_s, began)
-    metrics.RUNNING.add(1)
+    metrics.RUNNING.inc(1)
     try:
         with (
             structlog.contextvars.bound_contextvars(**ids, **traced),
@@ -30,6 +30,6 @@ def observe_attempt(run_id: str, claimed: ClaimedEpisode, attempt: Callable[[], 
             status = attempt()
             fields["status"] = status
     finally:
-        metrics.RUNNING.add(-1)
-        metrics.ATTEMPTS.add(task=claimed.task, status=status)
-        metrics.ATTEMPT.observe(time.time() - began, task=claimed.task)
+        metrics.RUNNING.inc(-1)
+        metrics.ATTEMPTS.labels(task=claimed.task, status=status).inc()
+        metrics.ATTEMPT.labels(task=claimed.task).observe(time.time() - began)

@@ -151,7 +151,7 @@ class EpisodeLoop:
                 said, self._env, self._context.template, self._context.style
             )
         env_s = time.perf_counter() - sampled
-        metrics.ENV_CALL.observe(env_s, task=self._claimed.task)
+        metrics.ENV_CALL.labels(task=self._claimed.task).observe(env_s)
         self._steps.append(
             msgspec.structs.replace(
                 span,
@@ -170,8 +170,10 @@ class EpisodeLoop:
         with tracing.span("policy") as fields:
             policy, completion = self._sample(prompt, said, limits)
             fields |= {"track": policy.track, "version": policy.version}
+            fields |= {"model": policy.checkpoint_id, "input_tokens": len(prompt)}
+            fields["output_tokens"] = len(completion.token_ids)
         policy_s = time.perf_counter() - began
-        metrics.POLICY_CALL.observe(policy_s, track=policy.track)
+        metrics.POLICY_CALL.labels(track=policy.track).observe(policy_s)
         index = self._index(policy, masked=completion.masked)
         start, end = self._conversation.sampled(
             completion.token_ids, completion.logprobs, index, masked=completion.masked
@@ -269,7 +271,7 @@ class EpisodeLoop:
     def _draw_another(self, policy: LivePolicy, error: CheckpointNotServed) -> None:
         """Record that another policy is drawn for this step."""
         self._redrawn += 1
-        metrics.REDRAWS.add()
+        metrics.REDRAWS.inc()
         log.info(
             "Policy replaced",
             server_id=policy.server_id,

@@ -70,7 +70,7 @@ def record_bodies(
             refused = keep_bodies(store, run_id, deliveries)
             for delivery, reason in refused:
                 consumer.refuse(delivery, reason)
-                metrics.BODIES.add(status="refused")
+                metrics.BODIES.labels(status="refused").inc()
             gone = {id(delivery) for delivery, _ in refused}
             consumer.ack([delivery for delivery in deliveries if id(delivery) not in gone])
         if not 0.0 <= (clock := store.clock()) - beaten_at < LEASE_S / 5:
@@ -123,13 +123,13 @@ def _store(store: Store, deliveries: Sequence[Delivery]) -> None:
     stored = [_body_row(trajectory, wire, received_at) for trajectory, wire in finished]
     steps = [row for trajectory, _ in finished for row in _step_rows(trajectory)]
     unknown = store.transact(lambda session: bodies.store_bodies(session, stored, steps))
-    metrics.BODIES.add(len(stored) - unknown, status="stored")
+    metrics.BODIES.labels(status="stored").inc(len(stored) - unknown)
     if unknown:
         log.warning("Trajectories of unknown attempts ignored", bodies=unknown)
     for body, _ in finished:
         mark = tracing.attempt_context(body.run_id, body.episode_id, body.fence)
         tracing.record_span("record", mark, began, time.time(), bodies=len(stored))
-    metrics.BODY_BYTES.add(sum(len(wire) for _, wire in finished))
+    metrics.BODY_BYTES.inc(sum(len(wire) for _, wire in finished))
 
 
 def _body_row(trajectory: Trajectory, wire: bytes, received_at: float) -> dict[str, Any]:

@@ -239,7 +239,7 @@ class EpisodeWorker:
         if not moved:
             log.warning("Claim expired before the attempt ended")
             return "lapsed"
-        metrics.SAMPLED.add(result.loss_tokens, task=claimed.task)
+        metrics.SAMPLED.labels(task=claimed.task).inc(result.loss_tokens)
         return result.status
 
     def _publish(self, claimed: ClaimedEpisode, trajectory: Trajectory) -> None:

@@ -1,74 +1,20 @@
-"""Declares every metric of every process.
+"""Declares every metric of every process, with prometheus-client.
 
-The metrics are declared here and used where the measured thing happens. They cost one comparison
-until core/telemetry/exposition.py binds them, which it does if `metrics.port` is set. Labels have
-few values (tasks, statuses, tracks) and never contain the id of an episode, group or checkpoint.
+The metrics are declared here and used where the measured thing happens. Each belongs to the
+registry of the role that exports it; core/telemetry/exposition.py serves it if `metrics.port` is
+set, with the labels `run` and `process`. Other labels have few values (tasks, statuses, tracks) and
+never contain the id of an episode, group or checkpoint.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
 
-Labels = tuple[str, ...]
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client import Gauge as Gauge  # noqa: PLC0414 - exported
 
 CALL_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 LONG_S = (0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
-
-
-@dataclass(slots=True, eq=False)
-class Instrument:
-    """A metric. `roles`: processes that export it. `labels`: labels besides `run` and `process`."""
-
-    kind: ClassVar[Literal["counter", "gauge", "histogram"]]
-
-    name: str
-    words: str
-    roles: Labels
-    labels: Labels = ()
-    child: Callable[[Mapping[str, str]], Any] | None = None  # prometheus-client's, once bound
-    forget: Callable[[], None] | None = None
-
-
-class Counter(Instrument):
-    """A value that only grows."""
-
-    kind = "counter"
-
-    def add(self, amount: float = 1.0, **labels: str) -> None:
-        if self.child is not None:
-            self.child(labels).inc(amount)
-
-
-class Gauge(Instrument):
-    """A value that can go up and down."""
-
-    kind = "gauge"
-
-    def set(self, value: float, **labels: str) -> None:
-        if self.child is not None:
-            self.child(labels).set(value)
-
-    def add(self, amount: float) -> None:
-        if self.child is not None:
-            self.child({}).inc(amount)
-
-    def clear(self) -> None:
-        """Stop exporting values that are no longer known."""
-        if self.forget is not None:
-            self.forget()
-
-
-@dataclass(slots=True, eq=False)
-class Histogram(Instrument):
-    """A distribution. `buckets`: upper bounds in the unit at the end of the name."""
-
-    kind = "histogram"
-
-    buckets: Sequence[float] = CALL_S
-
-    def observe(self, value: float, **labels: str) -> None:
-        if self.child is not None:
-            self.child(labels).observe(value)
 
 
 @dataclass(slots=True, eq=False)
@@ -86,156 +32,196 @@ class Foreign:
 
 PLAYERS = ("dispatcher", "worker", "recorder", "trainer", "policy", "envs")
 BESIDE = ("evaluator", "track", "supervisor")
-ALL_ROLES = (*PLAYERS, *BESIDE)
-DISPATCHER, WORKER, RECORDER, TRAINER, POLICY, ENVS = ((role,) for role in PLAYERS)
-EVALUATOR, TRACK, SUPERVISOR = ((role,) for role in BESIDE)
+COMMON = CollectorRegistry()  # of every process
+REGISTRIES = {role: CollectorRegistry() for role in (*PLAYERS, *BESIDE)}
+DISPATCHER, WORKER, RECORDER, TRAINER, POLICY, ENVS = (REGISTRIES[role] for role in PLAYERS)
+EVALUATOR, TRACK, SUPERVISOR = (REGISTRIES[role] for role in BESIDE)
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
 
 # --- every process
-SPANS = Counter("agentrl_spans_total", "Spans of traces by outcome", ALL_ROLES, ("status",))
+SPANS = Counter("agentrl_spans_total", "Spans of traces by outcome", ("status",), registry=COMMON)
 AWAY = Gauge(
     "agentrl_service_away",
     "1 while the process waits for an unavailable service, else 0",
-    ALL_ROLES,
     ("name",),
+    registry=COMMON,
 )
 
 # --- dispatcher: what it does
-GROUPS_ADMITTED = Counter("agentrl_groups_admitted_total", "Admitted groups", DISPATCHER, ("task",))
-COMMANDS = Counter("agentrl_commands_total", "Commands RunEpisode sent to workers", DISPATCHER)
+GROUPS_ADMITTED = Counter(
+    "agentrl_groups_admitted_total", "Admitted groups", ("task",), registry=DISPATCHER
+)
+COMMANDS = Counter(
+    "agentrl_commands_total", "Commands RunEpisode sent to workers", registry=DISPATCHER
+)
 REISSUES = Counter(
     "agentrl_reissues_total",
     "Episodes queued again after a lost attempt or a lost trajectory",
-    DISPATCHER,
     ("reason",),
+    registry=DISPATCHER,
 )
-TICK = Histogram("agentrl_tick_seconds", "Duration of one round of the dispatcher", DISPATCHER)
+TICK = Histogram(
+    "agentrl_tick_seconds",
+    "Duration of one round of the dispatcher",
+    registry=DISPATCHER,
+    buckets=CALL_S,
+)
 
 # --- dispatcher: what the rows say, read every metrics.look_s
-VERSION = Gauge("agentrl_run_version", "Newest version of the live lineage", DISPATCHER)
-OPEN_GROUPS = Gauge("agentrl_open_groups", "Open groups", DISPATCHER, ("state",))
-OPEN_EPISODES = Gauge("agentrl_open_episodes", "Open episodes", DISPATCHER, ("state",))
-LONGEST_WAIT = Gauge("agentrl_queue_wait_seconds", "Age of the oldest queued episode", DISPATCHER)
+VERSION = Gauge("agentrl_run_version", "Newest version of the live lineage", registry=DISPATCHER)
+OPEN_GROUPS = Gauge("agentrl_open_groups", "Open groups", ("state",), registry=DISPATCHER)
+OPEN_EPISODES = Gauge("agentrl_open_episodes", "Open episodes", ("state",), registry=DISPATCHER)
+LONGEST_WAIT = Gauge(
+    "agentrl_queue_wait_seconds", "Age of the oldest queued episode", registry=DISPATCHER
+)
 QUEUED_MESSAGES = Gauge(
-    "agentrl_queue_messages", "Messages in the queues of the run", DISPATCHER, ("queue",)
+    "agentrl_queue_messages", "Messages in the queues of the run", ("queue",), registry=DISPATCHER
 )
 LEASES = Gauge(
-    "agentrl_leases", "Workers and policy servers by lease state", DISPATCHER, ("kind", "state")
+    "agentrl_leases",
+    "Workers and policy servers by lease state",
+    ("kind", "state"),
+    registry=DISPATCHER,
 )
 STALENESS = Gauge(
     "agentrl_staleness_updates",
     "Mean staleness of the last batch, in updates",
-    DISPATCHER,
     ("kind",),
+    registry=DISPATCHER,
 )
 SUCCESS = Gauge(
     "agentrl_success_ratio",
     "Success in the groups of the last ten updates",
-    DISPATCHER,
     ("task",),
+    registry=DISPATCHER,
 )
-ALARMS = Gauge("agentrl_alarms", "Raised alarms", DISPATCHER, ("name",))
+ALARMS = Gauge("agentrl_alarms", "Raised alarms", ("name",), registry=DISPATCHER)
 
 # --- worker
 ATTEMPTS = Counter(
     "agentrl_attempts_total",
     "Ended attempts by status, failure reason, given_back, lapsed or error",
-    WORKER,
     ("task", "status"),
+    registry=WORKER,
 )
 ATTEMPT = Histogram(
     "agentrl_attempt_seconds",
     "Duration of an attempt, from claim to its final row",
-    WORKER,
     ("task",),
+    registry=WORKER,
     buckets=LONG_S,
 )
-RUNNING = Gauge("agentrl_running_attempts", "Running attempts", WORKER)
+RUNNING = Gauge("agentrl_running_attempts", "Running attempts", registry=WORKER)
 SAMPLED = Counter(
-    "agentrl_sampled_tokens_total", "Sampled tokens of finished attempts", WORKER, ("task",)
+    "agentrl_sampled_tokens_total",
+    "Sampled tokens of finished attempts",
+    ("task",),
+    registry=WORKER,
 )
 POLICY_CALL = Histogram(
-    "agentrl_policy_call_seconds", "Duration of a policy call with its redraws", WORKER, ("track",)
+    "agentrl_policy_call_seconds",
+    "Duration of a policy call with its redraws",
+    ("track",),
+    registry=WORKER,
+    buckets=CALL_S,
 )
 ENV_CALL = Histogram(
-    "agentrl_environment_call_seconds", "Duration of an environment call", WORKER, ("task",)
+    "agentrl_environment_call_seconds",
+    "Duration of an environment call",
+    ("task",),
+    registry=WORKER,
+    buckets=CALL_S,
 )
-REDRAWS = Counter("agentrl_redraws_total", "Policies replaced during a step", WORKER)
+REDRAWS = Counter("agentrl_redraws_total", "Policies replaced during a step", registry=WORKER)
 
 # --- recorder
-BODIES = Counter("agentrl_bodies_total", "Received trajectories", RECORDER, ("status",))
+BODIES = Counter("agentrl_bodies_total", "Received trajectories", ("status",), registry=RECORDER)
 BODY_BYTES = Counter(
-    "agentrl_body_bytes_total", "Bytes of stored trajectories, compressed as received", RECORDER
+    "agentrl_body_bytes_total",
+    "Bytes of stored trajectories, compressed as received",
+    registry=RECORDER,
 )
 
 # --- trainer
-UPDATES = Counter("agentrl_updates_total", "Updates", TRAINER, ("status",))
+UPDATES = Counter("agentrl_updates_total", "Updates", ("status",), registry=TRAINER)
 UPDATE = Histogram(
-    "agentrl_update_seconds", "Duration of an update with its checkpoint", TRAINER, buckets=LONG_S
+    "agentrl_update_seconds",
+    "Duration of an update with its checkpoint",
+    registry=TRAINER,
+    buckets=LONG_S,
 )
-TRAINED = Counter("agentrl_trained_tokens_total", "Trained loss tokens", TRAINER, ("task",))
-CLOSED = Counter("agentrl_closed_groups_total", "Closed groups", TRAINER, ("status",))
-HELD = Gauge("agentrl_held_bytes", "Bytes of trajectories in memory", TRAINER)
+TRAINED = Counter(
+    "agentrl_trained_tokens_total", "Trained loss tokens", ("task",), registry=TRAINER
+)
+CLOSED = Counter("agentrl_closed_groups_total", "Closed groups", ("status",), registry=TRAINER)
+HELD = Gauge("agentrl_held_bytes", "Bytes of trajectories in memory", registry=TRAINER)
 
 # --- policy server
 REQUESTS = Counter(
-    "agentrl_requests_total", "Completion requests by HTTP status", POLICY, ("status",)
+    "agentrl_requests_total", "Completion requests by HTTP status", ("status",), registry=POLICY
 )
-REQUEST = Histogram("agentrl_request_seconds", "Duration of a completion request", POLICY)
+REQUEST = Histogram(
+    "agentrl_request_seconds", "Duration of a completion request", registry=POLICY, buckets=CALL_S
+)
 TOKENS = Counter(
     "agentrl_served_tokens_total",
     "Prompt tokens and sampled tokens; upstream: both, as an external model counts them",
-    POLICY,
     ("kind",),
+    registry=POLICY,
 )
 UPSTREAM = Counter(
-    "agentrl_upstream_tries_total", "Requests to an external model, with retries", POLICY
+    "agentrl_upstream_tries_total", "Requests to an external model, with retries", registry=POLICY
 )
 SWAPS = Counter(
-    "agentrl_swaps_total", "Checkpoints that a track started to serve", POLICY, ("track",)
+    "agentrl_swaps_total", "Checkpoints that a track started to serve", ("track",), registry=POLICY
 )
-SERVED = Gauge("agentrl_served_version", "Version that a track serves", POLICY, ("track",))
+SERVED = Gauge("agentrl_served_version", "Version that a track serves", ("track",), registry=POLICY)
 REFUSED = Gauge(
     "agentrl_checkpoint_refused",
     "1 while the newest checkpoint of a track cannot be served",
-    POLICY,
+    registry=POLICY,
 )
 
-VLLM = Foreign("vllm:", (*POLICY, *EVALUATOR))
+VLLM = Foreign("vllm:", ("policy", "evaluator"))
+FOREIGN = (VLLM,)
+
 
 # --- env server
 ENV_REQUESTS = Counter(
     "agentrl_environment_requests_total",
     "Environment requests by HTTP status",
-    ENVS,
     ("task", "status"),
+    registry=ENVS,
 )
 ENV_REQUEST = Histogram(
-    "agentrl_environment_request_seconds", "Duration of an environment request", ENVS, ("task",)
+    "agentrl_environment_request_seconds",
+    "Duration of an environment request",
+    ("task",),
+    registry=ENVS,
+    buckets=CALL_S,
 )
-SESSIONS = Gauge("agentrl_sessions", "Open sessions", ENVS, ("task",))
+SESSIONS = Gauge("agentrl_sessions", "Open sessions", ("task",), registry=ENVS)
 
 # --- evaluator, trackers
 MEASURED = Counter(
     "agentrl_measured_episodes_total",
     "Evaluated episodes by status, or failed",
-    EVALUATOR,
     ("task", "status"),
+    registry=EVALUATOR,
 )
-TOLD = Counter("agentrl_told_rows_total", "Rows exported to a tracker", TRACK, ("name",))
-UNTOLD = Counter("agentrl_tracker_failures_total", "Failed exports to a tracker", TRACK, ("name",))
+TOLD = Counter("agentrl_told_rows_total", "Rows exported to a tracker", ("name",), registry=TRACK)
+UNTOLD = Counter(
+    "agentrl_tracker_failures_total", "Failed exports to a tracker", ("name",), registry=TRACK
+)
 
 # --- supervisor
-RESTARTS = Counter("agentrl_restarts_total", "Restarted processes", SUPERVISOR, ("name",))
-PROCESSES = Gauge("agentrl_processes", "Live processes", SUPERVISOR)
+RESTARTS = Counter("agentrl_restarts_total", "Restarted processes", ("name",), registry=SUPERVISOR)
+PROCESSES = Gauge("agentrl_processes", "Live processes", registry=SUPERVISOR)
 
 
-def instruments(role: str | None = None) -> list[Instrument]:
-    """Return all metrics, or those of one role, in the order of this file."""
-    found = [each for each in globals().values() if isinstance(each, Instrument)]
-    return [each for each in found if role is None or role in each.roles]
-
-
-def foreign(role: str) -> list[Foreign]:
-    """Return the metrics of other programs that a role exports."""
-    found = [each for each in globals().values() if isinstance(each, Foreign)]
-    return [each for each in found if role in each.roles]
+def forget(gauge: Gauge) -> None:
+    """Stop exporting values that are no longer known; a gauge without labels exports NaN."""
+    gauge.clear()
+    if not gauge._labelnames:  # noqa: SLF001 - prometheus-client has no public name for it
+        gauge.set(math.nan)

@@ -19,11 +19,23 @@ from agentrl.core.config.sections import Tracing
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
-from agentrl.core.telemetry.tracing import Sink, Span
+from agentrl.core.telemetry.tracing import Field, Sink, Span
 
 HELD = 8192  # spans that wait; more are dropped
 BATCH = 512
 GATHER_S = 0.5  # between two requests while spans are few
+
+OPERATIONS = {  # of spans, as OpenTelemetry's semantic conventions for generative AI name them
+    "episode": "invoke_agent",
+    "policy": "text_completion",
+    "completion": "text_completion",
+    "environment": "execute_tool",
+}
+GEN_AI = {  # fields of spans
+    "model": "gen_ai.request.model",
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "output_tokens": "gen_ai.usage.output_tokens",
+}
 
 log = get_logger()
 
@@ -130,8 +142,8 @@ class Sender:
         with self._lock:
             self.sent += sent
             self.dropped += dropped
-        metrics.SPANS.add(sent, status="sent")
-        metrics.SPANS.add(dropped, status="dropped")
+        metrics.SPANS.labels(status="sent").inc(sent)
+        metrics.SPANS.labels(status="dropped").inc(dropped)
 
 
 def _exporter(endpoint: str, post_s: float) -> Any:
@@ -150,6 +162,13 @@ def _exporter(endpoint: str, post_s: float) -> Any:
         ) from error
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # drops are counted and told
     return OTLPSpanExporter(endpoint=endpoint, timeout=post_s)
+
+
+def attributes(span: Span) -> Mapping[str, Field]:
+    """Return the attributes of a span, with OpenTelemetry's names (`gen_ai.*`) where it has any."""
+    own = {GEN_AI.get(name, f"agentrl.{name}"): value for name, value in span.fields.items()}
+    operation = OPERATIONS.get(span.name)
+    return {"gen_ai.operation.name": operation, **own} if operation else own
 
 
 def _converter(own: Mapping[str, str]) -> Any:
@@ -171,7 +190,7 @@ def _converter(own: Mapping[str, str]) -> Any:
             context=SpanContext(trace, span.mark.span, is_remote=False, trace_flags=sampled),
             parent=parent if span.parent else None,
             resource=resource,
-            attributes={f"agentrl.{name}": value for name, value in span.fields.items()},
+            attributes=attributes(span),
             status=Status(StatusCode.ERROR if failed else StatusCode.UNSET),
             start_time=round(span.began * 1e9),
             end_time=round(span.ended * 1e9),

@@ -191,7 +191,7 @@ class EnvApp:
         while True:
             await self._sessions.tend()
             for task in self._hosted:
-                metrics.SESSIONS.set(len(self._sessions.running(task)), task=task)
+                metrics.SESSIONS.labels(task=task).set(len(self._sessions.running(task)))
             try:
                 await self._sessions.threads.run(self._tend)
             except (AgentRLError, OSError) as error:  # the next one may do better
@@ -229,8 +229,8 @@ def _measure(task: str, handler: Handler) -> Handler:
         with tracing.continue_trace("session", request.headers.get("traceparent")) as fields:
             response = await handler(request)
             fields |= {"task": task, "status": response.status_code}
-        metrics.ENV_REQUESTS.add(task=task, status=str(response.status_code))
-        metrics.ENV_REQUEST.observe(time.perf_counter() - began, task=task)
+        metrics.ENV_REQUESTS.labels(task=task, status=str(response.status_code)).inc()
+        metrics.ENV_REQUEST.labels(task=task).observe(time.perf_counter() - began)
         return response
 
     return measured

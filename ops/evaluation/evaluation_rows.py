@@ -69,7 +69,7 @@ class EvaluationRecord:
                 self.add(ended)
                 for work, played in ended:
                     status = str(played.status) if played else "failed"
-                    metrics.MEASURED.add(task=work.plan.task, status=status)
+                    metrics.MEASURED.labels(task=work.plan.task, status=status).inc()
                 tick(len(ended))
         finally:
             self.sum_up()

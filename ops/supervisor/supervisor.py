@@ -190,7 +190,7 @@ class Supervisor:
             words = exit_reasons.last_line(self._log_file(child))
             self._tell(f"{child.name} {exit_reasons.restart_line(child.code, words)}")
         child.restarts += 1
-        metrics.RESTARTS.add(name=child.name)
+        metrics.RESTARTS.labels(name=child.name).inc()
         self._launch(child)
         self._write()
 

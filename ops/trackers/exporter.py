@@ -111,7 +111,7 @@ class TrackerExporter:
         }
         if new:
             self._tracker.log(line.version, new)
-            metrics.TOLD.add(name=self._name)
+            metrics.TOLD.labels(name=self._name).inc()
         self._told = line.told
 
     def _failed(self, error: Exception) -> None:
@@ -119,7 +119,7 @@ class TrackerExporter:
         log.warning(
             "Metrics not exported", tracker=self._name, error=in_words(error), exc_info=not known
         )
-        metrics.UNTOLD.add(name=self._name)
+        metrics.UNTOLD.labels(name=self._name).inc()
         with contextlib.suppress(Exception):  # it has been told of; the next start tells anew
             self._finish()
 

@@ -202,7 +202,7 @@ def _measure(handler: Handler) -> Handler:
         with tracing.continue_trace("completion", request.headers.get("traceparent")) as fields:
             response = await handler(request)
             fields["status"] = response.status_code
-        metrics.REQUESTS.add(status=str(response.status_code))
+        metrics.REQUESTS.labels(status=str(response.status_code)).inc()
         metrics.REQUEST.observe(time.perf_counter() - began)
         return response
 

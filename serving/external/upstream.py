@@ -68,14 +68,14 @@ class Budget:
                 raise BudgetSpent(self.closed)
             self._requests += 1
         self._spend(1, 0)
-        metrics.UPSTREAM.add()
+        metrics.UPSTREAM.inc()
 
     def add(self, tokens: int) -> None:
         with self._lock:
             self._tokens += tokens
             self._look()
         self._spend(0, tokens)
-        metrics.TOKENS.add(tokens, kind="upstream")
+        metrics.TOKENS.labels(kind="upstream").inc(tokens)
 
     def close(self, why: str) -> BudgetSpent:
         """Disable the API; return the error to raise."""

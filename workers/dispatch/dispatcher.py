@@ -130,7 +130,7 @@ class Dispatcher:
             send(RunEpisode(run_id=self._run_id, episode_id=episode_id, fence=fence))
             mark = tracing.attempt_context(self._run_id, episode_id, fence)
             tracing.record_span("send", mark, sent, time.time())
-            metrics.COMMANDS.add()
+            metrics.COMMANDS.inc()
 
     def _decide(self, session: Session) -> list[tuple[str, int]]:
         """Recover and admit in one transaction; return what must be sent after the commit."""
@@ -158,11 +158,11 @@ class Dispatcher:
         limit = self._config.max_attempts
         for claimed, reason in episodes.expired_attempts(session, self._run_id):
             episodes.retry(session, claimed, reason, max_attempts=limit, detail=STATUS_OF[reason])
-            metrics.REISSUES.add(reason=reason)
+            metrics.REISSUES.labels(reason=reason).inc()
             log.warning("Attempt re-issued", episode_id=claimed.episode_id, reason=reason)
         for claimed in episodes.bodies_overdue(session, self._run_id):
             episodes.lose_body(session, claimed, max_attempts=limit)
-            metrics.REISSUES.add(reason="body_lost")
+            metrics.REISSUES.labels(reason="body_lost").inc()
             log.warning(
                 "Trajectory of a finished episode is missing", episode_id=claimed.episode_id
             )
@@ -179,7 +179,7 @@ class Dispatcher:
         most = max(1, ADMITTED // self._config.group_size)
         new = self._admission.next_groups(session, run, min(free, most))
         for group in new:
-            metrics.GROUPS_ADMITTED.add(task=group.task)
+            metrics.GROUPS_ADMITTED.labels(task=group.task).inc()
         ready = taken.get(GroupState.READY, 0)
         if not new and GroupState.OPEN not in taken and ready < self._fewest:
             return None

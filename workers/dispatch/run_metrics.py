@@ -81,32 +81,31 @@ def _read(retry: Retry, read: Callable[[], None], gauges: tuple[Gauge, ...]) -> 
         retry.call(read, limit_s=ONCE_S)
     except AgentRLError:
         for gauge in gauges:
-            gauge.clear()
+            metrics.forget(gauge)
 
 
 def _rows(found: RunGauges) -> None:
     metrics.VERSION.set(found.version)
     metrics.LONGEST_WAIT.set(found.wait_s)
-    _set(metrics.OPEN_GROUPS, "state", found.groups)
-    _set(metrics.OPEN_EPISODES, "state", found.episodes)
-    _set(metrics.STALENESS, "kind", found.staleness)
-    _set(metrics.SUCCESS, "task", found.success)
-    _set(metrics.ALARMS, "name", found.alarms)
-    metrics.LEASES.clear()
+    _set(metrics.OPEN_GROUPS, found.groups)
+    _set(metrics.OPEN_EPISODES, found.episodes)
+    _set(metrics.STALENESS, found.staleness)
+    _set(metrics.SUCCESS, found.success)
+    _set(metrics.ALARMS, found.alarms)
+    metrics.forget(metrics.LEASES)
     for (kind, state), number in found.leases.items():
-        metrics.LEASES.set(number, kind=kind, state=state)
+        metrics.LEASES.labels(kind=kind, state=state).set(number)
 
 
 def _queues(depths: Mapping[str, int], run_id: str) -> None:
     """Return queue names without the run, which is a label."""
     _set(
         metrics.QUEUED_MESSAGES,
-        "queue",
         {queue.replace(f".{run_id}", ""): number for queue, number in depths.items()},
     )
 
 
-def _set(gauge: Gauge, label: str, values: Mapping[str, float]) -> None:
-    gauge.clear()
+def _set(gauge: Gauge, values: Mapping[str, float]) -> None:
+    metrics.forget(gauge)
     for name, value in values.items():
-        gauge.set(value, **{label: name})
+        gauge.labels(name).set(value)

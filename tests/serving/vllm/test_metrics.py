@@ -121,11 +121,7 @@ def test_while_vllm_lies_or_is_down_ours_are_scraped_alone(
 
 
 def test_an_evaluator_passes_on_what_its_vllm_counts() -> None:
-    assert [metrics.foreign(role) for role in ("policy", "evaluator", "worker")] == [
-        [metrics.VLLM],
-        [metrics.VLLM],
-        [],
-    ]
+    assert metrics.VLLM.roles == ("policy", "evaluator")
 
 
 def test_vllm_counts_only_where_it_is_asked(config: Config) -> None:
