@@ -3,12 +3,12 @@
 python benchmarks/kg.py [episodes]
 """
 
+import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from agentrl.core.process import resident_bytes
 from agentrl.envs.server.in_process import play
 from agentrl.envs.tasks.kg.source import KgSource
 
@@ -29,7 +29,7 @@ def main(episodes: int) -> None:
 
 
 def resident_mb() -> float:
-    return resident_bytes() / 2**20
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
 
 
 if __name__ == "__main__":

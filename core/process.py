@@ -176,12 +176,3 @@ def _command(pid: str, most: int = 60) -> str:
         return "?"  # it has just ended, or is not ours to see
     line = " ".join(words.decode(errors="replace").split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
-
-
-def resident_bytes() -> int:
-    """Return the resident memory of this process in bytes; 0 without /proc."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")

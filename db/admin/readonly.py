@@ -50,9 +50,6 @@ class QueryBounds:
     max_bytes: int = MAX_BYTES
 
 
-PATIENT = QueryBounds()
-
-
 def open_readonly(url: str) -> Store:
     """Open a read-only Store. Raises StoreError; does not create a SQLite file."""
     store = Store(_engine(url))

@@ -234,16 +234,6 @@ def is_connected(pid: int, port: int) -> bool:
     )
 
 
-def is_answering(url: str, timeout_s: float = 1.0) -> bool:
-    """Whether something accepts connections where the URL says."""
-    parts = urlsplit(url)
-    try:
-        with socket.create_connection((parts.hostname or "", parts.port or 80), timeout_s):
-            return True
-    except OSError:
-        return False
-
-
 def _at(parts: SplitResult, port: int) -> str:
     user = parts.netloc.rpartition("@")[0]
     netloc = f"{user}@127.0.0.1:{port}" if user else f"127.0.0.1:{port}"

@@ -14,7 +14,7 @@ from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
-MODEL = Path(__file__).parents[3] / "models" / "tiny-kg"
+MODEL = Path(__file__).parents[2] / "models" / "tiny-kg"
 SETTINGS = resolve_settings(Trainer(learning_rate=1e-3, task_weights={"kg": 3.0}))
 
 

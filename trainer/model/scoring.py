@@ -1,7 +1,6 @@
 """Computes the values of each token that an update needs before its optimizer step."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.model.packing import micro_batches
 from agentrl.trainer.model.trainable_model import FullModel
-
-Reference = Callable[[], AbstractContextManager[Any]]
 
 
 class Scorer:

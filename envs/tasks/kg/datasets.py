@@ -23,7 +23,6 @@ _VOCABULARY, _ROLES = "ontology/vocab.json", "ontology/fb_roles"
 _REVERSE = "ontology/reverse_properties"
 _NUMERIC = frozenset({"type.int", "type.float", "type.datetime"})
 _TRIPLES, _NAMES = "fb15k237.nt.xz", "entity_names.tsv"
-_STATUS = "support_graphs/upstream_replay_status.tsv"
 
 ONTOLOGY = Dataset(
     "kg",
@@ -147,29 +146,6 @@ def agentbench(split: str, given: str, *, graphs: bool = True) -> tuple[Item, ..
 def _graphs(split: str, given: str) -> dict[str, Mapping[str, Any]]:
     path = locate(SUPPORT_GRAPHS, given) / "kg" / SPLITS[split][1]
     return {graph["qid"]: graph for graph in _lines(path)}
-
-
-def expressions(split: str, given: str) -> dict[str, str]:
-    """The gold s-expressions by id of their item. Raises ItemError."""
-    root = locate(AGENTBENCH, given) / "kg"
-    records = _json(root / SPLITS[split][0])
-    return {f"{split}-{record['qid']}": record["s_expression"] for record in records}
-
-
-def reverses(given: str) -> dict[str, str]:
-    """The relation back, by relation. Raises ItemError."""
-    path = locate(SUPPORT_GRAPHS, given) / "kg" / _REVERSE
-    return dict(line.split() for line in path.read_text(encoding="utf-8").splitlines())
-
-
-def replayed_answers(given: str) -> dict[str, str]:
-    """What the original makes of an item's actions, by its id: `ok`, else why not. Raises
-    ItemError."""
-    path = locate(SUPPORT_GRAPHS, given) / "kg" / _STATUS
-    if not path.exists():
-        raise ItemError(f"kg: {path} is missing: what the original makes of each item's actions")
-    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
-    return {f"{'dev' if split == 'dev' else 'rl'}-{qid}": status for split, qid, status in rows}
 
 
 def ranges_of(root: Path) -> dict[str, str]:

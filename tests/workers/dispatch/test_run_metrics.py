@@ -58,5 +58,5 @@ def test_a_look_exports_rows_and_queues_and_forgets_what_it_cannot_read(
     assert f"agentrl_queue_messages{{{queue}}} 0.0" in text
     assert [line["event"] for line in lines] == ["Waiting for a service that is unavailable"]
     assert "agentrl_success_ratio{" not in after
-    assert "agentrl_run_version{" not in after
+    assert f"agentrl_run_version{{{own}}} NaN" in after
     assert 'queue="recorder.trajectories"' in after

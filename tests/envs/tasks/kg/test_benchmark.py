@@ -1,18 +1,21 @@
 """AgentBench's questions and FB15k-237 as a whole; skipped where they are not on this machine."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from math import isclose
+from pathlib import Path
 
 import pytest
+from kg_programs import parse
 
 from agentrl.envs.contract import Item, ToolCall
 from agentrl.envs.server.in_process import play
 from agentrl.envs.tasks import options
-from agentrl.envs.tasks.datasets import Dataset
+from agentrl.envs.tasks.datasets import Dataset, locate
 from agentrl.envs.tasks.kg import datasets
 from agentrl.envs.tasks.kg.graph import LocalGraph
 from agentrl.envs.tasks.kg.problem import Problem, Rules
-from agentrl.envs.tasks.kg.program import And, Count, Entity, Extreme, Join, Program, answers, parse
+from agentrl.envs.tasks.kg.program import And, Count, Entity, Extreme, Join, Program, answers
 from agentrl.envs.tasks.kg.questions import action
 from agentrl.envs.tasks.kg.source import KgSource
 from agentrl.envs.tasks.kg.tools import PARAMETERS, ToolError, Workbench
@@ -26,6 +29,19 @@ def questions(dataset: Present) -> Callable[[str], Sequence[Item]]:
     """The items of a split."""
     dataset(datasets.SUPPORT_GRAPHS)
     return lambda split: datasets.agentbench(split, "")
+
+
+def data(path: str) -> Path:
+    return locate(datasets.SUPPORT_GRAPHS) / "kg" / path
+
+
+def replayed_answers() -> dict[str, str]:
+    """What the original makes of an item's actions, by its id: `ok`, else why not."""
+    rows = data("support_graphs/upstream_replay_status.tsv").read_text("utf-8").splitlines()
+    return {
+        f"{'dev' if split == 'dev' else 'rl'}-{qid}": status
+        for split, qid, status in (row.split("\t") for row in rows)
+    }
 
 
 def run_gold(item: Item, rules: Rules) -> tuple[Problem, set[str]]:
@@ -58,7 +74,7 @@ def accepted(items: Sequence[Item], rules: Rules) -> set[str]:
 def test_gold_actions_find_the_answers_and_strictly_where_the_original_accepts_them(
     split: str, count: int, replayed: int, questions: Callable[[str], Sequence[Item]]
 ) -> None:
-    items, status = questions(split), datasets.replayed_answers("")
+    items, status = questions(split), replayed_answers()
     assert accepted(items, "permissive") == {item.item_id for item in items}
     found = accepted(items, "strict")
     assert found == {item.item_id for item in items if status[item.item_id] == "ok"}
@@ -85,7 +101,9 @@ def forward(program: Program, back: Mapping[str, str]) -> Program:
 
 @pytest.mark.slow
 def test_gold_expressions_find_the_answers(questions: Callable[[str], Sequence[Item]]) -> None:
-    back, gold = datasets.reverses(""), datasets.expressions("rl", "")
+    back = dict(row.split() for row in data("ontology/reverse_properties").read_text().splitlines())
+    records = json.loads(data(datasets.SPLITS["rl"][0]).read_text("utf-8"))
+    gold = {f"rl-{record['qid']}": record["s_expression"] for record in records}
     for item in questions("rl"):
         problem = options.read(item.item_id, Problem, item.content)
         graph = LocalGraph(problem.triples, problem.attributes)

@@ -13,10 +13,11 @@ from urllib.parse import parse_qs
 
 import pyoxigraph
 import pytest
+from kg_programs import parse
 
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.envs.tasks.kg.graph import Endpoint, LocalGraph
-from agentrl.envs.tasks.kg.program import answers, parse
+from agentrl.envs.tasks.kg.program import answers
 
 SLOW = "SELECT ?a WHERE { ?a ?p ?b . ?c ?q ?d . ?e ?r ?f . ?g ?s ?h . ?i ?t ?j . ?k ?u ?l }"
 QUERY = answers(parse("(JOIN (R people) m.oslo)"))

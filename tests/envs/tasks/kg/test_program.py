@@ -5,6 +5,7 @@ from collections.abc import Collection
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kg_programs import parse
 
 from agentrl.envs.tasks.kg.graph import LocalGraph
 from agentrl.envs.tasks.kg.program import (
@@ -18,7 +19,6 @@ from agentrl.envs.tasks.kg.program import (
     ProgramError,
     answers,
     entities,
-    parse,
     predicates,
     require_size,
     size,

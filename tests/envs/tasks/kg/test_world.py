@@ -3,11 +3,11 @@
 from random import Random
 
 import pytest
+from kg_programs import parse
 
 from agentrl.envs.contract import Message
 from agentrl.envs.tasks.kg.graph import LocalGraph
 from agentrl.envs.tasks.kg.problem import Ontology, Problem
-from agentrl.envs.tasks.kg.program import parse
 from agentrl.envs.tasks.kg.questions import (
     Walker,
     action,
