@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from agentrl.core.config.sections import Trainer
 from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.types import Status
+from agentrl.ops.configuration.published_models import PUBLISHED
 from agentrl.trainer.algorithm.presets import Settings, resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 
@@ -20,6 +21,7 @@ VOCABULARY = 768  # of the tokens drawn
 PROMPT = 20  # tokens before the first turn
 POLICY = PolicyRef(checkpoint_id="c", version=0, track="current", server_id="s")
 SHAPES = {  # hidden, layers, heads, feed-forward, vocabulary
+    "tiny": (64, 2, 4, 160, 1024),
     "1M": (128, 4, 4, 320, 1024),
     "5M": (256, 6, 4, 704, 2048),
     "25M": (512, 8, 8, 1408, 4096),
@@ -29,11 +31,24 @@ SHAPES = {  # hidden, layers, heads, feed-forward, vocabulary
 }
 
 
-def make_model(size: str, path: Path) -> int:
-    """A random Qwen3; returns how many parameters."""
-    hidden, layers, heads, forward, vocabulary = SHAPES[size]
+def make_model(
+    size: str, path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> int:
+    """Random weights of one of `SHAPES` or of a published architecture; returns how many."""
     torch.manual_seed(0)
-    config = Qwen3Config(
+    config = _described(size)
+    config.dtype = dtype
+    with torch.device(device):
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
+    model.save_pretrained(path)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _described(size: str) -> Any:
+    if size in PUBLISHED:
+        return AutoConfig.for_model(**PUBLISHED[size])
+    hidden, layers, heads, forward, vocabulary = SHAPES[size]
+    return Qwen3Config(
         vocab_size=vocabulary,
         hidden_size=hidden,
         intermediate_size=forward,
@@ -44,9 +59,6 @@ def make_model(size: str, path: Path) -> int:
         tie_word_embeddings=True,
         max_position_embeddings=2048,
     )
-    model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    model.save_pretrained(path)
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def small_batch() -> Batch:
