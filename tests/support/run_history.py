@@ -54,7 +54,7 @@ def serving(store: Store, run_id: str) -> str:
         server_id=server_id, run_id=run_id, name="policy", engine="local", url="http://127.0.0.1:1"
     )
     with store.write() as session:
-        checkpoints.register_server(session, row, lease_s=60.0)
+        checkpoints.register_server(session, row, lease_s=3600.0)
         session.flush()
         first = checkpoints.live_checkpoints(session, run_id)[0]
         for track in ("current", "lagged(4)"):
@@ -75,7 +75,7 @@ def trained(store: Store, run_id: str, versions: int) -> None:
     worker_id = f"worker-{run_id}"
     with store.write() as session:
         worker = Worker(worker_id=worker_id, run_id=run_id, host="here", pid=1)
-        runs.register_worker(session, worker, lease_s=60.0)
+        runs.register_worker(session, worker, lease_s=3600.0)
     epoch = store.transact(lambda session: runs.begin_epoch(session, run_id))
     for version in range(1, versions + 1):
         with store.write() as session:

@@ -161,7 +161,7 @@ def test_a_teacher_never_acts_alone(tmp_path: Path) -> None:
             server = PolicyServer(
                 server_id="t", run_id=run_id, name="teacher", engine="external", url="http://t"
             )
-            register_server(session, server, lease_s=60.0)
+            register_server(session, server, lease_s=3600.0)
             row = external_policies.require_checkpoint(session, run_id, "teacher")
             begin_serving(session, "t", "external(teacher)", row)
         config = config_loading.load(write(tmp_path, "http://h/v1"))
