@@ -1,9 +1,12 @@
 """The running batch of one policy (continuous batching): requests join and leave at every token.
 
-    waiting ─▶ join: a row each, kept prefix copied in, new tokens fed in ragged groups ─┐
-        ┌────────────────────────────────────────────────────────────────────────────────┘
+    waiting ─▶ join: a row each, known prefix copied in, new tokens fed in ragged groups ─┐
+        ┌─────────────────────────────────────────────────────────────────────────────────┘
         ▼
     rows 0…n-1 ─▶ one forward pass, one token each ─▶ finished rows leave, the last fills the gap
+
+A known prefix is that of the row's own session, or of another row or session of the policy which
+begins alike: the episodes of a group have the same first prompt, those of a task the same tools.
 
 Rows of a group differ in length. Padding is put in front, so that the last column of every row is
 its last token, and at positions behind the row's end, where it is masked and later overwritten.
@@ -11,7 +14,7 @@ its last token, and at positions behind the row's end, where it is masked and la
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +31,7 @@ PIECE = 512  # tokens of one row in one pass
 GROUP = 4096  # padded tokens of one pass
 PATIENCE = 4  # tokens of running rows that requests wait to join together
 WASTE = 64  # tokens of padding that are cheaper than another pass
+SHARE = 32  # a prefix of another session is compared and copied in steps of this many tokens
 
 
 @dataclass(slots=True, eq=False)
@@ -93,30 +97,49 @@ class Batch:
                 row.future.set_exception(PolicyError(reason))
 
     def _join(self) -> None:
+        """Admit waiting requests; of equal prompts the first goes ahead, and the others copy it."""
+        ahead: dict[tuple[int, ...], Row] = {}
+        followers: list[Row] = []
+        while self.waiting and len(self._rows) + len(ahead) + len(followers) < self._max_rows:
+            row = self.waiting.popleft()
+            if ahead.setdefault(tuple(row.tokens), row) is not row:
+                followers.append(row)
+        self._admit(list(ahead.values()))
+        self._admit(followers)
+
+    def _admit(self, joining: Sequence[Row]) -> None:
         first = len(self._rows)
-        joining: list[Row] = []
-        while self.waiting and first + len(joining) < self._max_rows:
-            joining.append(self.waiting.popleft())
-        self._rows.extend(joining)
         prefixes = [self._prefix(row) for row in joining]
         order = sorted(zip(joining, prefixes, strict=True), key=lambda pair: -pair[0].left)
-        self._rows[first:] = [row for row, _ in order]
+        self._rows.extend(row for row, _ in order)
         for index, (row, prefix) in enumerate(order, first):
             self._start(index, row, prefix)
         for start, end in reversed(group_lengths([row.left for row in self._rows[first:]])):
             self._advance(first + start, first + end)
 
-    def _prefix(self, row: Row) -> Prefix | None:
-        """Return the length of the reused prefix; at least one token must be fed."""
+    def _prefix(self, row: Row) -> Prefix | int | None:
+        """Return what the row starts with, a prefix or a running row's index; set `fed`.
+
+        At least one token is left to be fed.
+        """
         prefix = self._prefixes.take(self._policy, row.request.session)
         if prefix is not None:
             row.fed = row.cached = min(prefix.common(row.tokens), len(row.tokens) - 1)
-        return prefix
+            return prefix
+        known: list[tuple[Prefix | int, Sequence[int]]] = [
+            *((index, other.tokens) for index, other in enumerate(self._rows)),
+            *((kept, kept.tokens) for kept in self._prefixes.of(self._policy)),
+        ]
+        found, row.fed = longest_start(row.tokens, known)
+        row.cached = row.fed
+        return found
 
-    def _start(self, index: int, row: Row, prefix: Prefix | None) -> None:
-        """Feed a prompt except its last piece."""
+    def _start(self, index: int, row: Row, prefix: Prefix | int | None) -> None:
+        """Copy the prefix, and feed a prompt except its last piece."""
         self.model.cache.reserve(index + 1, len(row.tokens))
-        if prefix is not None:
+        if isinstance(prefix, int):
+            self.model.cache.move(prefix, index, row.fed)
+        elif prefix is not None:
             self.model.cache.put(index, prefix.keys, prefix.values, row.fed)
         while row.left > PIECE:
             self._feed(index, [row], PIECE)
@@ -181,3 +204,19 @@ def group_lengths(lengths: Sequence[int]) -> list[tuple[int, int]]:
             spans.append((start, index))
             start, waste = index, 0
     return [*spans, (start, len(lengths))] if lengths else []
+
+
+def longest_start(
+    tokens: Sequence[int], known: Iterable[tuple[Prefix | int, Sequence[int]]]
+) -> tuple[Prefix | int | None, int]:
+    """Return what begins most like `tokens`, and for how many of them: a multiple of `SHARE`.
+
+    It is less than either has: a row's last token is not in the cache, and one is to be fed.
+    """
+    best, length = None, 0
+    for source, other in known:
+        while (end := length + SHARE) < min(len(tokens), len(other)) and other[:end] == tokens[
+            :end
+        ]:
+            best, length = source, end
+    return best, length

@@ -1,7 +1,7 @@
 """The KV cache: of running rows, and of conversations that may continue."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,10 @@ class Prefixes:
         if prefix is not None:
             self.tokens -= len(prefix.tokens)
         return prefix
+
+    def of(self, policy: str) -> Iterator[Prefix]:
+        """Yield the prefixes of a policy; they stay."""
+        return (prefix for (owner, _), prefix in self._kept.items() if owner == policy)
 
     def drop(self, policy: str) -> None:
         for key in [key for key in self._kept if key[0] == policy]:

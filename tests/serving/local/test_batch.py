@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from agentrl.core.errors import PolicyError
 from agentrl.serving.engine_api import Completion, Request
-from agentrl.serving.local.batch import GROUP, WASTE, Batch, Row, group_lengths
+from agentrl.serving.local.batch import (
+    GROUP,
+    SHARE,
+    WASTE,
+    Batch,
+    Row,
+    group_lengths,
+    longest_start,
+)
 from agentrl.serving.local.kv_cache import Prefixes
 from agentrl.serving.local.model import load_model
 
@@ -35,6 +43,33 @@ def test_groups_cover_every_row_once_within_their_bounds(lengths: list[int]) -> 
         padded = (end - start) * ordered[start]
         assert padded - sum(ordered[start:end]) <= WASTE
         assert padded <= GROUP
+
+
+def test_of_requests_with_one_prompt_the_first_goes_ahead(save_model: Save) -> None:
+    batch = Batch("a", load_model(save_model("a"), "cpu", torch.float32), Prefixes(0), 8)
+    request = Request("a", [3] * 100, 2)
+    rows = [Row(request, Future[Completion](), random.Random(0), [3] * 100) for _ in range(4)]
+    batch.waiting.extend(rows)
+    with torch.inference_mode():
+        batch.step()
+    assert [row.cached for row in rows] == [0, 96, 96, 96]
+    assert len({tuple(row.tokens) for row in rows}) == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 200)), max_size=5), st.data())
+def test_the_longest_common_start_is_found(
+    others: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    tokens = [data.draw(st.integers(0, 3))] * data.draw(st.integers(1, 200))
+    known = [(index, [token] * length) for index, (token, length) in enumerate(others)]
+    found, length = longest_start(tokens, known)
+    possible = [
+        (min(len(tokens), len(other)) - 1) // SHARE * SHARE if other[:1] == tokens[:1] else 0
+        for _, other in known
+    ]
+    assert length == max([0, *possible])
+    assert (found is None) == (length == 0)
+    assert found is None or possible[int(str(found))] == length
 
 
 def test_requests_beyond_the_rows_of_a_batch_wait_and_are_answered(save_model: Save) -> None:

@@ -105,6 +105,35 @@ def test_a_prefix_of_one_policy_never_serves_another(engine: LocalEngine, save_m
     assert_exact(save_model("b"), request, completion)
 
 
+def test_prompts_that_begin_alike_are_computed_once_and_stay_exact(
+    engine: LocalEngine, save_model: Save
+) -> None:
+    rng = random.Random(4)
+    tools = some_prompt(rng, 100)
+    group = [*tools, *some_prompt(rng, 30)]
+    other = [*tools, *some_prompt(rng, 700)]
+    kept = Request("a", group, max_tokens=3, session="kept")
+    assert engine.submit(kept).result(timeout=60).cached_tokens == 0
+    requests = [
+        *(
+            Request("a", group, max_tokens=20, session=str(number), seed=number)
+            for number in range(6)
+        ),
+        *(
+            Request("a", other, max_tokens=20, session=f"o{number}", seed=number)
+            for number in range(3)
+        ),
+        Request("a", group[:64], max_tokens=5, session="short"),
+    ]
+    futures = [engine.submit(request) for request in requests]
+    completions = [future.result(timeout=60) for future in futures]
+    for request, completion in zip(requests, completions, strict=True):
+        assert_exact(save_model("a"), request, completion)
+    assert [completion.cached_tokens for completion in completions[:6]] == [128] * 6
+    assert {completion.cached_tokens for completion in completions[6:9]} <= {96, 768}
+    assert completions[9].cached_tokens == 32
+
+
 def test_a_prompt_longer_than_one_pass_is_exact(engine: LocalEngine, save_model: Save) -> None:
     rng = random.Random(3)
     requests = [Request("a", some_prompt(rng, n), max_tokens=4) for n in (513, 900, 1020, 7)]
@@ -161,10 +190,13 @@ def test_tokens_are_drawn_from_the_distribution_that_is_reported(engine: LocalEn
 def test_kept_tokens_stay_within_their_bound(save_model: Save) -> None:
     engine = LocalEngine(cache_tokens=100)
     engine.load("a", save_model("a"))
-    for session in "xyz":
-        engine.submit(Request("a", [1] * 40, 5, session=session)).result(timeout=60)
+    prompts = {session: [number] * 40 for number, session in enumerate("xyz")}
+    for session, prompt in prompts.items():
+        engine.submit(Request("a", prompt, 5, session=session)).result(timeout=60)
     reused = {
-        session: engine.submit(Request("a", [1] * 40, 1, session=session)).result(timeout=60)
+        session: engine.submit(Request("a", prompts[session], 1, session=session)).result(
+            timeout=60
+        )
         for session in "zx"
     }
     assert reused["z"].cached_tokens == 39
