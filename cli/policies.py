@@ -12,9 +12,13 @@ from agentrl.cli.processes import CONFIG
 if TYPE_CHECKING:
     from agentrl.ops.warmstart.cloning_trainer import Phase
 
-FOUND = "A directory, or with --config a checkpoint id, RUN@VERSION or RUN@latest."
+FOUND = (
+    "A directory, or with --config a checkpoint id, RUN@VERSION or RUN@latest. "
+    "With --dataset or --sft: configuration file of the run."
+)
 TARGET = typer.Argument(..., metavar="CHECKPOINT", help=FOUND, show_default=False)
-OUT = typer.Argument(..., metavar="OUT", help="Output directory.", show_default=False)
+WRITTEN = "Output directory; with --sft the output file. It must not exist yet."
+OUT = typer.Argument(..., metavar="OUT", help=WRITTEN, show_default=False)
 OPTIONAL = typer.Option(
     None, "--config", help="Configuration file whose database lists the checkpoint."
 )
@@ -45,11 +49,32 @@ def export(
     merge_lora: bool = typer.Option(
         False, "--merge-lora", help="Merge a LoRA adapter into its base model."
     ),
+    dataset: bool = typer.Option(
+        False, "--dataset", help="Export the run's episodes as a Hugging Face dataset (Parquet)."
+    ),
+    sft: bool = typer.Option(
+        False, "--sft", help="Export the run's episodes as chat JSONL for fine-tuning."
+    ),
+    run: str = typer.Option(
+        "", "--run", help="Run whose episodes are exported. Default: the configuration's."
+    ),
+    task: str = typer.Option("", "--task", help="Task of the episodes. Default: all."),
+    min_reward: float | None = typer.Option(
+        None, "--min-reward", help="Lowest reward of an episode. Default: any."
+    ),
 ) -> None:
-    """Export a checkpoint as a transformers model directory.
+    """Export a checkpoint as a model directory, or a run's episodes.
 
     Example: agentrl export quickstart@latest exported --config configs/quickstart.toml
     """
+    if dataset and sft:
+        raise typer.BadParameter("give either --dataset or --sft")
+    if dataset or sft:
+        from agentrl.ops.export.episodes import ExportRequest, export_dataset, export_sft
+
+        request = ExportRequest(Path(checkpoint), out, run, task, min_reward)
+        print((export_sft if sft else export_dataset)(request))
+        return
     from agentrl.ops.runs.export import export as write
 
     print(write(checkpoint, out, config, merge_lora=merge_lora))

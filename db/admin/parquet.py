@@ -47,7 +47,7 @@ def export(store: Store, out: Path, wanted: ExportRequest) -> dict[str, int]:
 
     Raises StoreError: pyarrow is missing, OUT exists, unknown table, lost database.
     """
-    _require_pyarrow()
+    require_pyarrow()
     unknown = [name for name in wanted.tables if name not in TABLES]
     if unknown:
         raise StoreError(f"no table {unknown[0]}{nearest(unknown[0], TABLES)}")
@@ -92,7 +92,8 @@ def schema(table: Table, *, bodies: bool) -> "pa.Schema":
     )
 
 
-def _require_pyarrow() -> None:
+def require_pyarrow() -> None:
+    """Raise StoreError if the extra is not installed."""
     try:
         import pyarrow  # noqa: F401 - whether it is there
     except ImportError as error:

@@ -58,6 +58,28 @@ def read_recording(session: Session, episode_id: str) -> Recording:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class EpisodeFilter:
+    """Which episodes of a run. `task`: all where empty. `min_reward`: None: any."""
+
+    task: str = ""
+    min_reward: float | None = None
+
+
+def finished_episodes(session: Session, run_id: str, wanted: EpisodeFilter) -> Sequence[str]:
+    """Return the finished episodes in the order of their end."""
+    query = (
+        select(Episode.episode_id)
+        .where(Episode.run_id == run_id, Episode.state == EpisodeState.FINISHED)
+        .order_by(Episode.ended_at, Episode.episode_id)
+    )
+    if wanted.task:
+        query = query.where(Episode.task == wanted.task)
+    if wanted.min_reward is not None:
+        query = query.where(Episode.reward >= wanted.min_reward)
+    return session.scalars(query).all()
+
+
 def latest_finished_episodes(session: Session, run_id: str, limit: int) -> Sequence[str]:
     """Return the episodes that finished last, newest first."""
     query = (
