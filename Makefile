@@ -25,7 +25,7 @@ AGENTRL_CONFIG ?= $(or $(shell sed -n 's/^AGENTRL_CONFIG=//p' .env 2>/dev/null),
 	$(if $(filter gpu,$(PROFILE)),configs/compose-gpu.toml,configs/compose.toml))
 LOCK := $(UV) pip compile -q --universal --python-version 3.11 --no-annotate --no-header \
 	-c requirements/torch.lock pyproject.toml
-DEV := $(foreach extra,dashboard deepspeed gguf gymnasium mcp parquet tasks textarena tracing trackers,--extra $(extra)) --group dev
+DEV := $(foreach extra,dashboard deepspeed gguf gymnasium mcp openenv parquet tasks textarena tracing trackers,--extra $(extra)) --group dev
 # bfcl.lock is written by hand: bfcl-eval is installed without its requirements, which pin numpy below 2.
 # What the CUDA build of torch brings is torch's own business.
 GPU_ONLY := ^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z-]+)==
@@ -34,12 +34,14 @@ export OMP_NUM_THREADS ?= 1
 # Three test processes import everything: bytecode is worth keeping.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup vllm quickstart smollm test test-all test-oracles lint format docs lock up down services
+.PHONY: help setup openenv vllm quickstart smollm test test-all test-oracles lint format docs lock up down services
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 setup: .venv/.dev ## make .venv with everything a developer needs, at the locked versions
+
+openenv: .venv-openenv/.done ## make .venv-openenv, OpenEnv's own package, which the tests of its adapter run
 
 vllm: .venv-vllm/.done ## make .venv-vllm, vLLM for the CPU, which some tests run for real
 
@@ -52,7 +54,7 @@ smollm: models/smollm2 ## warm-start and train SmolLM2-135M, a pretrained langua
 test: .venv/.dev ## run the tests; those of a missing service are skipped, and the end says how to start it
 	$(BIN)/python -m pytest -m "not slow and not oracles" -n 3 --dist loadfile
 
-test-all: .venv/.dev .venv-vllm/.done ## run all tests, also the slow ones; files that passed on this commit are not run again
+test-all: .venv/.dev .venv-openenv/.done .venv-vllm/.done ## run all tests, also the slow ones; files that passed on this commit are not run again
 	PYTHONPATH=tests/support AGENTRL_TEST_VLLM=.venv-vllm/bin/python \
 		$(BIN)/python -m pytest -m "not oracles" -n 2 --dist loadfile -p stamps --stamps .pytest_cache/stamps $(ARGS)
 
@@ -136,6 +138,12 @@ models/smollm2: | .venv/.dev ## import SmolLM2-135M-Instruct, a real pretrained 
 	@$(VLLM_PIP) -r requirements/torch.lock $(TORCH_ARGS)
 	@$(VLLM_PIP) -r requirements/vllm.txt
 	@.venv-vllm/bin/python -m pip uninstall -qq -y $(VLLM_NOT)
+	@touch $@
+
+.venv-openenv/.done: .venv-%/.done: requirements/%.lock
+	@echo "Installing $* into .venv-$* …" >&2
+	@$(PYTHON) -m venv .venv-$*
+	@.venv-$*/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r $<
 	@touch $@
 
 .venv-oracles/.done: requirements/torch.lock requirements/oracles.txt requirements/oracles-bare.txt

@@ -1,5 +1,6 @@
 """The commands `agentrl envs …`: inspect, play, check and serve tasks."""
 
+import os
 from pathlib import Path
 
 import typer
@@ -120,7 +121,13 @@ def check(
     raise typer.Exit(0 if sound else 1)
 
 
-def serve(config: Path = CONFIG, supervised: bool = SUPERVISED) -> None:
+def serve(
+    config: Path = CONFIG,
+    protocol: str = typer.Option(
+        "", "--protocol", help="agentrl or openenv. Default: the configuration's envs.protocol."
+    ),
+    supervised: bool = SUPERVISED,
+) -> None:
     """Serve the tasks of the configuration over HTTP.
 
     Only this process talks to Docker. It removes all of its containers when it ends.
@@ -129,4 +136,6 @@ def serve(config: Path = CONFIG, supervised: bool = SUPERVISED) -> None:
     """
     from agentrl.ops.processes.entry import run_role
 
+    if protocol:  # an override like any other
+        os.environ["AGENTRL__ENVS__PROTOCOL"] = protocol
     run_role("envs", config, supervised=supervised)

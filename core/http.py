@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 from starlette.applications import Starlette
@@ -86,11 +86,14 @@ class HttpServer:
         self.port: int = self._socket.getsockname()[1]
         self.url = _url(host, self.port)
 
-    def start(self, application: Any) -> None:
-        """Start the server. Raises ConfigError."""
+    def start(self, application: Any, *, websockets: bool = False) -> None:
+        """Start the server. `websockets`: also serve WebSockets. Raises ConfigError."""
         prepare_structs()  # before a request can be decoded by each of several threads
+        sockets: Literal["websockets-sansio", "none"] = "none"
+        if websockets:
+            sockets = "websockets-sansio"
         settings = uvicorn.Config(
-            application, http=_protocol(), log_config=None, access_log=False, ws="none"
+            application, http=_protocol(), log_config=None, access_log=False, ws=sockets
         )
         settings.timeout_graceful_shutdown = STOP_S
         settings.server_header = False

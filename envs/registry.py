@@ -37,6 +37,7 @@ OF_USERS = {  # their items are a user's own: no generator, no expert, nothing t
 ADAPTERS = {  # each is also the name of the extra that installs its package
     "gymnasium": "agentrl.envs.adapters.gymnasium.source:GymnasiumSource",
     "mcp": "agentrl.envs.adapters.mcp.source:McpSource",
+    "openenv": "agentrl.envs.adapters.openenv.source:OpenEnvSource",
     "reasoning-gym": "agentrl.envs.adapters.reasoning_gym.source:ReasoningGymSource",
     "textarena": "agentrl.envs.adapters.textarena.source:TextArenaSource",
 }

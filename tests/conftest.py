@@ -189,6 +189,14 @@ def vllm_python() -> Path:
 
 
 @pytest.fixture(scope="session")
+def openenv_python() -> Path:
+    """A Python that has OpenEnv's package."""
+    python = Path(__file__).parents[1] / ".venv-openenv" / "bin" / "python"
+    found = str(python) if python.exists() else None
+    return Path(_service("AGENTRL_TEST_OPENENV", "OpenEnv", "make openenv", found)).absolute()
+
+
+@pytest.fixture(scope="session")
 def smollm2() -> Path:
     """SmolLM2-135M-Instruct in bfloat16, a real pretrained model."""
     folder = Path(__file__).parents[1] / "models" / "smollm2"

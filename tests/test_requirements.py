@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LOCKS = ("quickstart.lock", "dev.lock", "bfcl.lock", "reasoning-gym.lock")
+LOCKS = ("quickstart.lock", "dev.lock", "bfcl.lock", "reasoning-gym.lock", "openenv.lock")
 
 
 def names(lines: list[str]) -> set[str]:

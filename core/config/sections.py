@@ -491,6 +491,9 @@ class Envs(Section, frozen=True):
     """Address on which the env server listens."""
     port: Port = 0
     """Port of the env server. 0: the port of `url`, or any free port."""
+    protocol: Literal["agentrl", "openenv"] = "agentrl"
+    """Protocol of the env server. `openenv`: for OpenEnv's clients; AgentRL's own workers need
+    `agentrl`."""
     concurrency: Positive = 64
     """Episodes that the env server runs at the same time."""
     controller: str = ""

@@ -11,14 +11,14 @@ size, 415 no JSON, 422 names the field, 431 head, 503 end. The whole protocol: d
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -100,9 +100,7 @@ class EnvApp:
 
     def _guard(self, handler: Handler) -> Handler:
         async def guarded(request: Request) -> Response:
-            if self._token and not admits(self._token, request.headers.get("authorization", "")):
-                return _fault(401, "the bearer token is missing or wrong")
-            if not self._token and (refused := _of_a_page(request)):
+            if refused := refusal(self._token, request):
                 return refused
             try:
                 return await handler(request)
@@ -176,7 +174,8 @@ class EnvApp:
 
     @contextlib.asynccontextmanager
     async def _alive(self, _: Starlette) -> AsyncIterator[None]:
-        chores = [asyncio.create_task(self._keep_tending())]
+        keep = keep_tending(self._hosted, self._sessions, self._tend)
+        chores = [asyncio.create_task(keep)]
         for task, hosted in self._hosted.items():
             beat = self._controller.beat(task, partial(indices, hosted.source))
             chores.append(asyncio.create_task(beat))
@@ -187,19 +186,32 @@ class EnvApp:
                 chore.cancel()
             await self._sessions.close()
 
-    async def _keep_tending(self) -> None:
-        while True:
-            await self._sessions.tend()
-            for task in self._hosted:
-                metrics.SESSIONS.labels(task=task).set(len(self._sessions.running(task)))
-            try:
-                await self._sessions.threads.run(self._tend)
-            except (AgentRLError, OSError) as error:  # the next one may do better
-                log.warning("Sandbox maintenance failed", error=in_words(error))
-            await asyncio.sleep(self._sessions.timings.tend_s)
+
+async def keep_tending(
+    hosted: Collection[str], sessions: Sessions, tend: Callable[[], None]
+) -> None:
+    """Cancel idle sessions, and maintain the sandboxes, until cancelled."""
+    while True:
+        await sessions.tend()
+        for task in hosted:
+            metrics.SESSIONS.labels(task=task).set(len(sessions.running(task)))
+        try:
+            await sessions.threads.run(tend)
+        except (AgentRLError, OSError) as error:  # the next one may do better
+            log.warning("Sandbox maintenance failed", error=in_words(error))
+        await asyncio.sleep(sessions.timings.tend_s)
 
 
-def _of_a_page(request: Request) -> Response | None:
+def refusal(token: str, request: HTTPConnection) -> Response | None:
+    """Return the refusal of a request without the token, or, where there is none, of a web page."""
+    if not token:
+        return _of_a_page(request)
+    if admits(token, request.headers.get("authorization", "")):
+        return None
+    return _fault(401, "the bearer token is missing or wrong")
+
+
+def _of_a_page(request: HTTPConnection) -> Response | None:
     """Return the refusal of a request that may come from a web page, or None.
 
     A page can reach loopback, even by a name of its own; its requests without preflight have no

@@ -61,8 +61,14 @@ class EnvServer:
             address = envs.advertise or self.url
             beat_s = timings.beat_s
             controller = Controller(envs.controller, address, envs.concurrency, beat_s=beat_s)
-            app = EnvApp(hosted, self._sessions, token, controller, tend)
-            self._http.start(app.application())
+            if envs.protocol == "openenv":
+                from agentrl.envs.server.openenv_app import OpenEnvApp
+
+                app = OpenEnvApp(hosted, self._sessions, token, tend)
+                self._http.start(app, websockets=True)
+            else:
+                served = EnvApp(hosted, self._sessions, token, controller, tend)
+                self._http.start(served.application())
             undo.pop_all()
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ WORKER = """
 from agentrl.broker import embedded, rabbit, events
 import agentrl.ops.processes.worker
 from agentrl.workers import celery_app, worker
-from agentrl.envs.server import client
+from agentrl.envs.server import client, openenv_app
 from agentrl.envs import registry
 for task in registry.TASKS:
     registry.source(task, {"items": 4, "test_items": 2})

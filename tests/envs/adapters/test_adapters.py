@@ -20,7 +20,7 @@ from agentrl.ops.tasks.show import list_tasks
     ("named", "error"),
     [
         ("gymnasum:CartPole-v1", "sums: .*unknown adapter gymnasum; did you mean gymnasium"),
-        ("zzz:x", "known: gymnasium, mcp, reasoning-gym, textarena"),
+        ("zzz:x", "known: gymnasium, mcp, openenv, reasoning-gym, textarena"),
         ("gymnasium", "sums: source gymnasium: nothing follows the adapter's name"),
         ("gymnasium:", "nothing follows the adapter's name"),
     ],
@@ -40,9 +40,11 @@ def test_a_task_of_ours_is_not_given_another_source() -> None:
 WITHOUT = """
 import importlib.abc, sys
 
+PACKAGES = {"gymnasium", "mcp", "reasoning_gym", "textarena", "websockets"}
+
 class Missing(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name.partition(".")[0] in {"gymnasium", "mcp", "reasoning_gym", "textarena"}:
+        if name.partition(".")[0] in PACKAGES:
             raise ModuleNotFoundError(f"No module named {name!r}")
 
 sys.meta_path.insert(0, Missing())
@@ -88,6 +90,9 @@ def test_a_source_without_a_demonstrator_says_so() -> None:
 
 def test_the_list_of_tasks_names_the_adapters(capsys: pytest.CaptureFixture[str]) -> None:
     list_tasks(as_json=False)
-    assert "gymnasium:…, mcp:…, reasoning-gym:…, textarena:…" in capsys.readouterr().out
+    assert (
+        "gymnasium:…, mcp:…, openenv:…, reasoning-gym:…, textarena:…"
+        in capsys.readouterr().out
+    )
     list_tasks(as_json=True)
     assert {each["task"] for each in json.loads(capsys.readouterr().out)} == {*registry.names()}

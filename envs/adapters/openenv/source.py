@@ -1,0 +1,264 @@
+"""Environments of an OpenEnv server as tasks: an item is a task of the server, or a seed.
+
+openenv:URL ─▶ reset(split, index) or reset(seed) ─▶ a text ─▶ act or a tool ─▶ step ─▶ …
+the rewards of all steps ─▶ the episode's reward
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from agentrl.core.config.secrets import fill_secrets
+from agentrl.core.errors import EnvironmentFailure, ItemError
+from agentrl.core.types import Status
+from agentrl.envs.adapters.openenv.server import (
+    ActionRefused,
+    Server,
+    Session,
+    Step,
+    result_text,
+)
+from agentrl.envs.contract import (
+    Environment,
+    Expert,
+    Item,
+    Message,
+    Observation,
+    Outcome,
+    Tool,
+    ToolCall,
+    require_split,
+    shortened,
+)
+from agentrl.envs.tasks import options
+from agentrl.envs.tasks.generated import SPLITS, seed_items
+
+ACT = "act"
+TOOL_ACTIONS = ("call_tool", "list_tools")  # the `type` of actions that are a tool's
+BEGIN = "The episode begins."
+
+
+class OpenEnvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options. `prompt`: the system message. `observation`: the fields of an observation that the
+    agent reads; all where empty. `reset`: further arguments of `reset`. `reward`: of an episode
+    the `sum` of its steps' rewards, or the `last` one. `solved`: the reward from which the score
+    is 1; the score is the reward where absent. `headers`: of each request, `${NAME}` from the
+    environment. `timeout_s`: of one answer. `wait_s`: for a server that is full or away. `seed`,
+    `items`, `test_items`: of a server without tasks.
+    """
+
+    prompt: str = ""
+    observation: list[str] = []
+    reset: dict[str, Any] = {}
+    reward: Literal["sum", "last"] = "sum"
+    solved: float | None = None
+    headers: dict[str, str] = {}
+    timeout_s: Annotated[float, Meta(gt=0.0)] = 60.0
+    wait_s: Annotated[float, Meta(ge=0.0)] = 120.0
+    max_turns: options.Count = 50
+    seed: int = 0
+    items: options.Count = 1000
+    test_items: options.Count = 200
+
+
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of `reset` in an item: a task's place, or a seed."""
+
+    split: str | msgspec.UnsetType = msgspec.UNSET
+    index: int | msgspec.UnsetType = msgspec.UNSET
+    seed: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class OpenEnvEnvironment:
+    """One episode, in a session of its own."""
+
+    def __init__(self, session: Session, first: Step, action: Tool | None, given: OpenEnvOptions):
+        """`action`: None where an action is a tool's call. Raises EnvironmentFailure."""
+        self._session, self._first, self._given = session, first, given
+        self._action = action
+        self._served = session.tools()
+        self.tools: tuple[Tool, ...] = (*((action,) if action else ()), *self._served)
+        self._rewards: list[float] = []
+        self._turns = 0
+
+    def start(self) -> Observation:
+        shown = self._shown(self._first) or BEGIN
+        return Observation((Message("system", self._given.prompt), Message("user", shown)))
+
+    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
+        """Raises EnvironmentFailure."""
+        self._turns += 1
+        answers: list[Message] = []
+        if isinstance(calls, str) or not calls:
+            text = self._text_action(calls if isinstance(calls, str) else "")
+            if text is None and self._served:
+                return self._end(Status.COMPLETED)
+            calls = ()
+            answer, done = (f"Call {ACT}.", False) if text is None else self._step(text)
+            answers.append(Message("user", answer))
+            if done:
+                return self._end(Status.COMPLETED)
+        for call in calls:
+            answer, done = self._make(call)
+            answers.append(Message("tool", answer, call.name))
+            if done:
+                return self._end(Status.COMPLETED)
+        if self._turns >= self._given.max_turns:
+            return self._end(Status.TASK_LIMIT)
+        return Outcome(tuple(answers))
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _make(self, call: ToolCall) -> tuple[str, bool]:
+        """The answer to a call, and whether the episode is over."""
+        if call.error or call.name not in {tool.name for tool in self.tools}:
+            return call.error or f"There is no tool {shortened(call.name)}.", False
+        if self._action and call.name == self._action.name:
+            return self._step(call.arguments)
+        if self._action:
+            return self._session.call_tool(call.name, call.arguments), False
+        return self._step(
+            {"type": "call_tool", "tool_name": call.name, "arguments": call.arguments}
+        )
+
+    def _step(self, action: Mapping[str, Any]) -> tuple[str, bool]:
+        try:
+            step = self._session.step(action)
+        except ActionRefused as error:
+            return str(error), False
+        self._rewards.append(float(step.reward or 0.0))
+        return self._shown(step), step.done
+
+    def _text_action(self, text: str) -> Mapping[str, Any] | None:
+        """A turn without a call as an action: its one field, if that is a text."""
+        if not self._action or not text:
+            return None
+        fields = self._action.parameters["properties"]
+        required = self._action.parameters.get("required", [])
+        if len(required) == 1 and fields[required[0]].get("type") == "string":
+            return {required[0]: text}
+        return None
+
+    def _shown(self, step: Step) -> str:
+        """An observation as the agent reads it: the one text that it has, else JSON."""
+        found = step.observation
+        if "tool_name" in found:  # openenv.core: CallToolObservation
+            error = found.get("error") or {}
+            if error.get("error_type") == "transport_error":
+                raise EnvironmentFailure(f"openenv: {found['tool_name']}: {error.get('message')}")
+            return str(error["message"]) if error else result_text(found.get("result"))
+        wanted = self._given.observation
+        shown = {name: found[name] for name in wanted or found if name in found}
+        if not wanted and not shown.get("metadata"):
+            shown.pop("metadata", None)
+        if len(shown) == 1 and isinstance(text := next(iter(shown.values())), str):
+            return text
+        return json.dumps(shown, ensure_ascii=False) if shown else ""
+
+    def _end(self, status: Status) -> Outcome:
+        rewards, solved = self._rewards, self._given.solved
+        reward = math.fsum(rewards) if self._given.reward == "sum" else (rewards or [0.0])[-1]
+        state: Mapping[str, Any] = {}
+        with suppress(EnvironmentFailure):  # the rewards have arrived: they count without it
+            state = self._session.state()
+        numbers = {
+            name: float(each)
+            for name, each in state.items()
+            if isinstance(each, bool | int | float)
+        }
+        return Outcome(
+            (),
+            done=True,
+            status=status,
+            reward=reward,
+            score=reward if solved is None else float(reward >= solved),
+            metrics=numbers,
+        )
+
+
+class OpenEnvSource:
+    """The tasks of one server, or seeds of its `reset`. The server is asked when it is needed."""
+
+    def __init__(self, task: str, argument: str, given: Mapping[str, Any]) -> None:
+        """Raises ItemError for an option or a URL that is not understood, ConfigError."""
+        self.name = task
+        self._options = asked = options.parse(task, OpenEnvOptions, given)
+        if not argument.startswith(("http://", "https://")):
+            raise ItemError(
+                f"{task}: source openenv:{argument}: not a URL",
+                hint="start the environment's server, and write openenv:http://HOST:PORT",
+            )
+        self.max_turns: int = asked.max_turns
+        where = f"tasks.{task}.options.headers"
+        headers = {name: fill_secrets(text, where) for name, text in asked.headers.items()}
+        self._server = Server(argument, headers, asked.timeout_s, asked.wait_s)
+        self._tasks: Mapping[str, int] | None = None
+        self._asked: tuple[Tool | None, OpenEnvOptions] | None = None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Those of the server's tasks, train and test for one without. Raises ItemError."""
+        return tuple(self._counts()) or SPLITS
+
+    def items(self, split: str) -> Sequence[Item]:
+        """Raises ItemError."""
+        counts, asked = self._counts(), self._options
+        if not counts:
+            wanted = asked.items if split == "train" else asked.test_items
+            return seed_items(self.name, split, wanted, f"openenv {asked.seed}")
+        require_split(self.name, split, counts)
+        return tuple(
+            Item(self.name, f"{split}-{index}", {"split": split, "index": index})
+            for index in range(counts[split])
+        )
+
+    def make(self, item: Item) -> Environment:
+        """Wait for a place on the server. Raises ItemError, EnvironmentFailure."""
+        place = options.read(item.item_id, Place, item.content)
+        self._asked = self._asked or self._ask()
+        action, given = self._asked
+        arguments = given.reset | msgspec.to_builtins(place)
+        session, first = self._server.open(arguments)
+        try:
+            return OpenEnvEnvironment(session, first, action, given)
+        except BaseException:
+            session.close()
+            raise
+
+    def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:  # noqa: ARG002
+        raise ItemError(f"item {item.item_id}: OpenEnv has no demonstrator of {self.name}")
+
+    def _ask(self) -> tuple[Tool | None, OpenEnvOptions]:
+        """What all episodes share: the action's tool, the options with a prompt."""
+        action, given = _act(self._server.action_schema()), self._options
+        if not given.prompt:
+            ask = f"Call {ACT} with an action." if action else "Use the tools."
+            prompt = f"You act in {self._server.name()}. {ask}"
+            given = msgspec.structs.replace(given, prompt=prompt)
+        return action, given
+
+    def _counts(self) -> Mapping[str, int]:
+        """The number of tasks of each split; empty for a server without. Raises ItemError."""
+        if self._tasks is None:
+            try:
+                self._tasks = self._server.splits() or {}
+            except EnvironmentFailure as error:
+                raise ItemError(f"{self.name}: {error}", hint="start the server") from error
+        return self._tasks
+
+
+def _act(schema: Mapping[str, Any]) -> Tool | None:
+    """The tool that takes an action; None where actions are tools' calls."""
+    fields = {name: each for name, each in schema.get("properties", {}).items()}
+    fields.pop("metadata", None)
+    if not fields or (fields.get("type") or {}).get("const") in TOOL_ACTIONS:
+        return None
+    parameters = {key: each for key, each in schema.items() if key not in ("title", "description")}
+    parameters |= {"type": "object", "properties": fields}
+    return Tool(ACT, str(schema.get("description") or "Take one step."), parameters)

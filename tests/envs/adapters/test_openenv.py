@@ -1,0 +1,317 @@
+"""Servers made with the package `openenv`, each in a process: tasks, seeds, tools, capacity."""
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.core.config.sections import Envs, Task
+from agentrl.core.errors import EnvironmentFailure, ItemError
+from agentrl.core.types import Status
+from agentrl.envs import registry
+from agentrl.envs.contract import Environment, ToolCall
+from agentrl.envs.server.client import RemoteSource
+from agentrl.envs.server.server import EnvServer
+
+pytest.importorskip("websockets", reason="needs pip install 'agentrl-system[openenv]'")
+
+SERVER = """
+import asyncio, json, random, socket, uvicorn
+from fastmcp import FastMCP
+from openenv.core.env_server import (
+    Action, CallToolAction, CallToolObservation, Environment, MCPEnvironment, Observation, State,
+    create_app,
+)
+from pydantic import Field
+
+WORDS = {"train": ["apple", "pear"], "test": ["fig"]}
+
+class Guess(Action):
+    "Guess the word."
+    word: str = Field(min_length=1)
+
+class Told(Observation):
+    text: str
+
+class Seeds(Environment):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def reset(self, seed=None, episode_id=None, word=None):
+        self._state = State(step_count=0)
+        return self.begin(word or random.Random(seed).choice(WORDS["train"]))
+
+    def begin(self, word):
+        self.word = word
+        return Told(text=f"A word of {len(word)} letters.")
+
+    def step(self, action, timeout_s=None):
+        self._state.step_count += 1
+        if action.word == "crash":
+            raise RuntimeError("the dictionary burns")
+        right = action.word == self.word
+        return Told(text="yes" if right else "no", done=right, reward=1.0 if right else -0.25)
+
+    @property
+    def state(self):
+        return self._state
+
+class Words(Seeds):
+    def reset(self, split="train", index=0):
+        self._state = State(step_count=0)
+        return self.begin(WORDS[split][index])
+
+    def list_splits(self):
+        return list(WORDS)
+
+    def num_tasks(self, split):
+        return len(WORDS[split])
+
+class Tools(MCPEnvironment):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self):
+        served = FastMCP("sums")
+
+        @served.tool()
+        def add(a: int, b: int) -> int:
+            "Add two numbers."
+            self.sum = a + b
+            return self.sum
+
+        super().__init__(served)
+        self.sum = 0
+
+    def reset(self, seed=None, episode_id=None):
+        self._state = State(step_count=0)
+        return Observation(metadata={"target": 5})
+
+    async def step_async(self, action, timeout_s=None, **more):
+        told = await super().step_async(action, timeout_s=timeout_s, **more)
+        told.reward, told.done = float(self.sum == 5), self.sum == 5
+        return told
+
+    def _step_impl(self, action, timeout_s=None, **more):
+        raise ValueError("not an action of a tool")
+
+    @property
+    def state(self):
+        return self._state
+
+class Both(Tools):
+    async def step_async(self, action, timeout_s=None, **more):
+        right = action.word == str(self.sum)
+        return Told(text="yes" if right else "no", done=right, reward=float(right))
+
+KINDS = {
+    "seeds": (Seeds, Guess, Told, 8), "full": (Seeds, Guess, Told, 1),
+    "words": (Words, Guess, Told, 8), "both": (Both, Guess, Told, 8),
+    "tools": (Tools, CallToolAction, CallToolObservation, 8),
+}
+
+async def main():
+    serving, ports = [], {}
+    for kind, (*made, places) in KINDS.items():
+        app = create_app(*made, env_name=kind, max_concurrent_envs=places)
+        bound = socket.create_server(("127.0.0.1", 0))
+        ports[kind] = bound.getsockname()[1]
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+        serving.append(server.serve(sockets=[bound]))
+    print(json.dumps(ports), flush=True)
+    await asyncio.gather(*serving)
+
+asyncio.run(main())
+"""
+
+Sources = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def sources(openenv_python: Path) -> Iterator[Sources]:
+    """A server of each kind, all in one process."""
+    argv = [str(openenv_python), "-c", SERVER]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ports = json.loads(process.stdout.readline())
+            yield {kind: f"openenv:http://127.0.0.1:{port}" for kind, port in ports.items()}
+        finally:
+            process.terminate()
+
+
+def begun(source: str, split: str = "train", place: int = 0, **options: Any) -> Environment:
+    task = registry.source("words", options, source)
+    return task.make(task.items(split)[place])
+
+
+def act(word: str) -> list[ToolCall]:
+    return [ToolCall("act", {"word": word})]
+
+
+def test_the_tasks_of_a_server_are_items_of_its_splits(sources: Sources) -> None:
+    task = registry.source("words", {}, sources["words"])
+    assert task.splits == ("train", "test")
+    assert [item.item_id for item in task.items("train")] == ["train-0", "train-1"]
+    with pytest.raises(ItemError, match="unknown split tests; did you mean test"):
+        task.items("tests")
+    environment = task.make(task.items("test")[0])
+    try:
+        system, user = environment.start().messages
+        assert system.content == "You act in words. Call act with an action."
+        assert user.content == "A word of 3 letters."
+        assert environment.call(act("fig")).reward == 1.0
+    finally:
+        environment.close()
+
+
+def test_rewards_add_up_and_the_state_gives_the_metrics(sources: Sources) -> None:
+    environment = begun(sources["words"], solved=0.5)
+    try:
+        environment.start()
+        (answer,) = environment.call(act("plum")).messages
+        assert (answer.role, answer.name, answer.content) == ("tool", "act", "no")
+        assert environment.call("lemon").messages[0].content == "no", "a text is its one field"
+        outcome = environment.call([*act("apple"), *act("after the end")])
+    finally:
+        environment.close()
+        environment.close()
+    assert (outcome.done, outcome.status) == (True, Status.COMPLETED)
+    assert (outcome.reward, outcome.score) == (0.5, 1.0)
+    assert outcome.metrics == {"step_count": 3.0}
+
+
+def test_the_last_turn_ends_an_episode_with_its_rewards(sources: Sources) -> None:
+    environment = begun(sources["words"], max_turns=1, reward="last")
+    try:
+        environment.start()
+        outcome = environment.call([*act("fig"), *act("plum")])
+    finally:
+        environment.close()
+    assert (outcome.done, outcome.status, outcome.reward) == (True, Status.TASK_LIMIT, -0.25)
+
+
+def test_a_server_without_tasks_is_reset_with_seeds(sources: Sources) -> None:
+    options = {"items": 8, "test_items": 2}
+    task = registry.source("words", options, sources["seeds"])
+    assert task.splits == ("train", "test")
+    items = task.items("train")
+    assert len({item.content["seed"] for item in items}) == 8
+    first, again = task.make(items[0]), task.make(items[0])
+    try:
+        assert first.start() == again.start()
+    finally:
+        first.close()
+        again.close()
+    given = begun(sources["seeds"], **options, reset={"word": "quince"}, prompt="Guess.")
+    try:
+        assert [each.content for each in given.start().messages] == [
+            "Guess.",
+            "A word of 6 letters.",
+        ]
+    finally:
+        given.close()
+
+
+def test_what_does_not_fit_the_action_is_an_answer_and_a_crash_a_failure(sources: Sources) -> None:
+    environment = begun(sources["words"])
+    try:
+        assert environment.tools[0].parameters["required"] == ["word"]
+        assert list(environment.tools[0].parameters["properties"]) == ["word"]
+        environment.start()
+        calls = [*act(""), ToolCall("guess", {}), ToolCall("act", {}, "no JSON: char 7")]
+        short, other, broken = (each.content for each in environment.call(calls).messages)
+        assert short == "word: String should have at least 1 character"
+        assert (other, broken) == ("There is no tool guess.", "no JSON: char 7")
+        with pytest.raises(EnvironmentFailure, match="step: the dictionary burns"):
+            environment.call(act("crash"))
+    finally:
+        environment.close()
+
+
+def test_tools_of_the_server_are_steps_with_rewards(sources: Sources) -> None:
+    environment = begun(sources["tools"], items=1, test_items=1)
+    try:
+        assert [tool.name for tool in environment.tools] == ["add"]
+        assert environment.tools[0].parameters["required"] == ["a", "b"]
+        assert environment.start().messages[1].content == '{"metadata": {"target": 5}}'
+        wrong, fault = environment.call(
+            [ToolCall("add", {"a": 1, "b": 1}), ToolCall("add", {"a": "x"})]
+        ).messages
+        assert wrong.content == "2"
+        assert "validation error" in fault.content
+        outcome = environment.call([ToolCall("add", {"a": 2, "b": 3})])
+        assert (outcome.done, outcome.reward) == (True, 1.0)
+    finally:
+        environment.close()
+
+
+def test_a_turn_without_a_call_ends_an_episode_with_tools(sources: Sources) -> None:
+    environment = begun(sources["tools"], items=1, test_items=1)
+    try:
+        environment.start()
+        outcome = environment.call("I give up.")
+    finally:
+        environment.close()
+    assert (outcome.done, outcome.status, outcome.reward) == (True, Status.COMPLETED, 0.0)
+
+
+def test_tools_beside_an_action_are_called_without_a_step(sources: Sources) -> None:
+    environment = begun(sources["both"], items=1, test_items=1)
+    try:
+        environment.start()
+        assert [tool.name for tool in environment.tools] == ["act", "add"]
+        (answer,) = environment.call([ToolCall("add", {"a": 3, "b": 4})]).messages
+        assert answer.content == "7"
+        assert environment.call(act("7")).reward == 1.0
+    finally:
+        environment.close()
+
+
+def test_an_episode_waits_for_a_place_on_a_full_server(sources: Sources) -> None:
+    source = sources["full"]
+    first = begun(source)
+    found: list[Environment] = []
+    waiting = threading.Thread(target=lambda: found.append(begun(source)))
+    with pytest.raises(EnvironmentFailure, match="at capacity"):
+        begun(source, wait_s=0.0)
+    waiting.start()
+    first.close()
+    waiting.join(60)
+    assert found[0].start().messages[1].role == "user"
+    found[0].close()
+
+
+def test_a_server_that_is_not_there_is_a_failure(sources: Sources) -> None:
+    nowhere = "openenv:http://127.0.0.1:9"
+    with pytest.raises(ItemError, match=r"words: openenv http://127\.0\.0\.1:9/list_environments"):
+        registry.source("words", {"wait_s": 0.0}, nowhere).items("train")
+    item = registry.source("words", {}, sources["words"]).items("train")[0]
+    with pytest.raises(EnvironmentFailure, match=r"openenv http://127\.0\.0\.1:9/schema"):
+        registry.source("words", {"wait_s": 0.0}, nowhere).make(item)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "error"),
+    [
+        ("openenv:echo-env:latest", {}, "source openenv:echo-env:latest: not a URL"),
+        ("openenv:http://x", {"rewards": "sum"}, "unknown option rewards; did you mean reward"),
+    ],
+)
+def test_what_is_not_set_up_is_one_error(source: str, options: dict[str, Any], error: str) -> None:
+    with pytest.raises(ItemError, match=error):
+        registry.source("words", options, source)
+
+
+def test_episodes_are_the_same_behind_the_env_server(sources: Sources) -> None:
+    source = sources["words"]
+    server = EnvServer({"words": Task(source=source)})
+    try:
+        task = RemoteSource(Envs(url=server.url), "words", {}, source)
+        environment = task.make(task.items("train")[1])
+        assert environment.start().messages[1].content == "A word of 4 letters."
+        assert environment.call(act("pear")).reward == 1.0
+    finally:
+        server.close()
