@@ -34,7 +34,7 @@ export OMP_NUM_THREADS ?= 1
 # Three test processes import everything: bytecode is worth keeping.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup openenv vllm quickstart smollm test test-all test-oracles lint format docs lock up down services
+.PHONY: help setup openenv verifiers vllm quickstart smollm test test-all test-oracles lint format docs lock up down services
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -42,6 +42,8 @@ help: ## list the verbs
 setup: .venv/.dev ## make .venv with everything a developer needs, at the locked versions
 
 openenv: .venv-openenv/.done ## make .venv-openenv, OpenEnv's own package, which the tests of its adapter run
+
+verifiers: .venv-verifiers/.done ## make .venv-verifiers, verifiers, which the slow tests of its adapter run
 
 vllm: .venv-vllm/.done ## make .venv-vllm, vLLM for the CPU, which some tests run for real
 
@@ -54,7 +56,7 @@ smollm: models/smollm2 ## warm-start and train SmolLM2-135M, a pretrained langua
 test: .venv/.dev ## run the tests; those of a missing service are skipped, and the end says how to start it
 	$(BIN)/python -m pytest -m "not slow and not oracles" -n 3 --dist loadfile
 
-test-all: .venv/.dev .venv-openenv/.done .venv-vllm/.done ## run all tests, also the slow ones; files that passed on this commit are not run again
+test-all: .venv/.dev .venv-openenv/.done .venv-verifiers/.done .venv-vllm/.done ## run all tests, also the slow ones; files that passed on this commit are not run again
 	PYTHONPATH=tests/support AGENTRL_TEST_VLLM=.venv-vllm/bin/python \
 		$(BIN)/python -m pytest -m "not oracles" -n 2 --dist loadfile -p stamps --stamps .pytest_cache/stamps $(ARGS)
 
@@ -140,7 +142,7 @@ models/smollm2: | .venv/.dev ## import SmolLM2-135M-Instruct, a real pretrained 
 	@.venv-vllm/bin/python -m pip uninstall -qq -y $(VLLM_NOT)
 	@touch $@
 
-.venv-openenv/.done: .venv-%/.done: requirements/%.lock
+.venv-openenv/.done .venv-verifiers/.done: .venv-%/.done: requirements/%.lock
 	@echo "Installing $* into .venv-$* …" >&2
 	@$(PYTHON) -m venv .venv-$*
 	@.venv-$*/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r $<

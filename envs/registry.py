@@ -34,12 +34,13 @@ TASKS = {
 OF_USERS = {  # their items are a user's own: no generator, no expert, nothing to hold them to
     "gateway": "agentrl.envs.gateway.source:GatewaySource",
 }
-ADAPTERS = {  # each is also the name of the extra that installs its package
+ADAPTERS = {  # but for verifiers, each is also the name of the extra that installs its package
     "gymnasium": "agentrl.envs.adapters.gymnasium.source:GymnasiumSource",
     "mcp": "agentrl.envs.adapters.mcp.source:McpSource",
     "openenv": "agentrl.envs.adapters.openenv.source:OpenEnvSource",
     "reasoning-gym": "agentrl.envs.adapters.reasoning_gym.source:ReasoningGymSource",
     "textarena": "agentrl.envs.adapters.textarena.source:TextArenaSource",
+    "verifiers": "agentrl.envs.adapters.verifiers.source:VerifiersSource",
 }
 
 log = get_logger()

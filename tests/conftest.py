@@ -197,6 +197,14 @@ def openenv_python() -> Path:
 
 
 @pytest.fixture(scope="session")
+def verifiers_python() -> Path:
+    """A Python that has verifiers."""
+    python = Path(__file__).parents[1] / ".venv-verifiers" / "bin" / "python"
+    found = str(python) if python.exists() else None
+    return Path(_service("AGENTRL_TEST_VERIFIERS", "verifiers", "make verifiers", found)).absolute()
+
+
+@pytest.fixture(scope="session")
 def smollm2() -> Path:
     """SmolLM2-135M-Instruct in bfloat16, a real pretrained model."""
     folder = Path(__file__).parents[1] / "models" / "smollm2"

@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LOCKS = ("quickstart.lock", "dev.lock", "bfcl.lock", "reasoning-gym.lock", "openenv.lock")
+LOCKS = (
+    "quickstart.lock",
+    "dev.lock",
+    "bfcl.lock",
+    "openenv.lock",
+    "reasoning-gym.lock",
+    "verifiers.lock",
+)
 
 
 def names(lines: list[str]) -> set[str]:

@@ -1,0 +1,1 @@
+"""The adapter `verifiers:TASKSET`: an environment of verifiers, played by its own rollout."""
