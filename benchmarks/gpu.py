@@ -32,7 +32,7 @@ import numpy as np
 import torch
 import weights
 from engine import episodes, vllm_of
-from shapes import make_model, make_trajectory
+from random_models import make_model, make_trajectory
 
 from agentrl.core import logging
 from agentrl.core.config.config import Config

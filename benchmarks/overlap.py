@@ -6,7 +6,7 @@ sync    max_staleness 0: generation waits for the update, the update for its who
 async   the default: max_staleness 4
 
 Every process is the one that `agentrl up` starts (embedded store and broker, HTTP, Celery), but
-that the engine and the learner sleep for as long as their work would take (benchmarks/played.py):
+that the engine and the learner sleep for as long as their work would take (replayed_episodes.py):
 what is measured is how the system overlaps work, not arithmetic. The trace is of recorded episodes
 and the same in both arms; a sampled token takes `--token-s` whatever shares its pass, so that full
 batches favour neither arm. A trained token takes what makes training weigh as much as generation
@@ -35,7 +35,7 @@ from sqlalchemy import func, select
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from played import MODEL, Engine, Learner, Pace, trace
+from replayed_episodes import MODEL, Engine, Learner, Pace, trace
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
@@ -116,7 +116,7 @@ def measured(chosen: argparse.Namespace) -> dict[str, float]:
 
 def run(arm: str, home: Path, chosen: argparse.Namespace) -> Mapping[str, float]:
     """The figures of one arm."""
-    registry.TASKS["played"] = "played:Source"
+    registry.TASKS["played"] = "replayed_episodes:Source"
     config = configured(home, STALENESS[arm], WARM + chosen.updates)
     run_id = begin(config)
     path = home / "overlap.toml"
@@ -155,7 +155,7 @@ def configured(home: Path, staleness: int, updates: int) -> Config:
 
 def process(role: str, path: Path, pace: Pace) -> None:
     """One process of a run, with a clock where its arithmetic would be."""
-    registry.TASKS["played"] = "played:Source"
+    registry.TASKS["played"] = "replayed_episodes:Source"
     Learner.pace = pace
     replaced: Any = policy_process
     replaced.make_engine = lambda _config, _server, _stop: Engine(pace, SIZE)

@@ -30,8 +30,8 @@ from sqlalchemy.orm import Session
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from instant import TURNS, InstantSource, begin
-from processes import Place, Role, playing, told
+from instant_run import TURNS, InstantSource, begin
+from run_processes import Place, Role, playing, told
 
 from agentrl import broker
 from agentrl.broker.topology import recorder_queue, trainer_queue

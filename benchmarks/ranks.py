@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from shapes import make_model, ragged_batch
+from random_models import make_model, ragged_batch
 
 from agentrl.core.config.sections import DeepSpeed, Trainer
 from agentrl.core.process import MEETING, find_rank_place
@@ -26,7 +26,7 @@ from agentrl.trainer.engines.rank0 import coordinate_ranks, follow_rank0
 from agentrl.trainer.engines.ranks import join_ranks
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
-SIZES = ("1M", "5M", "25M")  # of benchmarks/shapes.py
+SIZES = ("1M", "5M", "25M")  # of benchmarks/random_models.py
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from shapes import PROMPT, SHAPES, make_model, ragged_batch
+from random_models import PROMPT, SHAPES, make_model, ragged_batch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from shapes import SHAPES, make_model, small_batch
+from random_models import SHAPES, make_model, small_batch
 
 from agentrl import broker
 from agentrl.broker.api import Broker, Publisher

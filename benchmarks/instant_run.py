@@ -1,4 +1,4 @@
-"""A run whose environment answers at once, or after a pause: five turns, whatever is said."""
+"""A run whose environment answers at once or after a pause, always for five turns."""
 
 import asyncio
 import time

@@ -1,7 +1,7 @@
 """Thousands of episodes claimed and stepping at once over a few worker processes.
 
-    python benchmarks/at_once.py --store POSTGRES --broker AMQP [--episodes 1000 4000 10000]
-        [--workers 4] [--turn 10 30 75] [--json]
+    python benchmarks/concurrent_episodes.py --store POSTGRES --broker AMQP
+        [--episodes 1000 4000 10000] [--workers 4] [--turn 10 30 75] [--json]
 
 The path of benchmarks/pipeline.py without a trainer. An episode has five turns; the policy server
 takes half of `--turn` seconds (one for each N) for its answer, with an open connection, and the
@@ -30,9 +30,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from instant import TURNS, SlowEngine, begin
+from instant_run import TURNS, SlowEngine, begin
 from pipeline import MODEL, ROLES, SIZE, STALLED_S
-from processes import Place, playing, told
+from run_processes import Place, playing, told
 from sqlalchemy import Executable, func, select, text
 from sqlalchemy.orm import Session
 

@@ -1,4 +1,4 @@
-"""Processes of a run that a benchmark plays: each is told of its end and tells what it used."""
+"""Starts the processes of a benchmark's run, stops them, and reports what each used."""
 
 import multiprocessing
 import os

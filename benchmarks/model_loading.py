@@ -1,6 +1,6 @@
-"""Host memory that each rank of a DeepSpeed trainer takes to load a model, at its peak.
+"""Peak host memory of each rank of a DeepSpeed trainer that loads a model.
 
-python benchmarks/load_peak.py --model models/smollm2 --ranks 2 --json
+python benchmarks/model_loading.py --model models/smollm2 --ranks 2 --json
 """
 
 import argparse

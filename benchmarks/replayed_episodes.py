@@ -1,4 +1,4 @@
-"""Recorded episodes played again: who sampled sleeps, who trained sleeps, all else is real.
+"""Plays recorded episodes again: sampling and training sleep, everything else is real.
 
     trace.json ─▶ lines: tokens sampled and observed, turn by turn
     session of a request ─▶ its line ─▶ `Engine`: so many tokens, in the seconds they take
@@ -7,7 +7,8 @@
 
 Run by itself it makes the trace from the store of a run:
 
-    python benchmarks/played.py sqlite:////…/runs/quickstart/store.db > benchmarks/trace.json
+    python benchmarks/replayed_episodes.py sqlite:////…/runs/quickstart/store.db \
+        > benchmarks/trace.json
 """
 
 import json

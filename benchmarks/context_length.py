@@ -1,6 +1,6 @@
 """Peak memory of an update by the length of its one trajectory.
 
-    python benchmarks/context.py [--lengths 4096 8192 16384 32768] [--vocabulary 32768]
+    python benchmarks/context_length.py [--lengths 4096 8192 16384 32768] [--vocabulary 32768]
         [--checkpointing] [--json]
 
 Each length in a process of its own: a random Qwen3 of 2 layers, hidden 32; with a vocabulary of

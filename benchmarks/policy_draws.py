@@ -1,6 +1,6 @@
 """What choosing a policy for each step costs, and how soon a new checkpoint is sampled from.
 
-    python benchmarks/pool.py [--store URL --broker URL] [--repeats 20] [--json]
+    python benchmarks/policy_draws.py [--store URL --broker URL] [--repeats 20] [--json]
 
 Embedded by default; a Postgres URL (an empty database) and an amqp URL for the services. `draws`:
 64 episodes draw steps from one pool that follows the registry. `swap`: milliseconds from the commit
