@@ -1,4 +1,4 @@
-"""The ordeal over a scene that stands by itself: what is broken when, what counts as a hang."""
+"""The fault injector over a fake observer: what is broken when, what counts as a hang."""
 
 import random
 from collections import Counter
