@@ -124,7 +124,7 @@ QUESTIONS: dict[str, dict[str, Question]] = {
         "closed_by_version": lambda s: curves.closed_groups_by_version(
             s, RUN, POINTS, POINT_GROUPS
         ),
-        "latest": lambda s: curves.latest_points(s, RUN, LATE_GROUPS),
+        "latest": lambda s: curves.recent_points(s, RUN),
         "delays": lambda s: delays.delays(s, RUN, DELAYED),
         "waiting": lambda s: delays.waiting_counts(s, RUN),
         "leases": lambda s: leases.leases(s, RUN, LEASES),
@@ -175,7 +175,7 @@ QUESTIONS: dict[str, dict[str, Question]] = {
         "summaries": lifecycle.summaries,
         "totals": lambda s: progress.totals(s, RUN),
         "success_over_time": lambda s: progress.success_over_time(s, RUN, 24),
-        "recent_success": lambda s: progress.recent_success(s, RUN, lifecycle.RECENT_UPDATES),
+        "recent_success": lambda s: progress.recent_success(s, RUN),
     },
     "view": {name: partial(whole_view, name=name) for name in VIEWS},
 }

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl.dashboard.theme import BLUE, Colours, by_colour
+from agentrl.dashboard.figure_labels import Figure
+from agentrl.dashboard.theme import BLUE, RED, Colours, by_colour
 
 Spec = dict[str, Any]
 Row = Mapping[str, Any]
@@ -56,6 +57,52 @@ def lines(
     """Like `bands`, without intervals."""
     spec = bands(rows, x, y, colours, share=share)
     return spec | {"height": 240, "layer": spec["layer"][1:]}
+
+
+def curve(rows: Sequence[Row], alarms: Sequence[Row], known: Colours, figure: Figure) -> Spec:
+    """Draw a figure of updates by version: its values thin, `smooth` thick, and raised alarms.
+
+    rows: `version`, `task`, `value`, `smooth`. alarms: `version`, `alarm`, `value`, `threshold`.
+    """
+    tasks = {str(row["task"]) for row in rows}
+    colour = by_colour("task", {task: known.get(task, BLUE) for task in sorted(tasks)})["color"]
+    shown = ".1%" if figure.share else ".4~g"
+    y = {"type": "quantitative", "title": None, "scale": {"zero": figure.share}}
+    y["axis"] = {"format": ".0%" if figure.share else ".3~g"}
+    tooltip = [
+        {"field": "version"},
+        {"field": "task"},
+        {"field": "value", "format": shown},
+        {"field": "smooth", "format": shown, "title": "smoothed"},
+    ]
+    rule = {
+        "data": {"values": [dict(row) for row in alarms]},
+        "mark": {"type": "rule", "color": RED, "strokeDash": [4, 3], "strokeWidth": 2},
+        "encoding": {
+            "tooltip": [
+                {"field": "alarm"},
+                {"field": "version"},
+                {"field": "value", "format": shown},
+                {"field": "threshold", "format": shown},
+            ]
+        },
+    }
+    thin = {"type": "line", "opacity": 0.3, "strokeWidth": 1}
+    thick = {"type": "line", "strokeWidth": 2.5, "point": {"size": 20, "filled": True}}
+    x = {"field": "version", "type": "quantitative", "title": "version", "axis": WHOLE}
+    return {
+        "data": {"values": [dict(row) for row in rows]},
+        "height": 260,
+        "encoding": {"x": x | {"scale": {"zero": False}}},
+        "layer": [
+            rule,
+            {"mark": thin, "encoding": {"y": y | {"field": "value"}, "color": colour}},
+            {
+                "mark": thick,
+                "encoding": {"y": y | {"field": "smooth"}, "color": colour, "tooltip": tooltip},
+            },
+        ],
+    }
 
 
 def columns(counts: Mapping[int, int], x: str, y: str) -> Spec:

@@ -13,10 +13,23 @@ import streamlit as st
 
 from agentrl.dashboard.links import FIRST
 from agentrl.dashboard.markup import STYLE
-from agentrl.dashboard.pages import accounting, checkpoints, compare, episodes, run, sql, tasks
+from agentrl.dashboard.pages import (
+    accounting,
+    checkpoints,
+    compare,
+    configuration,
+    episodes,
+    processes,
+    run,
+    sql,
+    tasks,
+    training,
+)
+from agentrl.dashboard.widgets import show_start
 from agentrl.db.store import Store
 from agentrl.db.transitions.runs import run_names
 
+LOOKED = "looked for the run"  # of the session's state
 IN_URL = "run in the URL"  # of the session's state: the name that was written there last
 
 
@@ -31,22 +44,33 @@ class Page:
 
 PAGES = (
     Page("Run", ":material/monitoring:", run.page),
+    Page("Training", ":material/show_chart:", training.page),
     Page("Tasks", ":material/checklist:", tasks.page),
     Page("Episodes", ":material/forum:", episodes.page),
     Page("Checkpoints", ":material/account_tree:", checkpoints.page),
     Page("Compare", ":material/compare_arrows:", compare.page),
+    Page("Configuration", ":material/tune:", configuration.page),
+    Page("Processes", ":material/memory:", processes.page),
     Page("Accounting", ":material/balance:", accounting.page),
     Page("SQL", ":material/database:", sql.page),
 )
 
 
-def show(store: Store, configured: str) -> None:
-    """Show the menu, the choice of a run, and the chosen page."""
+START_EVERY_S = 3.0  # between two looks for a run that has not started
+
+
+def show(store: Store, configured: str, start: str) -> None:
+    """Show the menu, the choice of a run, and the chosen page.
+
+    `start`: the command that starts the configured run.
+    """
     with store.read() as session:
         known = run_names(session)
     if not known:
-        st.info("No run yet. Start one with `agentrl up CONFIG`.")
+        show_instead(partial(not_started, configured, start))
         return
+    if configured not in known:
+        st.sidebar.info(f"Run {configured} has not started yet. Start it with: `{start}`")
     st.html(STYLE)
     name = _choice(list(known), configured)
     if name is None:
@@ -66,6 +90,22 @@ def show(store: Store, configured: str) -> None:
     chosen = st.navigation(pages)
     st.set_page_config(page_title=f"{chosen.title} · {name} · AgentRL")
     chosen.run()
+
+
+def not_started(name: str, start: str) -> None:
+    """Show how to start the configured run, and look for it every few seconds."""
+    st.title(name)
+    show_start(first=True, command=start)
+    st.caption("This page shows the run as soon as it has started.")
+
+    @st.fragment(run_every=START_EVERY_S)
+    def look_again() -> None:
+        if st.session_state.get(LOOKED):
+            st.session_state[LOOKED] = False
+            st.rerun(scope="app")
+        st.session_state[LOOKED] = True
+
+    look_again()
 
 
 def show_instead(draw: Callable[[], None]) -> None:

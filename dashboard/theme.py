@@ -9,6 +9,7 @@ from typing import Any
 
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, GREY, YELLOW = "#E69F00", "#56B4E9", "#999999", "#F0E442"
+RED = "#D00000"  # of alarms, which are dashed too
 PALETTE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY, YELLOW)
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "stroke", "wedge")
 

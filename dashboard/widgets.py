@@ -1,4 +1,4 @@
-"""Building blocks of every page: figures, charts with their table, live parts, errors."""
+"""Building blocks of every page: figures, charts, tables, live parts, errors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,9 +8,12 @@ import streamlit as st
 from agentrl.core.errors import AgentRLError, with_hint
 from agentrl.core.types import RunState
 from agentrl.dashboard import markup
+from agentrl.dashboard.csv_text import as_csv
 from agentrl.dashboard.markup import Row
+from agentrl.dashboard.viewmodels.run import NOT_STARTED, Head
 
 ACROSS = 4  # large figures in a row: more are cut off
+ROW_PX, MOST_ROWS = 35, 20  # of a table; with more it scrolls
 EVERY_S = 3.0  # between two looks at a run that goes on
 
 STATE_COLOURS = {
@@ -39,10 +42,22 @@ def live_part(draw: Callable[[], None], *, over: bool, every_s: float = EVERY_S)
     again()
 
 
-def page_title(name: str, state: RunState, told: str) -> None:
-    """Show the name and the state of a run, and a remark about the state."""
-    st.title(name)
-    st.markdown(f":{STATE_COLOURS.get(state, 'blue')}-background[**{state}**]{told}")
+def page_title(title: str, head: Head) -> None:
+    """Show a title and the state of the run; if no process works for it, how to start one."""
+    st.title(title)
+    colour = STATE_COLOURS.get(head.state, "blue") if head.is_working else "orange"
+    reason = f": {head.reason}" if head.reason else ""
+    fork = f" · forked from `{head.forked_from}`" if head.forked_from else ""
+    st.markdown(f":{colour}-background[**{head.shown_state}**]{reason}{fork}")
+    if not head.is_working:
+        show_start(head.shown_state == NOT_STARTED, "agentrl up CONFIG")
+
+
+def show_start(first: bool, command: str) -> None:
+    """Show the command that starts a run, or that continues it."""
+    what = "This run has not started yet." if first else "No process works for this run now."
+    st.info(f"{what} {'Start' if first else 'Continue'} it with:")
+    st.code(command, language="sh")
 
 
 def figures(values: Mapping[str, str], helps: Mapping[str, str] | None = None) -> None:
@@ -68,9 +83,23 @@ def bars(counts: Mapping[str, float], caption: str) -> None:
     st.caption(caption)
 
 
-def table(rows: Sequence[Row], nothing: str) -> None:
-    """Show rows, or the text `nothing` if there are none."""
+def table(rows: Sequence[Row], nothing: str, percent: Sequence[str] = ()) -> None:
+    """Show rows, or the text `nothing` if there are none. `percent`: columns of shares from 0 to 1.
+
+    A click on a head sorts; the buttons above the table search it and download it as CSV.
+    """
     if rows:
-        st.html(markup.table(rows, low=True))
+        shares = {name: st.column_config.NumberColumn(format="percent") for name in percent}
+        height = ROW_PX * (min(len(rows), MOST_ROWS) + 1) + 3
+        st.dataframe(list(rows), hide_index=True, column_config=shares, height=height)
     else:
         st.info(nothing)
+
+
+def linked_table(rows: Sequence[Row], file: str) -> None:
+    """Show rows with links, which the browser follows in the same tab, and a button for CSV.
+
+    `file`: its name.
+    """
+    st.html(markup.table(rows))
+    st.download_button("Download CSV", as_csv(rows), file, "text/csv", on_click="ignore")

@@ -9,7 +9,7 @@ tried again at the next update. A trainer whose epoch is outdated commits nothin
 """
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import partial
@@ -56,14 +56,14 @@ class Ledger:
         checkpoint_files: CheckpointStore,
         *,
         background: Executor | None = None,
+        machine: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """`announce`: publishes an event without waiting for an unavailable broker.
-
-        `shelf`: storage of the run's checkpoints; snapshots stay in the local folder.
-        `background`: writes snapshots. None: a thread.
+        """`announce`: publishes an event without waiting for an unavailable broker. `background`:
+        writes snapshots; None: a thread. `machine`: measures use of the machine, for each update.
         """
         self._config = config
         self._run_id = run_id
+        self._machine = machine
         self._store = store
         self._announce_event = announce
         self._checkpoint_files = checkpoint_files
@@ -146,7 +146,7 @@ class Ledger:
             snapshot_path=None,
             trained_hash=then.trained_hash,
             members=members,
-            metrics=dict(metrics.values),
+            metrics={**metrics.values, **self._machine()},
             skipped=metrics.skipped,
             started_at=started_at,
         )
@@ -158,7 +158,7 @@ class Ledger:
             raise
         self._snapshots.collect(wait=False)
         if self._snapshots.is_failed is not None:
-            figures = {**metrics.values, "snapshot_failed": float(self._snapshots.is_failed)}
+            figures = {**record.metrics, "snapshot_failed": float(self._snapshots.is_failed)}
             record, self._snapshots.is_failed = replace(record, metrics=figures), None
         try:
             with self._count_refusals(Transition.COMMIT):

@@ -9,6 +9,7 @@ ends      with the run, or when told to stop, after a snapshot
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from agentrl.checkpoints.checkpoint_store import WeightsAway
@@ -17,6 +18,7 @@ from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.types import GroupState
 from agentrl.db.transitions.updates import RunEnded
+from agentrl.trainer.algorithm.metrics import staleness
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import TrainableGroup, assemble_batch, with_advantages
 from agentrl.trainer.checkpoint_writer import Position
@@ -39,6 +41,8 @@ def train(
         began = time.time()
         batch = assemble_batch(groups, settings)
         figures = learner.update(batch)
+        values = {**figures.values, **staleness(groups, at.version)}
+        figures = replace(figures, values=values)
         try:
             at = ledger.commit(learner, at, with_advantages(groups, batch), figures, started_at)
         except RunEnded as error:  # a person was faster; the weights are beyond `at`

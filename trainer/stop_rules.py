@@ -6,9 +6,8 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.config.sections import Run
 from agentrl.db.queries import progress
+from agentrl.db.queries.progress import RECENT_UPDATES
 from agentrl.db.store import Store
-
-SUCCESS_UPDATES = 10  # `stop_success` looks at so many updates, or as many groups without spread
 
 
 class StopRules:
@@ -38,13 +37,13 @@ class StopRules:
         return ""
 
     def _is_solved(self, version: int, share: float) -> bool:
-        """Return whether every task has that success over enough groups."""
+        """Return whether every task has that recent success, over enough groups."""
 
         def look(session: Session) -> tuple[int, dict[str, float]]:
-            closed = progress.recent_groups(session, self._run_id, SUCCESS_UPDATES)
-            return closed, progress.recent_success(session, self._run_id, SUCCESS_UPDATES)
+            closed = progress.recent_groups(session, self._run_id, RECENT_UPDATES)
+            return closed, progress.recent_success(session, self._run_id)
 
         closed, success = self._store.ask(look)
-        if version < SUCCESS_UPDATES and closed < SUCCESS_UPDATES * self._fewest:
+        if version < RECENT_UPDATES and closed < RECENT_UPDATES * self._fewest:
             return False
         return all(success.get(task, -1.0) >= share for task in self._tasks)

@@ -92,7 +92,7 @@ STALENESS = Gauge(
 )
 SUCCESS = Gauge(
     "agentrl_success_ratio",
-    "Success in the groups of the last ten updates",
+    "Success in groups closed since the last ten updates began",
     ("task",),
     registry=DISPATCHER,
 )

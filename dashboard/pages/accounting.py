@@ -1,11 +1,10 @@
 """The page *Accounting*: whether anything was lost or trained twice, failures, leases."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import streamlit as st
 
-from agentrl.core.types import EpisodeState, Reason
+from agentrl.core.types import EpisodeState, Reason, Transition
 from agentrl.dashboard.estimates import duration
 from agentrl.dashboard.markup import Row
 from agentrl.dashboard.viewmodels.accounting import (
@@ -14,21 +13,29 @@ from agentrl.dashboard.viewmodels.accounting import (
     read_accounting,
     read_all_disagreements,
 )
-from agentrl.dashboard.viewmodels.run import LATE_GROUPS, LEASES, read_head
+from agentrl.dashboard.viewmodels.run import LATE_GROUPS, read_head
 from agentrl.dashboard.widgets import bars, figures, page_title, table
-from agentrl.db.registry.leases import Lease
 from agentrl.db.store import Store
 
 SHOWN = 500  # disagreements in the table
+REFUSED = {
+    Transition.CLAIM: "a worker wanted to start an episode",
+    Transition.FINISH: "a worker reported the result of an episode",
+    Transition.RETRY: "a worker reported that an attempt failed",
+    Transition.RELEASE: "a worker gave an episode back",
+    Transition.LOSE_BODY: "a trajectory was reported lost",
+    Transition.CLOSE: "the trainer wanted to close a group",
+    Transition.MOVE_RUN: "the state of the run was to change",
+    Transition.COMMIT: "a trainer wanted to commit an update",
+    Transition.ROLL_BACK: "a trainer wanted to roll updates back",
+}
 BODIES = (Reason.BODY_LOST, Reason.BODY_DAMAGED, Reason.PUBLISH_FAILED)
 
 
 def page(store: Store, run_id: str) -> None:
     """Check recent rows; check the whole run on request."""
     shown = read_head(store, run_id)
-    page_title(
-        f"Accounting of {shown.name}", shown.state, f": {shown.reason}" if shown.reason else ""
-    )
+    page_title(f"Accounting of {shown.name}", shown)
     view = read_accounting(store, run_id)
     _proof(view.late)
     st.caption(f"Checks open groups and the last {LATE_GROUPS} closed groups.")
@@ -38,15 +45,12 @@ def page(store: Store, run_id: str) -> None:
         st.caption("Checks the whole run with the views `accounting` and `unserved_steps`.")
     _balance(view)
     _given_up(view)
-    st.subheader("Leases")
-    table(lease_rows(view.leases), "No process has had a lease yet.")
-    st.caption(f"At most {LEASES} workers and {LEASES} policy servers, the newest first.")
-    st.subheader("Refused transitions")
+    st.subheader("Messages and processes that came too late")
     table(
         [
             {
-                "transition": each.transition,
-                "found": each.found,
+                "what was refused": REFUSED[each.transition],
+                "because the row was": each.found,
                 "times": each.number,
                 "latest": f"{duration(each.age_s)} ago",
             }
@@ -55,8 +59,8 @@ def page(store: Store, run_id: str) -> None:
         "None. No message or process was too late.",
     )
     st.caption(
-        "State changes refused because the row had already changed. In a healthy run these are "
-        "late duplicates, replaced attempts, and messages after the end of the run or group."
+        "They changed nothing. In a healthy run these are late duplicates, replaced attempts, and "
+        "messages after the end of the run or group."
     )
 
 
@@ -98,7 +102,7 @@ def _draw_counts(counts: Mapping[str, int], what: str, caption: str) -> None:
 
 
 def _given_up(view: AccountingLook) -> None:
-    st.subheader("Failed episodes and their reasons")
+    st.subheader("Episodes that did not finish, and why")
     lost = body_losses(view)
     if lost:
         st.warning(
@@ -120,27 +124,3 @@ def body_losses(view: AccountingLook) -> int:
     """Count episodes that failed or are retried because their trajectory was lost or damaged."""
     failed = sum(number for _, reason, number, _ in view.given_up if reason in BODIES)
     return failed + sum(number for reason, number in view.retried.items() if reason in BODIES)
-
-
-def lease_rows(found: Sequence[Lease]) -> list[dict[str, Any]]:
-    """Return a row per process: lost ones first, then live ones, then ended ones."""
-    order = {"lost": 0, "live": 1, "ended": 2}
-    return [
-        {
-            "state": each.state,
-            "role": each.role,
-            "name": each.name,
-            "where": each.where,
-            "lease": lease_text(each),
-        }
-        for each in sorted(found, key=lambda each: order[each.state])
-    ]
-
-
-def lease_text(lease: Lease) -> str:
-    """Return how long the lease is still valid, or when it expired."""
-    if lease.left_s is None:
-        return ""
-    if lease.left_s > 0:
-        return f"{duration(lease.left_s)} left"
-    return f"expired {duration(-lease.left_s)} ago"

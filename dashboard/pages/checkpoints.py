@@ -13,7 +13,7 @@ from agentrl.dashboard.viewmodels.checkpoints import (
     Registry,
     read_registry,
 )
-from agentrl.dashboard.widgets import chart, live_part
+from agentrl.dashboard.widgets import chart, linked_table, live_part, table
 from agentrl.db.registry.lineage import CheckpointEntry
 from agentrl.db.store import Store
 from agentrl.db.transitions.runs import run_state
@@ -37,11 +37,14 @@ def draw(registry: Registry, here: Here) -> None:
     st.subheader("Lineage")
     st.html(markup.plain(checkpoints.tree(registry) or "No checkpoint yet."))
     counts = ", ".join(f"{number} {state}" for state, number in sorted(registry.states.items()))
-    st.caption(f"{counts.replace('_', ' ')}. A deleted checkpoint keeps its row but has no files.")
+    st.caption(
+        f"Checkpoints: {counts.replace('_', ' ')}. Of old ones (trainer.keep_checkpoints) "
+        "the files are deleted; the list keeps them."
+    )
     _draw_serving(registry, here)
     _draw_measurements(registry)
     st.subheader("Registry")
-    st.html(markup.table(checkpoints.rows(registry.newest, registry, here)))
+    linked_table(checkpoints.rows(registry.newest, registry, here), "checkpoints.csv")
     st.caption(f"The newest {NEWEST} checkpoints. The trainer resumes from a snapshot.")
 
 
@@ -72,7 +75,7 @@ def _draw_measurements(registry: Registry) -> None:
             checkpoints.evaluation_chart(registry.measured),
             "Success by version. The bars are 95 % intervals.",
         )
-    st.html(markup.table(checkpoints.evaluation_rows(registry.measured)))
+    table(checkpoints.evaluation_rows(registry.measured), "", percent=["success"])
     st.caption(f"The latest {EVALUATIONS} evaluations.")
 
 
@@ -104,8 +107,8 @@ def _draw_checkpoint(entry: CheckpointEntry | None, here: Here, named: str) -> N
     why = f" ({entry.reason})" if entry.reason else ""
     st.markdown(
         f"The update is **{entry.update_state.replace('_', ' ')}**{why}: {entry.groups} groups, "
-        f"{entry.episodes} episodes, {entry.loss_tokens:,} loss tokens."
+        f"{entry.episodes} episodes, {entry.loss_tokens:,} sampled tokens."
     )
-    with st.expander("Metrics of the update"):
-        rows = [{"metric": name, "value": value} for name, value in sorted(entry.metrics.items())]
-        st.html(markup.table(rows))
+    with st.expander("Figures of the update"):
+        rows = [{"figure": name, "value": value} for name, value in sorted(entry.metrics.items())]
+        table(rows, "")

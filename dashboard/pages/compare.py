@@ -16,7 +16,8 @@ from agentrl.dashboard.viewmodels.compare import (
     pool_points,
     read_side,
 )
-from agentrl.dashboard.viewmodels.run import EACH_POINT, LATE_GROUPS, read_head
+from agentrl.dashboard.viewmodels.configuration import difference_rows
+from agentrl.dashboard.viewmodels.run import EACH_POINT, RECENT, read_head
 from agentrl.dashboard.widgets import chart, page_title, table
 from agentrl.db.store import Store
 from agentrl.db.transitions.runs import run_names
@@ -37,20 +38,23 @@ AXES = {
 def page(store: Store, run_id: str) -> None:
     """Compare the sidebar's run with chosen runs, which the address keeps as `with`."""
     shown = read_head(store, run_id)
-    page_title(f"{shown.name} and other runs", shown.state, "")
+    page_title(f"{shown.name} and other runs", shown)
     with store.read() as session:
         known = run_names(session)
     others = _choice([name for name in known if name != shown.name]) if len(known) > 1 else []
     sides = {name: read_side(store, known[name]) for name in [shown.name, *others]}
     table([side_row(name, side) for name, side in sides.items()], "")
-    st.caption(
-        f"Success per task: finished episodes of the last {LATE_GROUPS} closed groups, with the "
-        "95 % interval."
-    )
+    st.caption(f"Columns of tasks: recent success with its 95 % interval. {RECENT}")
     _curves(sides)
     if len(known) == 1:
         st.info(ALONE)
         return
+    st.subheader("Configuration")
+    table(
+        difference_rows({name: side.config for name, side in sides.items()}),
+        "These runs have the same configuration.",
+    )
+    st.caption("The keys in which the runs differ, without run.name and run.home.")
     st.subheader("Evaluations, compared by item")
     rows = [
         paired_row(shown.name, name, each)
@@ -68,10 +72,10 @@ def side_row(name: str, side: Side) -> dict[str, Any]:
     """Return the overview row of a run."""
     row: dict[str, Any] = {
         "run": name,
-        "state": side.head.state.value,
+        "state": side.head.shown_state,
         "version": side.version,
         "trained episodes": side.learned.episodes,
-        "trained tokens": side.learned.loss_tokens,
+        "trained tokens": side.learned.trained_tokens,
         "duration": duration(side.seconds),
     }
     for point in side.recent:

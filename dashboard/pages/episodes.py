@@ -10,6 +10,7 @@ from agentrl.dashboard import markup, vocabulary
 from agentrl.dashboard.links import Here
 from agentrl.dashboard.viewmodels import episodes, tokens
 from agentrl.dashboard.viewmodels.tokens import TokenView
+from agentrl.dashboard.widgets import linked_table
 from agentrl.db.queries.episode_detail import EpisodeDetail, Member, episode_steps
 from agentrl.db.queries.episode_search import EpisodeFilter, Order, SearchResult, tasks_of
 from agentrl.db.store import Store
@@ -40,7 +41,7 @@ def _list(store: Store, here: Here) -> None:
     at = episodes.cursor(parameters)
     found = episodes.read_page(store, here.run_id, sought, at)
     if found.rows:
-        st.html(markup.table(episodes.rows(found, here)))
+        linked_table(episodes.rows(found, here), "episodes.csv")
     else:
         st.info(episodes.nothing(found, first=at is None))
     _pages(found, here, sought, first=at is None)
@@ -144,7 +145,7 @@ def _head(told: EpisodeDetail, here: Here) -> None:
             here.short(update.checkpoint_id),
             here.to("Checkpoints", checkpoint=update.checkpoint_id),
         ),
-        "loss tokens": update.loss_tokens,
+        "sampled tokens": update.loss_tokens,
         "advantage per token": update.advantage,
         "other episodes": markup.Link(
             "all episodes of this update",

@@ -11,11 +11,13 @@ from agentrl.core.types import EpisodeState, GroupState
 from agentrl.dashboard import charts
 from agentrl.dashboard.curve_charts import reward_chart, success_chart
 from agentrl.dashboard.estimates import duration, left_s, reward, success
+from agentrl.dashboard.figure_labels import figure_of
 from agentrl.dashboard.markup import Row
 from agentrl.dashboard.theme import BLUE, ORANGE, PURPLE, SKY, VERMILION, colours
 from agentrl.dashboard.viewmodels.run import (
     EACH_POINT,
     LATE_GROUPS,
+    RECENT,
     Flow,
     Now,
     read_curve,
@@ -34,7 +36,14 @@ from agentrl.db.transitions.lifecycle import UpdateSummary
 
 NO_POLICY = "No policy is live. Episodes wait for one."
 CURVE_EVERY_S = 30.0  # it reads more than the rest, and changes less
-METRICS = ("loss", "entropy", "grad_norm", "clip_fraction", "mismatch_k3", "effective_sample_size")
+METRICS = (
+    "loss",
+    "entropy",
+    "grad_norm",
+    "clip_fraction",
+    "mismatch_k3",
+    "effective_sample_size",
+)  # of the table; the page Training has all
 PARTS = {
     "queued_s": ("generation: waiting for a worker", ORANGE),
     "playing_s": ("generation: running", BLUE),
@@ -54,18 +63,13 @@ def page(store: Store, run_id: str) -> None:
 
 def top(view: Now) -> None:
     """Show state, figures, alarms, processes and recent success."""
-    reason = f": {view.head.reason}" if view.head.reason else ""
-    fork = f" · forked from `{view.head.forked_from}`" if view.head.forked_from else ""
-    page_title(view.head.name, view.head.state, reason + fork)
+    page_title(view.head.name, view.head)
     _figures(view)
     _alarms(view.alarms, over=view.head.over)
     st.markdown(health(view))
-    st.subheader("Success and reward by task")
-    table(recent_rows(view.recent), "No group has closed yet.")
-    st.caption(
-        f"Finished episodes of the last {LATE_GROUPS} closed groups, trained on or not. The 95 % "
-        "intervals assume independent episodes."
-    )
+    st.subheader("Recent success and reward by task")
+    table(recent_rows(view.recent), "No group has closed yet.", percent=["success"])
+    st.caption(f"{RECENT} The 95 % intervals assume independent episodes.")
 
 
 def learning(store: Store, run_id: str) -> None:
@@ -93,13 +97,12 @@ def under_way(view: Flow) -> None:
             "groups that wait for members or for the trainer.",
         )
     with right:
-        st.subheader("Policy mix")
+        st.subheader("Steps by policy")
         if view.mix:
-            lag = ", ".join(f"{name} {mean:.1f}" for name, mean in sorted(view.staleness.items()))
             bars(
                 view.mix,
-                f"Steps by track in the last {LATE_GROUPS} closed groups."
-                + (f" Staleness of the last batch, in updates: {lag}." if lag else ""),
+                f"Which policy sampled the steps of the last {LATE_GROUPS} closed groups: the "
+                f"newest one (*current*), or an older one on purpose. {staleness(view)}",
             )
         else:
             st.info("No step is recorded yet.")
@@ -116,9 +119,9 @@ def recent_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
     return [
         {
             "task": p.task,
-            "success": f"{won.value:.1%}",
+            "success": won.value,
             "success, 95 %": f"{won.low:.1%} – {won.high:.1%}",
-            "reward": f"{paid.value:.3f}",
+            "reward": round(paid.value, 3),
             "reward, 95 %": f"{paid.low:.3f} – {paid.high:.3f}",
             "turns": round(p.turns, 1),
             "sampled tokens": round(p.loss_tokens),
@@ -127,6 +130,17 @@ def recent_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
         for p in points
         for won, paid in [(success(p), reward(p))]
     ]
+
+
+def staleness(view: Flow) -> str:
+    """Return a sentence about the age of the steps in the last update; empty: there are none."""
+    names = {"fresh": "of *current*", "lagged": "of the others"}
+    told = " and ".join(
+        f"{view.staleness[kind]:.1f} {'updates ' if not place else ''}old for steps {name}"
+        for place, (kind, name) in enumerate(names.items())
+        if kind in view.staleness
+    )
+    return f"In the last update they were on average {told}." if told else ""
 
 
 def queues(view: Flow) -> dict[str, int]:
@@ -144,7 +158,7 @@ def queues(view: Flow) -> dict[str, int]:
 def health(view: Now) -> str:
     """Return one line about the processes of the run."""
     if view.head.over:
-        return f"Processes: the run is over; {_count(view.leases, 'live')} still have a lease."
+        return f"Processes: the run is over; {_count(view.leases, 'live')} still run."
     held = {lease.role for lease in view.leases}
     told = [_of_role(view.leases, role) for role in ("dispatcher", "worker", "policy server")]
     told += [_of_role(view.leases, role) for role in ("trainer", "recorder") if role in held]
@@ -161,9 +175,9 @@ def update_rows(updates: Sequence[UpdateSummary]) -> list[dict[str, Any]]:
             "state": row.state.value,
             "groups": row.groups,
             "episodes": row.episodes,
-            "loss tokens": row.loss_tokens,
+            "trained tokens": row.loss_tokens,
             "seconds": round(row.seconds, 2),
-            **{name.replace("_", " "): row.metrics.get(name) for name in shown},
+            **{figure_of(name).title: row.metrics.get(name) for name in shown},
         }
         for row in updates
     ]
@@ -187,7 +201,7 @@ def _figures(view: Now) -> None:
             "Version": f"{view.version}",
             "Updates": f"{view.learned.updates:,}",
             "Trained episodes": f"{view.learned.episodes:,}",
-            "Trained tokens": f"{view.learned.loss_tokens:,}",
+            "Trained tokens": f"{view.learned.trained_tokens:,}",
             "Episodes/s": f"{pace.episodes / seconds:.2f}",
             "Sampled tokens/s": f"{pace.loss_tokens / seconds:,.0f}",
             "Duration": duration(view.seconds),
@@ -195,7 +209,11 @@ def _figures(view: Now) -> None:
         },
         {
             "Episodes/s": f"Finished episodes in the last {pace.seconds:.0f} s, or before the end.",
-            "Sampled tokens/s": "Sampled tokens of the same episodes.",
+            "Trained episodes": "Episodes that updates learned from, without updates "
+            "that were rolled back or skipped.",
+            "Trained tokens": "Tokens that policies sampled in these episodes.",
+            "Sampled tokens/s": "Tokens that policies sampled in the episodes of Episodes/s, "
+            "trained on or not.",
             "Time left": "Until the first stop rule of the configuration, at the recent speed.",
         },
     )
@@ -210,7 +228,9 @@ def _alarms(raised: Sequence[RaisedAlarm], *, over: bool) -> None:
         return
     number = "1 alarm" if len(raised) == 1 else f"{len(raised)} alarms"
     stand = "raised when the run ended" if over else f"{'is' if len(raised) == 1 else 'are'} raised"
-    st.warning(f"{number} {stand}. See docs/alarms.md for what to do.")
+    st.warning(
+        f"{number} {stand}. docs/alarms.md says what to do; the page Training has their history."
+    )
     rows: list[Row] = [
         {
             "alarm": each.name,

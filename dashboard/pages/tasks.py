@@ -36,21 +36,26 @@ OF_LATE = f"Episodes of the task's last {TASK_GROUPS} complete groups."
 def page(store: Store, run_id: str) -> None:
     """Show all tasks, then the chosen one, which the address keeps as `task`."""
     shown = read_head(store, run_id)
-    page_title(f"Tasks of {shown.name}", shown.state, "")
+    page_title(f"Tasks of {shown.name}", shown)
     view = read_tasks(store, run_id)
     if not view.tasks:
         st.info("No group has been admitted yet.")
         return
     curves_of_all(store, run_id, view)
     st.subheader("Groups by outcome")
-    table(end_rows(view.ends), "No group has been admitted yet.")
-    st.caption("All groups of the run by state, with the reason if they were not trained on.")
+    table(end_rows(view.ends), "No group has been admitted yet.", percent=["share"])
+    st.caption(
+        "All groups of the run. *trained*: an update learned from them. *filtered*: all episodes "
+        "got the same reward, so there is nothing to learn. *stale*: sampled too many updates ago. "
+        "*failed*: too few episodes survived faults of environments or processes. *cancelled*: "
+        "open when the run ended."
+    )
     task = _choice(view.tasks)
     one_task(store, run_id, task)
 
 
 def curves_of_all(store: Store, run_id: str, view: TasksLook) -> None:
-    """Show success, turns and groups without spread by version.
+    """Show success, turns and groups without a learning signal by version.
 
     The first chart is sent before the rest is read, so the browser loads its chart library early.
     """
@@ -69,8 +74,8 @@ def curves_of_all(store: Store, run_id: str, view: TasksLook) -> None:
     with right:
         spread = spread_rows(closed_groups(store, run_id))
         chart(
-            charts.lines(spread, VERSION, "without spread", ("task", known), share=True),
-            f"{EACH_POINT} Share of groups whose members all got the same reward (no gradient).",
+            charts.lines(spread, VERSION, "no signal", ("task", known), share=True),
+            f"Groups without a learning signal: all episodes got the same reward. {EACH_POINT}",
         )
 
 
@@ -110,12 +115,12 @@ def turn_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 
 def spread_rows(found: Closed) -> list[dict[str, Any]]:
-    """Return each point's share of groups without spread."""
+    """Return each point's share of groups without a learning signal."""
     return [
         {
             "version": span.version,
             "task": task,
-            "without spread": states.get(GroupState.FILTERED, 0) / sum(states.values()),
+            "no signal": states.get(GroupState.FILTERED, 0) / sum(states.values()),
             "groups": sum(states.values()),
         }
         for span, task, states in found
@@ -133,7 +138,7 @@ def end_rows(ends: Sequence[tuple[str, str, str, int]]) -> list[dict[str, Any]]:
             "state": state,
             "reason": reason,
             "groups": number,
-            "share": f"{number / whole[task]:.1%}",
+            "share": number / whole[task],
         }
         for task, state, reason, number in ends
     ]

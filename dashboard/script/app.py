@@ -14,9 +14,10 @@ from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError
 from agentrl.core.process import forbid_inspection
 from agentrl.dashboard.auth import ask, is_admitted
-from agentrl.dashboard.navigation import show, show_instead
+from agentrl.dashboard.navigation import not_started, show, show_instead
 from agentrl.dashboard.streamlit_server import history
 from agentrl.dashboard.widgets import show_error
+from agentrl.db.admin.readonly import DatabaseAbsent
 
 ICON = (
     Path(__file__).parents[1] / "icon.svg"
@@ -37,7 +38,11 @@ def main(arguments: list[str]) -> None:
             show_instead(partial(ask, token))
             return
         config = config_loading.load(Path(path))
-        show(history(config.store_url()), config.run.name)
+        start = config_loading.command("up", path)
+        try:
+            show(history(config.store_url()), config.run.name, start)
+        except DatabaseAbsent:
+            show_instead(partial(not_started, config.run.name, start))
     except AgentRLError as error:
         show_error(error)
 

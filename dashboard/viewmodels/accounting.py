@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agentrl.dashboard.viewmodels.run import LATE_GROUPS, LEASES
+from agentrl.dashboard.viewmodels.run import LATE_GROUPS
 from agentrl.db.queries import balance, progress
 from agentrl.db.queries.balance import Balance, RefusedCount
-from agentrl.db.registry import leases
-from agentrl.db.registry.leases import Lease
 from agentrl.db.store import Store
 
 Disagreements = list[tuple[str, str]]  # (kind, detail)
@@ -26,7 +24,6 @@ class AccountingLook:
     given_up: list[tuple[str, str, int, int]]
     retried: Mapping[str, int]
     refused: list[RefusedCount]
-    leases: list[Lease]
 
 
 def read_accounting(store: Store, run_id: str) -> AccountingLook:
@@ -39,7 +36,6 @@ def read_accounting(store: Store, run_id: str) -> AccountingLook:
             given_up=balance.failed_counts(session, run_id),
             retried=balance.retry_counts(session, run_id),
             refused=balance.refused_counts(session, run_id),
-            leases=leases.leases(session, run_id, LEASES),
         )
 
 

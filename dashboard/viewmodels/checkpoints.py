@@ -112,9 +112,9 @@ def tree(registry: Registry) -> str:
 def _segment_text(segment: Segment, latest: int | None) -> str:
     first, last = segment.first, segment.last
     versions = f"v{first.version}" if first is last else f"v{first.version} … v{last.version}"
-    state = "rolled back" if first.undone else "valid"
+    state = "rolled back" if first.undone else "part of the run"
     newest = "  ◀ newest" if not last.undone and last.version == latest else ""
-    files = f"files of {segment.present} of {segment.number} checkpoints"
+    files = f"{segment.present} of {segment.number} checkpoints have files"
     return f"{versions}  {state} · {files}{newest}"
 
 
@@ -238,7 +238,7 @@ def evaluation_rows(measured: Sequence[Measurement]) -> list[dict[str, Cell]]:
             "items": each.items,
             "repeats": each.repeats,
             "episodes": each.episodes,
-            "success": f"{each.success:.1%}",
+            "success": each.success,
             "95 %": f"{each.low:.1%} – {each.high:.1%}",
         }
         for each in measured

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agentrl.core.statistics import Estimate, estimate
-from agentrl.dashboard.viewmodels.run import LATE_GROUPS, POINT_GROUPS, POINTS, Head, head_of
+from agentrl.dashboard.viewmodels.configuration import Values, values_of
+from agentrl.dashboard.viewmodels.run import POINT_GROUPS, POINTS, Head, head_of
 from agentrl.db.models import Run
 from agentrl.db.queries import comparison, curves, progress
 from agentrl.db.queries.comparison import ItemScores, Kind
@@ -24,6 +25,7 @@ class Side:
     curve: list[Point]
     recent: list[Point]
     measured: Mapping[Kind, ItemScores]
+    config: Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,14 @@ def read_side(store: Store, run_id: str) -> Side:
     with store.read() as session:
         run = session.get_one(Run, run_id)
         return Side(
-            head=head_of(run),
+            head=head_of(session, run),
             version=run.version,
             seconds=progress.ran_s(session, run),
             learned=progress.learned_totals(session, run_id),
             curve=curves.success_by_version(session, run_id, POINTS, POINT_GROUPS),
-            recent=curves.latest_points(session, run_id, LATE_GROUPS),
+            recent=curves.recent_points(session, run_id),
             measured=comparison.latest_item_scores(session, run_id),
+            config=values_of(run.config, run.name),
         )
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from sqlalchemy.orm import Session
+
 from agentrl.core import config_loading
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import RUN_OVER, RunState
@@ -26,24 +28,42 @@ EACH_POINT = (
     "Neighbouring points may share groups."
 )
 LATE_GROUPS = 256  # that closed last
+RECENT = (
+    "Recent success: the share of finished episodes with a score of at least 1, trained on or not, "
+    f"in the groups closed since the last {progress.RECENT_UPDATES} updates began."
+)
 UPDATES = 50  # rows of the updates' table
 DELAYED = 16  # updates whose members' time is told apart
 WINDOW_S = 300.0  # of the pace
+NOT_STARTED, IDLE = "not started", "no process runs"
 LEASES = 50  # of workers, and as many of policy servers
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of every page of a run."""
+    """The head of every page of a run. `begun`: a process has worked for it. `alive`: one does."""
 
     name: str
     state: RunState
     reason: str
     forked_from: str | None
+    begun: bool
+    alive: bool
 
     @property
     def over(self) -> bool:
         return self.state in RUN_OVER
+
+    @property
+    def is_working(self) -> bool:
+        """Return whether a running run has a process, or is in another state."""
+        return self.alive or self.state != RunState.RUNNING
+
+    @property
+    def shown_state(self) -> str:
+        if self.is_working:
+            return self.state.value
+        return IDLE if self.begun else NOT_STARTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +105,13 @@ class Flow:
 def read_head(store: Store, run_id: str) -> Head:
     """Read the head of an existing run."""
     with store.read() as session:
-        return head_of(session.get_one(Run, run_id))
+        return head_of(session, session.get_one(Run, run_id))
 
 
-def head_of(run: Run) -> Head:
-    return Head(run.name, RunState(run.state), run.reason, run.forked_from)
+def head_of(session: Session, run: Run) -> Head:
+    begun = bool(run.version or run.dispatcher)
+    alive = bool(lifecycle.live_processes(session, run.run_id))
+    return Head(run.name, RunState(run.state), run.reason, run.forked_from, begun, alive)
 
 
 def read_now(store: Store, run_id: str) -> Now:
@@ -97,9 +119,9 @@ def read_now(store: Store, run_id: str) -> Now:
     with store.read() as session:
         run = session.get_one(Run, run_id)
         seconds = progress.ran_s(session, run)
-        recent = curves.latest_points(session, run_id, LATE_GROUPS)
+        recent = curves.recent_points(session, run_id)
         return Now(
-            head=head_of(run),
+            head=head_of(session, run),
             version=run.version,
             seconds=seconds,
             learned=progress.learned_totals(session, run_id),

@@ -29,6 +29,10 @@ TIMEOUTS = Timeouts(statement_s=TIMEOUT_S)
 MAX_BYTES = 2**28  # of one answer
 
 
+class DatabaseAbsent(StoreError):
+    """The SQLite file of a run that has not started does not exist."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueryResult:
     """The rows of a statement, in the order of `columns`. `more`: there were more rows."""
@@ -73,10 +77,10 @@ def open_history(url: str) -> Store:
 
 
 def refuse_absent(url: str) -> None:
-    """Raise StoreError if a SQLite file does not exist, so that reading creates none."""
+    """Raise DatabaseAbsent if a SQLite file does not exist, so that reading creates none."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").is_file():
-        raise StoreError(
+        raise DatabaseAbsent(
             f"no database at {parsed.database}", hint="run `agentrl up CONFIG` to create it"
         )
 

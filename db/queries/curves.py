@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Subquery, func, select
+from sqlalchemy import Subquery, case, func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import EpisodeState, GroupState, UpdateState
 from agentrl.db.models import Episode, Group, Run, Update
-from agentrl.db.queries.progress import WON
+from agentrl.db.queries.progress import WON, updates_began
 
 FOREVER = 1e12  # seconds since the epoch
 
@@ -52,11 +52,12 @@ def spans(session: Session, run_id: str, points: int) -> list[Span]:
     """
     run = session.get_one(Run, run_id, populate_existing=True)
     shown = {max(1, round(run.version * place / points)) for place in range(1, points + 1)}
+    trained = case((Update.state == UpdateState.COMMITTED, Update.loss_tokens), else_=0)
     live = (
         select(
             Update.version,
             Update.committed_at,
-            func.sum(Update.loss_tokens).over(order_by=Update.version).label("tokens"),
+            func.sum(trained).over(order_by=Update.version).label("tokens"),
         )
         .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
         .subquery()
@@ -87,10 +88,11 @@ def metrics_by_version(session: Session, run_id: str) -> dict[int, Mapping[str, 
     return {version: metrics for version, metrics in session.execute(query)}
 
 
-def latest_points(session: Session, run_id: str, groups: int) -> list[Point]:
-    """Return points by task of the groups that closed last."""
-    whole = Span(0, FOREVER, 0, 0.0)
-    return _points(session, whole, _latest_closed(run_id, whole, groups))
+def recent_points(session: Session, run_id: str) -> list[Point]:
+    """Return a point by task for the episodes of `progress.recent_success`."""
+    since = updates_began(session, run_id)
+    closed = select(Group.group_id).where(Group.run_id == run_id, Group.closed_at >= since)
+    return _points(session, Span(0, FOREVER, 0, 0.0), closed.subquery())
 
 
 def closed_groups_by_version(

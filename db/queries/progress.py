@@ -1,5 +1,12 @@
-"""Progress of a run, for live views and reports."""
+"""Progress of a run, for live views and reports.
 
+Three definitions, the same in every view. Success: the share of finished episodes with a score of
+at least SOLVED; recent success: in groups closed since the last RECENT_UPDATES updates began.
+Sampled tokens: what policies wrote in finished episodes. Trained tokens: those of them that live
+updates learned from.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +19,7 @@ from agentrl.db.audit.trained_hashes import find_different_hashes
 from agentrl.db.models import Episode, Group, Run, Step, Update, UpdateGroup
 from agentrl.db.store import now, whole
 
+RECENT_UPDATES = 10  # of recent success, wherever it is shown
 PROOFS = ("accounting", "unserved_steps")
 WON = case((Episode.score >= SOLVED, 1), else_=0)
 SUCCESS = func.avg(case((Episode.score >= SOLVED, 1.0), else_=0.0))
@@ -25,7 +33,8 @@ class Totals:
     version: int
     updates: int
     episodes: int
-    loss_tokens: int
+    sampled_tokens: int
+    trained_tokens: int
     seconds: float
 
 
@@ -37,11 +46,16 @@ def totals(session: Session, run_id: str) -> Totals:
             Episode.run_id == run_id, Episode.state == EpisodeState.FINISHED
         )
     ).one()
-    committed = session.scalar(
-        select(func.count()).where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+    learned = learned_totals(session, run_id)
+    return Totals(
+        state=run.state,
+        version=run.version,
+        updates=learned.updates,
+        episodes=finished,
+        sampled_tokens=int(tokens or 0),
+        trained_tokens=learned.trained_tokens,
+        seconds=ran_s(session, run),
     )
-    seconds = ran_s(session, run)
-    return Totals(run.state, run.version, committed or 0, finished, int(tokens or 0), seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +64,16 @@ class LearnedTotals:
 
     updates: int
     episodes: int
-    loss_tokens: int
+    trained_tokens: int
 
 
 def learned_totals(session: Session, run_id: str) -> LearnedTotals:
-    """Return the totals of the whole run from its updates."""
+    """Return the totals of the whole run. A skipped update counts, but has trained nothing."""
+    trained = Update.state == UpdateState.COMMITTED
     query = select(
         func.count(),
-        func.coalesce(func.sum(Update.episodes), 0),
-        func.coalesce(func.sum(Update.loss_tokens), 0),
+        func.coalesce(func.sum(case((trained, Update.episodes), else_=0)), 0),
+        func.coalesce(func.sum(case((trained, Update.loss_tokens), else_=0)), 0),
     ).where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
     updates, episodes, tokens = session.execute(query).one()
     return LearnedTotals(updates, int(episodes), int(tokens))
@@ -75,14 +90,16 @@ def hours(session: Session, run_id: str) -> float:
     return ((session.scalar(select(now())) or made) - made) / 3600
 
 
-def recent_success(session: Session, run_id: str, updates: int) -> dict[str, float]:
+def recent_success(
+    session: Session, run_id: str, updates: int = RECENT_UPDATES
+) -> dict[str, float]:
     """Return the success by task in groups closed since the last `updates` updates began."""
     query = (
         select(Group.task, SUCCESS)
         .join(Episode, Episode.group_id == Group.group_id)
         .where(
             Group.run_id == run_id,
-            Group.closed_at >= _began(session, run_id, updates),
+            Group.closed_at >= updates_began(session, run_id, updates),
             Episode.state == EpisodeState.FINISHED,
         )
         .group_by(Group.task)
@@ -90,17 +107,22 @@ def recent_success(session: Session, run_id: str, updates: int) -> dict[str, flo
     return {task: float(success) for task, success in session.execute(query)}
 
 
+def percent_by_task(success: Mapping[str, float]) -> str:
+    """Return a text such as `alfworld 32.4% · dbbench 50.0%`; empty without a task."""
+    return " · ".join(f"{task} {share:.1%}" for task, share in sorted(success.items()))
+
+
 def recent_groups(session: Session, run_id: str, updates: int) -> int:
     """Count groups that were trained or had no spread since the last `updates` updates began."""
     query = select(func.count()).where(
         Group.run_id == run_id,
-        Group.closed_at >= _began(session, run_id, updates),
+        Group.closed_at >= updates_began(session, run_id, updates),
         Group.state.in_([GroupState.TRAINED, GroupState.FILTERED]),
     )
     return session.scalar(query) or 0
 
 
-def _began(session: Session, run_id: str, updates: int) -> float:
+def updates_began(session: Session, run_id: str, updates: int = RECENT_UPDATES) -> float:
     """Return when the last `updates` updates began; 0 before the first.
 
     It is a separate query, so the planner knows how few groups closed since then.

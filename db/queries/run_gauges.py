@@ -13,7 +13,6 @@ from agentrl.db.store import now
 from agentrl.db.transitions import alarms, groups
 
 OPEN = (EpisodeState.QUEUED, EpisodeState.RUNNING)
-RECENT_UPDATES = 10  # that success is told of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ def run_gauges(session: Session, run_id: str) -> RunGauges:
         wait_s=max(0.0, oldest or 0.0),
         leases=_leases(session, run_id),
         staleness=progress.staleness(session, run_id),
-        success=progress.recent_success(session, run_id, RECENT_UPDATES),
+        success=progress.recent_success(session, run_id),
         alarms=raised,
     )
 

@@ -2,8 +2,8 @@
 -- Groups, episodes, tokens and reward of each update, also of rolled-back ones. `oldest`: the
 -- oldest version that sampled.
 SELECT r.name AS run, u.version, u.state, e.task, COUNT(DISTINCT m.group_id) AS groups_learned,
-       COUNT(*) AS episodes, SUM(m.loss_tokens) AS tokens, AVG(e.reward) AS reward,
-       MIN(p.oldest_version) AS oldest
+       COUNT(*) AS episodes, SUM(m.loss_tokens) AS trained_tokens,
+       AVG(e.reward) AS trained_reward, MIN(p.oldest_version) AS oldest
 FROM updates u
 JOIN update_groups m ON m.update_id = u.update_id
 JOIN episodes e ON e.episode_id = m.episode_id

@@ -5,12 +5,12 @@ latest row of each task and name whose update was not rolled back.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import func, or_, select, text
 from sqlalchemy.orm import Session
 
-from agentrl.core.types import GroupState
+from agentrl.core.types import GroupState, UpdateState
 from agentrl.db.models import Alarm, Group, Run, Update
 from agentrl.db.store import now
 
@@ -64,6 +64,45 @@ def raised_alarms(session: Session, run_id: str) -> list[RaisedAlarm]:
         )
         for row in rows
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmPeriod:
+    """An alarm from the update that raised it to the one that ended it.
+
+    `value`: when it was raised. `ended_version`, `seconds`: None while it is raised.
+    """
+
+    task: str
+    name: str
+    value: float
+    threshold: float
+    version: int
+    ended_version: int | None = None
+    seconds: float | None = None
+
+
+def alarm_history(session: Session, run_id: str, most: int) -> list[AlarmPeriod]:
+    """Return the last periods of alarms, oldest first, from at most `most` rows.
+
+    Rows of updates that were rolled back do not count.
+    """
+    query = (
+        select(Alarm)
+        .outerjoin(Update, Update.update_id == Alarm.update_id)
+        .where(Alarm.run_id == run_id, func.coalesce(Update.state, "") != UpdateState.ROLLED_BACK)
+        .order_by(Alarm.alarm_id.desc())
+        .limit(most)
+    )
+    found: dict[tuple[str, str, float], AlarmPeriod] = {}
+    for row in reversed(session.scalars(query).all()):
+        key = row.task, row.name, row.raised_at
+        if row.ended_at is None:
+            found[key] = AlarmPeriod(row.task, row.name, row.value, row.threshold, row.version)
+        elif key in found:
+            seconds = row.ended_at - row.raised_at
+            found[key] = replace(found[key], ended_version=row.version, seconds=seconds)
+    return list(found.values())
 
 
 def add_alarms(

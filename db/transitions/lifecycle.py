@@ -16,12 +16,10 @@ from agentrl.db.registry import checkpoints
 from agentrl.db.store import now
 from agentrl.db.transitions import runs
 
-RECENT_UPDATES = 10  # whose groups tell a run's success
-
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """Summary of a run. `success`: by task, of the last updates. `age_s`: seconds since its
+    """Summary of a run. `success`: recent success by task. `age_s`: seconds since its
     creation.
     """
 
@@ -52,7 +50,7 @@ def summaries(session: Session) -> list[RunSummary]:
             version=run.version,
             updates=updates.get(run.run_id, 0),
             episodes=episodes.get(run.run_id, 0),
-            success=progress.recent_success(session, run.run_id, RECENT_UPDATES),
+            success=progress.recent_success(session, run.run_id),
             age_s=clock - run.created_at,
             forked_from=run.forked_from,
             alive=bool(live_processes(session, run.run_id)),

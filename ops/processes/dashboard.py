@@ -4,12 +4,14 @@ import importlib.util
 import ipaddress
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from agentrl.core import config_loading, logging
 from agentrl.core.access import is_loopback, origin
 from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.db.admin.readonly import DatabaseAbsent
 
 HOST = "127.0.0.1"
 LEAST = 16  # characters of a token off loopback
@@ -40,7 +42,8 @@ def run(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
 
     check_proxies(config.dashboard.proxies)
     trust_proxies(config.dashboard.proxies)
-    history(config.store_url())
+    with suppress(DatabaseAbsent):  # the pages say how to start the run
+        history(config.store_url())
     refuse_taken(port, host)
     print(f"{origin(host, port)} shows run {config.run.name}; press Ctrl-C to stop", flush=True)
     serve([str(path), token_env] if token_env else [str(path)], port, host)

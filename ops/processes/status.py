@@ -35,9 +35,14 @@ def status(path: Path, *, as_json: bool) -> None:
     why = f" ({found['reason']})" if totals["state"] == RunState.PAUSED and found["reason"] else ""
     out.print(
         f"run {found['run']}: {totals['state']}{why} · version {totals['version']} · "
-        f"{totals['episodes']} episodes · {totals['loss_tokens']} tokens · "
-        f"groups: {groups or 'none'}"
+        f"{totals['episodes']} episodes · {totals['sampled_tokens']:,} sampled tokens · "
+        f"{totals['trained_tokens']:,} trained · groups: {groups or 'none'}"
     )
+    if found["success"]:
+        out.print(
+            f"recent success (groups closed since the last {progress.RECENT_UPDATES} updates "
+            f"began): {progress.percent_by_task(found['success'])}"
+        )
     processes = plain("process", "pid", "restarts", *(["metrics"] if found["metrics"] else []))
     for name, row in found["processes"].items():
         pid = "ended" if row["done"] else str(row["pid"] or "restarting")
@@ -78,6 +83,7 @@ def look(config: Config) -> dict[str, Any]:
                 "run_id": run.run_id,
                 "reason": run.reason,
                 "totals": dataclasses.asdict(progress.totals(session, run.run_id)),
+                "success": progress.recent_success(session, run.run_id),
                 "groups": progress.groups_by_state(session, run.run_id),
                 "policies": [
                     dataclasses.asdict(policy)

@@ -142,16 +142,26 @@ def _train(config: Config, run: OpenRun, learner: "Learner", stop: threading.Eve
     from agentrl.trainer.lease import trainer_lease
     from agentrl.trainer.ledger import Ledger
     from agentrl.trainer.loop import train
+    from agentrl.trainer.machine_use import MachineUse
 
     filled = resolve_settings(config.trainer)
     announcer = EventPublisher(run.broker, run.run_id)
     consumer = run.broker.consumer(trainer_queue(run.run_id))
     inbox = Inbox(run.store, consumer, run.run_id, bounds(config, filled))
     kept_in = open_checkpoint_store(config, run.run_id, stop)
-    ledger = Ledger(ledger_config(config), run.run_id, run.store, announcer.announce, kept_in)
+    machine = MachineUse()
+    ledger = Ledger(
+        ledger_config(config),
+        run.run_id,
+        run.store,
+        announcer.announce,
+        kept_in,
+        machine=machine.read,
+    )
     try:
         with trainer_lease(run.store, run.run_id, lambda: ledger.epoch):
             train(inbox, learner, ledger, filled, stop)
     finally:
+        machine.close()
         consumer.close()
         announcer.close()

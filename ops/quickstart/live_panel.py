@@ -14,7 +14,6 @@ from agentrl.db.queries import progress
 from agentrl.db.queries.progress import Totals
 from agentrl.db.store import Store
 
-RECENT_UPDATES = 5
 PLAIN_EVERY_S = 10.0  # between lines where there is no terminal
 
 
@@ -52,7 +51,7 @@ class LivePanel:
     def training(self, totals: Totals, store: Store, run_id: str) -> None:
         """Show the state of the run from its rows."""
         self._began = self._began or time.monotonic()
-        success = store.ask(lambda s: progress.recent_success(s, run_id, RECENT_UPDATES))
+        success = store.ask(lambda s: progress.recent_success(s, run_id))
         mix = store.ask(lambda s: progress.policy_mix(s, run_id))
         staleness = store.ask(lambda s: progress.staleness(s, run_id))
         groups = store.ask(lambda s: progress.groups_by_state(s, run_id))
@@ -61,9 +60,9 @@ class LivePanel:
         steps = max(sum(mix.values()), 1)
         figures = {
             "update": f"{totals.updates} / {self._total}",
-            "success": " · ".join(f"{task} {p:.2f}" for task, p in sorted(success.items())) or "–",
+            "recent success": progress.percent_by_task(success) or "–",
             "episodes/s": f"{totals.episodes / seconds:.1f}",
-            "tokens/s": f"{totals.loss_tokens / seconds:.0f}",
+            "sampled tokens/s": f"{totals.sampled_tokens / seconds:.0f}",
             "policy mix": " · ".join(f"{t} {n / steps:.0%}" for t, n in sorted(mix.items())) or "–",
             "staleness": " · ".join(f"{t} {s:.1f}" for t, s in sorted(staleness.items())) or "–",
             "no spread": f"{groups.get('filtered', 0)} groups replaced",

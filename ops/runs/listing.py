@@ -3,6 +3,7 @@
 import msgspec
 
 from agentrl.core.types import RunState
+from agentrl.db.queries.progress import percent_by_task
 from agentrl.db.transitions.lifecycle import RunSummary
 from agentrl.ops.runs.lifecycle import RunPlace, summaries
 from agentrl.ops.tables import console, plain
@@ -14,7 +15,7 @@ def runs(where: RunPlace, *, as_json: bool) -> None:
     if as_json:
         print(msgspec.json.encode(found).decode())
         return
-    table = plain("run", "state", "version", "updates", "episodes", "success", "age")
+    table = plain("run", "state", "version", "updates", "episodes", "recent success", "age")
     for run in found:
         table.add_row(run.name, *_cells(run))
     console().print(table if found else "no run yet; start one with: agentrl up CONFIG")
@@ -29,7 +30,7 @@ def ago(seconds: float) -> str:
 
 
 def _cells(run: RunSummary) -> list[str]:
-    success = " · ".join(f"{task} {mean:.0%}" for task, mean in sorted(run.success.items()))
+    success = percent_by_task(run.success)
     state = f"{run.state} ({run.reason})" if run.reason else run.state
     if run.state == RunState.RUNNING and not run.alive:
         state = "no process runs"

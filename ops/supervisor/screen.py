@@ -25,7 +25,6 @@ from agentrl.ops.supervisor.supervisor import TRAINER, Supervisor
 
 LOOK_S = 1.0  # between two looks at children and run
 RESTS = 20.0  # times what counting a run took, before it is counted again
-RECENT_UPDATES = 5  # of which success is told
 STALL_S = 300.0  # without an episode or an update: worth a word
 
 T = TypeVar("T")
@@ -153,9 +152,8 @@ class StallGuard:
 def _success(store: Store, run_id: str) -> str:
     """Return the recent success by task, to print with a version; empty if unknown."""
     none: dict[str, float] = {}
-    found = _asked(store, lambda s: progress.recent_success(s, run_id, RECENT_UPDATES), none)
-    told = ", ".join(f"{task} {success:.2f}" for task, success in sorted(found.items()))
-    return f" · success {told}" if told else ""
+    found = _asked(store, lambda s: progress.recent_success(s, run_id), none)
+    return f" · recent success {progress.percent_by_task(found)}" if found else ""
 
 
 def printer(say: Callable[[str], None], store: Store, run_id: str) -> Callable[[Totals], None]:
@@ -179,7 +177,8 @@ def printer(say: Callable[[str], None], store: Store, run_id: str) -> Callable[[
             shown = totals.version
             say(
                 f"version {totals.version} · {totals.episodes} episodes · "
-                f"{totals.loss_tokens} tokens · {totals.seconds:.0f} s{_success(store, run_id)}"
+                f"{totals.sampled_tokens:,} sampled tokens · {totals.trained_tokens:,} trained · "
+                f"{totals.seconds:.0f} s{_success(store, run_id)}"
             )
         if words := guard.words(totals):
             say(f"{words}; see the logs, and `agentrl status`")

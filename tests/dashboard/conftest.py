@@ -81,10 +81,14 @@ def read_tables(html: str) -> list[Table]:
 
 @pytest.fixture
 def tables() -> Callable[[AppTest], list[Table]]:
-    """The page's tables, those that are folded too, without the bars."""
+    """The page's tables: those that can be sorted, then those with links and the folded ones."""
 
     def shown(app: AppTest) -> list[Table]:
-        return [table for each in app.get("html") for table in read_tables(each.proto.body)]
+        sortable = [
+            {str(name): [str(cell) for cell in column] for name, column in frame.value.items()}
+            for frame in app.dataframe
+        ]
+        return sortable + [t for each in app.get("html") for t in read_tables(each.proto.body)]
 
     return shown
 

@@ -1,7 +1,8 @@
 from run_history import begun
 
 from agentrl.core.types import RunState
-from agentrl.dashboard.pages.accounting import body_losses, lease_rows
+from agentrl.dashboard.pages.accounting import body_losses
+from agentrl.dashboard.pages.processes import lease_rows
 from agentrl.dashboard.viewmodels.accounting import AccountingLook
 from agentrl.dashboard.viewmodels.run import read_head
 from agentrl.db.queries.balance import Balance
@@ -22,7 +23,7 @@ def test_a_failed_run_says_why(url: str) -> None:
 def test_bodies_that_did_not_come_are_counted_of_failed_and_of_repeated_episodes() -> None:
     given_up = [("failed", "body_lost", 2, 6), ("failed", "timeout", 4, 9)]
     retried = {"body_damaged": 1, "publish_failed": 3, "lost": 5}
-    view = AccountingLook([], Balance(0, 0, {}), {}, given_up, retried, [], [])
+    view = AccountingLook([], Balance(0, 0, {}), {}, given_up, retried, [])
     assert body_losses(view) == 2 + 1 + 3
 
 
@@ -36,6 +37,6 @@ def test_processes_that_were_lost_come_first() -> None:
     )
     assert [(row["name"], row["lease"]) for row in rows] == [
         ("w2", "expired 2 min ago"),
-        ("d", "5 s left"),
+        ("d", "valid for 5 s"),
         ("w1", ""),
     ]

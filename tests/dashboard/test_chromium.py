@@ -33,10 +33,13 @@ ERRORS = '[data-testid="stException"], [data-testid="stAlertContentError"], [rol
 # What each page says of a run that has trained.
 SAYS = {
     "Run": "completed",
+    "Training": "Entropy",
     "Tasks": "dbbench",
     "Episodes": "trained in",
     "Checkpoints": "◀ newest",
     "Compare": "and other runs",
+    "Configuration": "Show every key",
+    "Processes": "Newest first",
     "Accounting": "agree",
     "SQL": "Tables and views",
 }

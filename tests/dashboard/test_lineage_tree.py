@@ -39,9 +39,9 @@ def test_the_tree_says_what_stands_and_which_is_newest() -> None:
     registry = Registry(("parent", 7), {}, KNOWN, [], [], [])
     assert tree(registry).splitlines() == [
         "parent v7",
-        "└─ v0 … v2  valid · files of 1 of 3 checkpoints",
-        "   └─ v3 … v4  rolled back · files of 2 of 2 checkpoints",
-        "   └─ v3 … v5  valid · files of 3 of 3 checkpoints  ◀ newest",
+        "└─ v0 … v2  part of the run · 1 of 3 checkpoints have files",
+        "   └─ v3 … v4  rolled back · 2 of 2 checkpoints have files",
+        "   └─ v3 … v5  part of the run · 3 of 3 checkpoints have files  ◀ newest",
     ]
     assert tree(Registry(("gone-run", -1), {}, [], [], [], [])) == "gone-run (gone)"
     assert tree(Registry(None, {}, [], [], [], [])) == ""

@@ -20,7 +20,7 @@ def shown(store: Store, chosen: str = "run", **parameters: str) -> AppTest:
         from agentrl.dashboard.navigation import show
         from agentrl.db.admin.readonly import open_history
 
-        show(open_history(url), name)
+        show(open_history(url), name, f"agentrl up {name}.toml")
 
     app = AppTest.from_function(script, args=(str(store.engine.url), chosen), default_timeout=100)
     for name, value in parameters.items():
@@ -40,8 +40,19 @@ def test_a_store_without_runs_says_how_to_start_one(url: str) -> None:
     with store.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM checkpoints")
         connection.exec_driver_sql("DELETE FROM runs")
-    assert "agentrl up" in shown(store).info[0].value
+    app = shown(store)
+    assert (app.title[0].value, app.code[0].value) == ("run", "agentrl up run.toml")
+    assert app.info[0].value.startswith("This run has not started yet.")
     store.close()
+
+
+def test_a_configured_run_that_has_not_started_is_told_of_beside_the_others(two: Store) -> None:
+    app = shown(two, "third")
+    assert app.title[0].value == "second"
+    told = "Run third has not started yet. Start it with: `agentrl up third.toml`"
+    assert app.sidebar.info[0].value == told
+    assert not shown(two, "first").sidebar.info
+    two.close()
 
 
 @pytest.fixture
@@ -107,7 +118,7 @@ def test_every_page_has_an_address_of_its_own() -> None:
     assert len({page.name.lower() for page in PAGES}) == len(PAGES)
 
 
-def test_the_script_tells_in_one_line_of_a_store_that_is_not_there(tmp_path: Path) -> None:
+def test_a_store_that_is_not_there_yet_is_a_run_that_has_not_started(tmp_path: Path) -> None:
     config = Config(tasks={"kg": Task()}, run=RunSection(home=str(tmp_path / "none")))
     path = tmp_path / "config.toml"
     path.write_text(config_loading.to_toml(config))
@@ -120,4 +131,11 @@ def test_the_script_tells_in_one_line_of_a_store_that_is_not_there(tmp_path: Pat
     app = AppTest.from_function(script, args=(str(path),), default_timeout=100)
     app.run()
     assert not app.exception
-    assert "store.db" in app.error[0].value
+    assert not app.error
+    assert app.info[0].value.startswith("This run has not started yet.")
+    assert app.code[0].value == f"agentrl up {path}"
+    (tmp_path / "none").mkdir()
+    begun(f"sqlite:///{tmp_path / 'none' / 'store.db'}", "run")[0].close()
+    app.run()
+    assert not app.exception
+    assert "**not started**" in app.markdown[0].value  # it has a row, but no process

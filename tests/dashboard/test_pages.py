@@ -5,12 +5,15 @@ this.
 """
 
 import re
+from pathlib import Path
 from typing import Any
 
 from run_history import begun, trained
 from run_transitions import World
 from sqlalchemy import text
 
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Task
 from agentrl.db.admin import migrate
 from agentrl.db.questions import questions
 from agentrl.db.store import open_store
@@ -26,7 +29,7 @@ def test_the_page_run(runs: Any, url: str, show: Any, said: Any, tables: Any) ->
     app = show("run", runs.store, runs.going)
     figures = {metric.label: metric.value for metric in app.metric}
     assert (figures["Version"], figures["Trained tokens"]) == ("3", "240")
-    assert any(table.get("loss tokens") and len(table["version"]) == 3 for table in tables(app))
+    assert any(table.get("trained tokens") and len(table["version"]) == 3 for table in tables(app))
     over = said(show("run", runs.store, runs.over))
     assert "The run is over. No policy is served." in over
     assert "enough updates" in over
@@ -97,13 +100,13 @@ def test_the_page_of_one_episode(url: str, show: Any, said: Any) -> None:
 
 def test_the_page_checkpoints(runs: Any, show: Any, said: Any) -> None:
     fresh = said(show("checkpoints", runs.store, runs.fresh))
-    assert ">v0  valid · files of 1 of 1 checkpoints  ◀ newest<" in fresh
+    assert ">v0  part of the run · 1 of 1 checkpoints have files  ◀ newest<" in fresh
     assert "No evaluation yet." in fresh
     named = f"{runs.going}-v000002"
     app = show("checkpoints", runs.store, runs.going, run="going", checkpoint=named)
     assert app.subheader[0].value == "Version 2"
     page = said(app)
-    assert "The update is **committed**: 2 groups, 8 episodes, 80 loss tokens." in page
+    assert "The update is **committed**: 2 groups, 8 episodes, 80 sampled tokens." in page
     assert f"/episodes?run=going&amp;checkpoint={named}" in page
     assert "/episodes?run=going&amp;learned_at=2" in page
     assert "**policy** (local) serves **v0** as *lagged(4)*" in page
@@ -134,7 +137,6 @@ def test_the_page_accounting(runs: Any, url: str, show: Any, said: Any, tables: 
     fresh = said(show("accounting", runs.store, runs.fresh))
     for nothing in (
         "There are no groups yet.",
-        "No process has had a lease yet.",
         "None. Every episode that ended has finished.",
         "None. No message or process was too late.",
     ):
@@ -157,6 +159,57 @@ def test_the_page_accounting(runs: Any, url: str, show: Any, said: Any, tables: 
         "9 members, but 8 episodes. Each member has one episode.",
     ]
     assert set(tables(app)[0]["kind"]) == {"hash_differs", "members_differ"}
+    store.close()
+
+
+def test_the_page_training(runs: Any, url: str, show: Any, said: Any, tables: Any) -> None:
+    assert "No update yet." in said(show("training", runs.store, runs.fresh))
+    app = show("training", runs.store, runs.going)
+    assert "**Loss**" in said(app)
+    assert "No alarm was raised." in said(app)
+    (figures,) = tables(app)
+    assert figures["version"] == ["3", "2", "1"]
+    assert {"loss", "entropy", "grad_norm", "trained_tokens_per_s"} <= set(figures)
+    app.segmented_control[0].set_value("Speed").run()
+    assert not app.exception
+    assert "**Trained tokens per second**" in said(app)
+    store, run_id = begun(url)
+    trained(store, run_id, 1)
+    with store.write() as session:
+        raised = (AlarmReading("kg", "entropy", 0.01, 0.1, raised=True), None)
+        alarms.add_alarms(session, run_id, f"{run_id}-u1", 1, [raised])
+    history, _ = tables(show("training", store, run_id))
+    assert (history["alarm"], history["raised at version"]) == (["entropy"], ["1"])
+    store.close()
+
+
+def test_the_page_configuration(url: str, show: Any, said: Any, tables: Any) -> None:
+    store, run_id = begun(url, config=Config(tasks={"kg": Task(max_turns=7)}))
+    app = show("configuration", store, run_id)
+    (changed,) = tables(app)
+    assert changed["key"] == ["tasks.kg.max_turns"]
+    app.toggle[0].set_value(True).run()
+    (every,) = tables(app)
+    assert len(every["key"]) > 100
+    store.close()
+
+
+def test_the_page_processes(url: str, tmp_path: Path, show: Any, said: Any, tables: Any) -> None:
+    store, run_id = begun(url)
+    fresh = said(show("processes", store, run_id))
+    assert "No process has worked for this run yet." in fresh
+    assert "No log file of this run is on this machine." in fresh
+    assert "**not started**" in fresh
+    trained(store, run_id, 1)
+    (tmp_path / "logs").mkdir()
+    lines = ('{"event": "Started", "level": "info"}', '{"event": "Lost", "level": "error"}')
+    (tmp_path / "logs" / "trainer.log").write_text("\n".join(lines))
+    app = show("processes", store, run_id)
+    processes, log = tables(app)
+    assert processes["role"] == ["policy server", "worker"]
+    assert log["event"] == ["Lost", "Started"]
+    app.toggle[0].set_value(True).run()
+    assert tables(app)[1]["event"] == ["Lost"]
     store.close()
 
 

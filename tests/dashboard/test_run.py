@@ -7,9 +7,9 @@ from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Run as RunSection
 from agentrl.core.config.sections import Task
 from agentrl.dashboard.curve_charts import success_chart
-from agentrl.dashboard.pages.run import health, recent_rows, update_rows
+from agentrl.dashboard.pages.run import health, recent_rows, staleness, update_rows
 from agentrl.dashboard.theme import colours
-from agentrl.dashboard.viewmodels.run import read_curve, read_flow, read_now
+from agentrl.dashboard.viewmodels.run import read_curve, read_flow, read_head, read_now
 from agentrl.db.transitions import lifecycle
 
 
@@ -19,7 +19,7 @@ def test_a_running_run_is_told_in_figures(runs: Any) -> None:
     assert (view.learned.episodes, view.learned.loss_tokens) == (24, 240)
     rows = recent_rows(view.recent)
     assert [row["task"] for row in rows] == ["alfworld", "dbbench"]
-    assert [row["success"] for row in rows] == ["66.7%", "66.7%"]
+    assert [row["success"] for row in rows] == pytest.approx([2 / 3, 2 / 3])
     later = read_flow(runs.store, runs.going)
     assert [each.track for each in later.policies] == ["current", "lagged(4)"]
     assert [row["version"] for row in update_rows(later.updates)] == [3, 2, 1]
@@ -28,7 +28,7 @@ def test_a_running_run_is_told_in_figures(runs: Any) -> None:
 def test_a_run_that_is_over_has_nothing_left_and_expects_no_process(runs: Any) -> None:
     view = read_now(runs.store, runs.over)
     assert (view.head.over, view.head.reason) == (True, "enough updates")
-    assert health(view) == "Processes: the run is over; 0 still have a lease."
+    assert health(view) == "Processes: the run is over; 0 still run."
     assert view.rules == []
     assert read_flow(runs.store, runs.over).policies == []
 
@@ -42,6 +42,30 @@ def test_the_stop_rule_of_the_configuration_tells_how_far_the_run_is(url: str) -
     assert rule.left_s is not None
     ended(store, run_id)
     assert read_now(store, run_id).rules == []
+    store.close()
+
+
+def test_the_age_of_trained_steps_is_told_in_a_sentence(runs: Any) -> None:
+    flow = read_flow(runs.store, runs.going)  # version 0 sampled every step; version 3 is the last
+    assert staleness(flow) == (
+        "In the last update they were on average 2.0 updates old for steps of *current* and 2.0 "
+        "old for steps of the others."
+    )
+    assert staleness(read_flow(runs.store, runs.fresh)) == ""
+
+
+def test_a_run_without_a_process_says_so(url: str) -> None:
+    store, run_id = begun(url)
+    assert read_head(store, run_id).shown_state == "not started"
+    trained(store, run_id, 1)
+    head = read_head(store, run_id)  # its policy server is live
+    assert (head.shown_state, head.is_working) == ("running", True)
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE policy_servers SET lease_until = 1.0")
+    head = read_head(store, run_id)
+    assert (head.shown_state, head.is_working) == ("no process runs", False)
+    ended(store, run_id)
+    assert read_head(store, run_id).shown_state == "completed"
     store.close()
 
 
@@ -73,5 +97,5 @@ def test_the_curve_has_a_point_a_version_and_a_colour_a_task(runs: Any) -> None:
 def test_metrics_that_no_update_has_make_no_column(runs: Any) -> None:
     with runs.store.read() as session:
         columns = set(update_rows(lifecycle.latest_updates(session, runs.going, 9))[0])
-    assert {"loss", "entropy", "grad norm"} <= columns
-    assert "clip fraction" not in columns
+    assert {"Loss", "Entropy, nats per token", "Gradient norm"} <= columns
+    assert "Clipped tokens" not in columns

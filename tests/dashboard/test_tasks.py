@@ -13,11 +13,11 @@ def test_all_groups_of_a_task_are_a_share_by_how_they_ended(runs: Any) -> None:
     assert view.tasks == ["alfworld", "dbbench"]
     rows = end_rows(view.ends)
     assert [(row["task"], row["groups"], row["share"]) for row in rows] == [
-        ("alfworld", 3, "100.0%"),
-        ("dbbench", 3, "100.0%"),
+        ("alfworld", 3, 1.0),
+        ("dbbench", 3, 1.0),
     ]
     ends = [("kg", "trained", "", 3), ("kg", "stale", "too_stale", 1), ("os", "trained", "", 2)]
-    assert [row["share"] for row in end_rows(ends)] == ["75.0%", "25.0%", "100.0%"]
+    assert [row["share"] for row in end_rows(ends)] == [0.75, 0.25, 1.0]
 
 
 def test_pass_at_k_grows_with_k_up_to_the_group(runs: Any) -> None:
@@ -27,12 +27,12 @@ def test_pass_at_k_grows_with_k_up_to_the_group(runs: Any) -> None:
     assert [row["pass@k"] for row in rows] == pytest.approx([2 / 3, (0.5 + 1 + 1) / 3, 1])
 
 
-def test_groups_without_spread_are_a_share_of_those_that_closed(runs: Any) -> None:
+def test_groups_without_a_learning_signal_are_a_share_of_those_that_closed(runs: Any) -> None:
     (span, task, states), *_ = closed_groups(runs.store, runs.going)
     assert states == {GroupState.TRAINED: 1}
     mixed = {GroupState.TRAINED: 3, GroupState.FILTERED: 1}
     (row,) = spread_rows([(span, task, mixed)])
-    assert row["without spread"] == 0.25
+    assert row["no signal"] == 0.25
 
 
 def test_endings_count_by_status_and_else_by_reason() -> None:

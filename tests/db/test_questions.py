@@ -65,7 +65,7 @@ group-pass
   dbbench   3              1/6        1/3            0.0
 
 how-learning-went
-  version state loss_tokens seconds success entropy grad_norm effective_sample_size mismatch_k3
+  version state trained_tokens seconds trained_success entropy grad_norm effective_sample_size mismatch_k3
   1 committed 80 4.0 0.5 1.5 0.25 NULL NULL
   2 committed 30 4.0 0.5 0.75 0.25 NULL NULL
 
@@ -81,20 +81,20 @@ lagged-success
   dbbench   none    6         1/6
 
 learned-from
-  version  state        task      groups_learned  episodes  tokens  reward  oldest
+  version  state        task      groups_learned  episodes  trained_tokens  trained_reward  oldest
   1        committed    alfworld  1               2         50      0.5     0
   1        committed    dbbench   1               2         30      0.5     0
   2        rolled_back  alfworld  1               2         20      0.5     1
   2        committed    alfworld  1               2         30      0.5     0
 
 learned-lag
-  task      lag  tokens
+  task      lag  trained_tokens
   alfworld  0    70
   alfworld  1    10
   dbbench   0    30
 
 learned-tokens
-  checkpoint_id  track      tokens  share
+  checkpoint_id  track      trained_tokens  share
   c0             current    60      6/11
   c0             lagged(1)  30      3/11
   c1             current    20      2/11
@@ -147,7 +147,7 @@ retries
   dbbench   queued    timeout    1         1         1
 
 rolled-back
-  trainer_epoch  first_version  last_version  updates_undone  episodes  tokens
+  trainer_epoch  first_version  last_version  updates_undone  episodes  trained_tokens
   1              2              2             1               2         20
 
 served
@@ -176,13 +176,13 @@ success-by-version
   dbbench   1        4         0.0
 
 throughput-by-hour
-  hour  episodes  tokens  success
+  hour  episodes  sampled_tokens  success
   0     10        140     0.3
   1     2         30      0.5
   2     1         10      0.0
 
 tokens-unused
-  state        reason       episodes  tokens  share
+  state        reason       episodes  sampled_tokens  share
   trained      NULL         6         110     11/18
   filtered     zero_spread  2         20      1/9
   rolled_back  rolled_back  2         20      1/9
@@ -203,7 +203,7 @@ zero-spread
   task      groups_closed  zero_spread  none_solved  all_solved
   alfworld  2              0.0          0.0          0.0
   dbbench   3              1/3          1/3          0.0
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture

@@ -1,12 +1,13 @@
-"""Metrics of an update: pure functions of the values that the forward pass recorded."""
+"""Metrics of an update: pure functions of its groups, and of what the forward pass recorded."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from agentrl.core.types import CURRENT
 from agentrl.trainer.algorithm.advantages import Floats
-from agentrl.trainer.batch import Batch, Bools, Ints
+from agentrl.trainer.batch import Batch, Bools, Ints, TrainableGroup
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +54,26 @@ def measure(batch: Batch, recorded: TokenRecord) -> dict[str, float]:
         own["normalised"] = float(task not in batch.unnormalised)
         values |= {f"{task}/{name}": value for name, value in own.items()}
     return {name: value for name, value in values.items() if np.isfinite(value)}
+
+
+def staleness(groups: Sequence[TrainableGroup], version: int) -> dict[str, float]:
+    """Return the mean number of updates between sampling and training, over the groups' steps.
+
+    `staleness`, also as `task/staleness`; `_fresh` of the track `current`, `_lagged` of others.
+    Steps of external policies have no version. `version`: at which the update starts.
+    """
+    lags: dict[str, list[int]] = {}
+    for group in groups:
+        for member in group.members:
+            for step in member.steps:
+                policy = member.policies[step.policy_index]
+                if policy.version < 0:
+                    continue
+                suffix = "_fresh" if policy.track == CURRENT else "_lagged"
+                for name in ("", suffix):
+                    lags.setdefault(f"staleness{name}", []).append(version - policy.version)
+                lags.setdefault(f"{group.task}/staleness", []).append(version - policy.version)
+    return {name: sum(each) / len(each) for name, each in lags.items()}
 
 
 def _of_tokens(batch: Batch, recorded: TokenRecord, chosen: Bools) -> dict[str, float]:

@@ -109,22 +109,30 @@ def test_groups_that_closed_after_the_newest_update_are_in_no_point(learnt: Lear
     versions = {point.span.version for point in found}
     assert versions == {span.version for span, _, _ in closed} == {1, 2, 3, 4}
     assert sum(p.episodes for p in found if p.span.version == 4) == 4 * 4
-    assert sum(p.episodes for p in curves.latest_points(session, run_id, 64)) == 4 * 8
+    assert sum(p.episodes for p in curves.recent_points(session, run_id)) == 4 * 8
 
 
 def test_a_run_without_updates_has_no_point(fresh: Learnt) -> None:
     assert curves.spans(*fresh, 24) == []
     assert curves.success_by_version(*fresh, 24, 64) == []
     assert curves.closed_groups_by_version(*fresh, 24, 64) == []
-    assert curves.latest_points(*fresh, 64) == []
+    assert curves.recent_points(*fresh) == []
 
 
-def test_the_latest_groups_alone_are_counted(learnt: Learnt) -> None:
-    assert [(p.task, p.solved) for p in curves.latest_points(*learnt, 2)] == [
-        (TASKS[0], 4),
-        (TASKS[1], 4),
-    ]
-    assert [p.solved for p in curves.latest_points(*learnt, 100)] == [10, 10]
+def test_the_recent_points_are_of_the_episodes_of_recent_success(learnt: Learnt) -> None:
+    session, run_id = learnt
+    assert [p.solved for p in curves.recent_points(session, run_id)] == [10, 10]
+    change(  # ten updates begin after the groups of versions 1 and 2 have closed
+        session,
+        "UPDATE updates SET version = version + 20, started_at = 1000.0",
+        "UPDATE runs SET version = 24",
+        "UPDATE groups SET closed_at = CASE WHEN position <= 2 THEN 900.0 ELSE 1100.0 END",
+    )
+    points = curves.recent_points(session, run_id)
+    assert [(p.task, p.solved, p.episodes) for p in points] == [(task, 7, 8) for task in TASKS]
+    success = progress.recent_success(session, run_id)
+    assert success == {p.task: p.solved / p.episodes for p in points}
+    assert progress.percent_by_task(success) == "alfworld 87.5% · dbbench 87.5%"
 
 
 def test_the_time_of_an_update_has_five_parts_none_below_zero(learnt: Learnt) -> None:
@@ -188,6 +196,11 @@ def test_a_break_of_the_run_is_not_the_pace_of_updates(learnt: Learnt) -> None:
 def test_all_that_updates_learned_from_is_counted_from_them(learnt: Learnt) -> None:
     assert progress.learned_totals(*learnt) == progress.LearnedTotals(4, 32, 320)
     assert progress.learned_totals(learnt[0], "another") == progress.LearnedTotals(0, 0, 0)
+    change(learnt[0], "UPDATE updates SET state = 'skipped' WHERE version = 2")
+    assert progress.learned_totals(*learnt) == progress.LearnedTotals(4, 24, 240)
+    assert [span.tokens for span in curves.spans(*learnt, 24)] == [80, 80, 160, 240]
+    totals = progress.totals(*learnt)
+    assert (totals.sampled_tokens, totals.trained_tokens) == (320, 240)
 
 
 def test_leases_live_are_lost_or_ended(learnt: Learnt) -> None:

@@ -36,7 +36,11 @@ def config(tmp_path: Path) -> Path:
 
 def test_status_shows_what_is_raised(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status(config, as_json=False)
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "clip_fraction" in line]
+    told = capsys.readouterr().out
+    assert "16 episodes · 160 sampled tokens · 160 trained · groups: 4 trained" in told
+    assert "the last 10 updates" in told
+    assert "alfworld 75.0% · dbbench 75.0%" in told
+    (line,) = [line for line in told.splitlines() if "clip_fraction" in line]
     assert line.split() == ["clip_fraction", "dbbench", "0.432", "0.3", "2", "0", "min"]
 
 

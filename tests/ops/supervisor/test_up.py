@@ -27,7 +27,15 @@ from agentrl.ops.supervisor.up import down, up
 
 
 def test_a_run_that_stands_still_is_told_of_and_one_that_moves_or_rests_is_not() -> None:
-    still = Totals(RunState.RUNNING, version=1, updates=1, episodes=8, loss_tokens=9, seconds=1.0)
+    still = Totals(
+        RunState.RUNNING,
+        version=1,
+        updates=1,
+        episodes=8,
+        sampled_tokens=9,
+        trained_tokens=0,
+        seconds=1.0,
+    )
     guard = StallGuard(0.0)
     assert guard.words(still) == ""
     assert guard.words(still) == "no episode and no update for 0 s"
@@ -139,16 +147,16 @@ def test_up_tells_success_with_each_version_and_the_version_after_the_orderly_en
     store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
     told: list[str] = []
     show = printer(told.append, store, run_id)
-    first = Totals(RunState.RUNNING, version=0, updates=0, episodes=0, loss_tokens=0, seconds=1.0)
+    first = Totals(RunState.RUNNING, 0, 0, 0, sampled_tokens=0, trained_tokens=0, seconds=1.0)
     with closing(store):
         show(first)
         trained(store, run_id, 2)
         last = newest(store, run_id, first)
         show(last)
     assert last.version == 2
-    assert told[0] == "version 0 · 0 episodes · 0 tokens · 1 s"
-    assert "s · success alfworld 0." in told[1]
-    assert "dbbench 0." in told[1]
+    assert told[0] == "version 0 · 0 episodes · 0 sampled tokens · 0 trained · 1 s"
+    assert told[1].startswith("version 2 · 16 episodes · 160 sampled tokens · 160 trained · ")
+    assert told[1].endswith(" s · recent success alfworld 75.0% · dbbench 75.0%")
 
 
 def _saved(store: Store, run_id: str, version: int) -> None:
@@ -162,7 +170,7 @@ def test_up_tells_of_a_roll_back_before_the_version_that_it_fell_to(tmp_path: Pa
     show = printer(told.append, store, run_id)
     with closing(store):
         trained(store, run_id, 4)
-        at_four = newest(store, run_id, Totals("", 0, 0, 0, 0, 0.0))
+        at_four = newest(store, run_id, Totals("", 0, 0, 0, 0, 0, 0.0))
         show(at_four)
         show(dataclasses.replace(at_four, version=3))
         _saved(store, run_id, 1)
@@ -188,7 +196,7 @@ def test_the_last_line_tells_what_was_not_saved_of_a_run_that_is_not_over(tmp_pa
     store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
     with closing(store):
         trained(store, run_id, 3)
-        last = newest(store, run_id, Totals("", 0, 0, 0, 0, 0.0))
+        last = newest(store, run_id, Totals("", 0, 0, 0, 0, 0, 0.0))
         assert (
             how_it_ended(store, run_id, last)
             == "stopped at version 3; it will resume from version 0"
