@@ -112,9 +112,10 @@ def _make_result(
 def _each(
     one: Callable[[str], ReplayResult], names: Sequence[str], threads: int, *, quiet: bool
 ) -> Sequence[ReplayResult]:
-    """Yield the results in order, with a progress bar on stderr."""
+    """Yield the results in order, with a progress bar on a terminal's stderr."""
+    screen = Console(stderr=True)
     with (
-        Progress(console=Console(stderr=True), disable=quiet, transient=True) as bar,
+        Progress(console=screen, disable=quiet or not screen.is_terminal, transient=True) as bar,
         ThreadPoolExecutor(threads) as pool,
     ):
         line = bar.add_task("episodes", total=len(names))

@@ -4,6 +4,7 @@ update ─▶ bodies of what the trainer looked at ─▶ learned(run's configur
                                               └▶ learned(the file's, and --set) ─┴▶ a table by task
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -97,14 +98,14 @@ def whatif(
     with closing(open_history(file.store_url())) as store:
         found = []
         for name in names:
+            print(f"recomputing update {name} …", file=sys.stderr)
             with store.read() as session:
                 asked = _read_update(session, runs.require_run(session, file.run.name), name)
             found.append(_answer(asked, config, score=score))
+            if not as_json:
+                _show(found[-1])
     if as_json:
         print(msgspec.json.encode(found).decode())
-        return
-    for each in found:
-        _show(each)
 
 
 def _read_update(session: Session, run: Run, name: str) -> StoredUpdate:

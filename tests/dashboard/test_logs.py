@@ -1,7 +1,7 @@
 import json
 from pathlib import Path
 
-from history import begun
+from run_history import begun
 
 from agentrl.dashboard.viewmodels import logs
 from agentrl.dashboard.viewmodels.logs import log_files, log_rows, read_end

@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from history import begun, trained
+from run_history import begun, trained
 
 from agentrl.db.queries.update_figures import update_figures
 from agentrl.db.store import Store
