@@ -68,7 +68,8 @@ def curve(rows: Sequence[Row], alarms: Sequence[Row], known: Colours, figure: Fi
     colour = by_colour("task", {task: known.get(task, BLUE) for task in sorted(tasks)})["color"]
     shown = ".1%" if figure.share else ".4~g"
     y = {"type": "quantitative", "title": None, "scale": {"zero": figure.share}}
-    y["axis"] = {"format": ".0%" if figure.share else ".3~g"}
+    if figure.share:
+        y["axis"] = {"format": ".0%"}
     tooltip = [
         {"field": "version"},
         {"field": "task"},

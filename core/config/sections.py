@@ -154,7 +154,8 @@ class Sampling(Section, frozen=True):
     strategy: Literal["current", "mixed", "uniform", "weighted", "adaptive"] = "mixed"
     """How the track of a step is drawn."""
     stale_share: Share = 0.25
-    """Probability that `mixed` draws a lagged track."""
+    """Probability that `mixed` draws a lagged track. The alarm of the same name is about groups
+    that were too old to be trained on."""
     weights: dict[str, AtLeast0] = {}
     """Weight of each track with `strategy = "weighted"`."""
     sticky_steps: Positive = 1

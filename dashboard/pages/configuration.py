@@ -16,6 +16,7 @@ def page(store: Store, run_id: str) -> None:
     changed = not st.toggle("Show every key", help="Else only keys that are not at their default.")
     table(config_rows(values, changed=changed), "Every key has its default.")
     st.caption(
-        "The configuration with which the run began. docs/configuration.md and `agentrl config "
+        "The configuration with which the run began. A dash means no value: the key is off, or "
+        "another key decides it. docs/configuration.md and `agentrl config "
         "keys` explain each key; the page Compare shows the differences between runs."
     )

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from agentrl.dashboard import charts
-from agentrl.dashboard.theme import GREY, colours
+from agentrl.dashboard.theme import BLUE, colours
 from agentrl.dashboard.viewmodels.run import read_head, task_names
 from agentrl.dashboard.viewmodels.training import (
     UPDATES,
@@ -48,7 +48,7 @@ def draw(store: Store, run_id: str) -> None:
         help="Weight of the past in the thick line, an exponential moving average. The thin line "
         "shows the values themselves.",
     )
-    known = {**colours(task_names(store)), WHOLE: GREY}
+    known = {**colours(task_names(store)), WHOLE: BLUE}
     columns = st.columns(ACROSS)
     for number, figure in enumerate(found.get(chosen, [])):
         rows = curve(training, figure.name, smoothing)
