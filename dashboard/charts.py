@@ -67,7 +67,7 @@ def curve(rows: Sequence[Row], alarms: Sequence[Row], known: Colours, figure: Fi
     tasks = {str(row["task"]) for row in rows}
     colour = by_colour("task", {task: known.get(task, BLUE) for task in sorted(tasks)})["color"]
     shown = ".1%" if figure.share else ".4~g"
-    y = {"type": "quantitative", "title": None, "scale": {"zero": figure.share}}
+    y: Spec = {"type": "quantitative", "title": None, "scale": {"zero": figure.share}}
     if figure.share:
         y["axis"] = {"format": ".0%"}
     tooltip = [

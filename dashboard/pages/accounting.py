@@ -18,7 +18,7 @@ from agentrl.dashboard.widgets import bars, figures, page_title, table
 from agentrl.db.store import Store
 
 SHOWN = 500  # disagreements in the table
-REFUSED = {
+REFUSED: Mapping[str, str] = {
     Transition.CLAIM: "a worker wanted to start an episode",
     Transition.FINISH: "a worker reported the result of an episode",
     Transition.RETRY: "a worker reported that an attempt failed",
@@ -49,7 +49,7 @@ def page(store: Store, run_id: str) -> None:
     table(
         [
             {
-                "what was refused": REFUSED[each.transition],
+                "what was refused": REFUSED.get(each.transition, each.transition),
                 "because the row was": each.found,
                 "times": each.number,
                 "latest": f"{duration(each.age_s)} ago",

@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
             show_instead(partial(ask, token))
             return
         config = config_loading.load(Path(path))
-        start = config_loading.command("up", path)
+        start = config_loading.command("up", Path(path))
         try:
             show(history(config.store_url()), config.run.name, start)
         except DatabaseAbsent:

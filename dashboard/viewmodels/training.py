@@ -11,7 +11,7 @@ from agentrl.db.transitions.alarms import AlarmPeriod, alarm_history
 
 UPDATES = 400  # points of a curve
 ALARM_ROWS = 2_000
-WHOLE = "all tasks"  # the line of a figure that no task has
+WHOLE = "whole update"  # the line of a figure that no task has
 
 Row = dict[str, Any]
 
