@@ -119,7 +119,9 @@ def test_the_page_compare(runs: Any, url: str, show: Any, tables: Any) -> None:
     app = show("compare", runs.store, runs.going, **{"with": "over,fresh"})
     assert tables(app)[0]["run"] == ["going", "over", "fresh"]
     assert [tab.label for tab in app.tabs] == ["By update", "By tokens", "By wall clock"]
-    assert app.info[0].value.startswith("The runs have no evaluation in common")
+    told = [box.value for box in app.info]
+    assert told[0] == "These runs have the same configuration."
+    assert told[1].startswith("The runs have no evaluation in common")
     app.selectbox[0].select("dbbench").run()
     assert not app.exception
     app.multiselect[0].set_value([]).run()

@@ -16,7 +16,7 @@ from agentrl.db.transitions import lifecycle
 def test_a_running_run_is_told_in_figures(runs: Any) -> None:
     view = read_now(runs.store, runs.going)
     assert (view.version, view.learned.updates) == (3, 3)
-    assert (view.learned.episodes, view.learned.loss_tokens) == (24, 240)
+    assert (view.learned.episodes, view.learned.trained_tokens) == (24, 240)
     rows = recent_rows(view.recent)
     assert [row["task"] for row in rows] == ["alfworld", "dbbench"]
     assert [row["success"] for row in rows] == pytest.approx([2 / 3, 2 / 3])
