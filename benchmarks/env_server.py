@@ -140,7 +140,7 @@ class Link(asyncio.Protocol):
     def post(self, verb: str, body: Any) -> "asyncio.Future[bytes]":
         self._answer = asyncio.get_running_loop().create_future()
         content = json.dumps(body, separators=(",", ":")).encode()
-        head = f"POST /api/{verb} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        head = f"POST /api/{verb} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         self.transport.write(head.encode() + b"content-length: %d\r\n\r\n" % len(content) + content)
         return self._answer
 
@@ -160,21 +160,23 @@ class Link(asyncio.Protocol):
 @contextmanager
 def ours() -> Iterator[Server]:
     port = free_port()
-    with running([sys.executable, __file__, "--serve", str(port)], port) as server:
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests/support")])
+    with running([sys.executable, __file__, "--serve", str(port)], port, path) as server:
         yield server
 
 
 @contextmanager
 def theirs(python: str) -> Iterator[Server]:
     port = free_port()
-    with running([python, str(PEER), str(port), NOBODY, str(CONCURRENCY)], port) as server:
+    command = [python, str(PEER), str(port), NOBODY, str(CONCURRENCY)]
+    with running(command, port, "") as server:  # its package is named agentrl, too
         yield server
 
 
 @contextmanager
-def running(command: list[str], port: int) -> Iterator[Server]:
-    path = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests/support")])}
-    process = subprocess.Popen(command, env=os.environ | path, stdout=subprocess.DEVNULL)
+def running(command: list[str], port: int, path: str) -> Iterator[Server]:
+    environment = os.environ | {"PYTHONPATH": path}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < deadline:

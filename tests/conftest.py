@@ -8,9 +8,10 @@ import shutil
 import signal
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import docker
 import psycopg
@@ -219,3 +220,42 @@ def signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+SMALL = """
+[model]
+path = "models/tiny"
+call_style = "plain"
+[tasks.dbbench.options]
+style = "compact"
+[tasks.alfworld]
+max_turns = 8
+[tasks.alfworld.options]
+style = "compact"
+[dispatch]
+groups_per_update = 4
+group_size = 4
+[sampling]
+max_step_tokens = 32
+max_tokens = 512
+[[policy]]
+name = "policy"
+tracks = ["current", "lagged(1)"]
+[trainer.lora]
+rank = 4
+"""
+
+
+@pytest.fixture
+def small_recipe() -> Callable[[Path], Any]:
+    """Makes one in a folder: two updates of a policy that clones experts for three steps."""
+
+    from agentrl.ops.quickstart.recipes import Recipe, Size  # imports torch
+
+    def made(folder: Path) -> Recipe:
+        file = folder / "small.toml"
+        file.write_text(SMALL)
+        size = Size(updates=2, items=6, clones=3, episodes=8)
+        return Recipe("small", file, "tiny", full=size, fast=size, ready_s=600.0, stall_s=600.0)
+
+    return made
