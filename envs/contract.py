@@ -11,7 +11,7 @@ An Environment serves one episode. A failure that is not the agent's fault raise
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from agentrl.core.errors import ItemError, nearest
 from agentrl.core.types import ID_LENGTH, Status
@@ -130,6 +130,12 @@ class Outcome:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
+Recovery = Literal["replayable", "restart_only"]
+"""How an episode goes on when its worker has ended. `replayable`: an environment made anew answers
+the same actions with the same messages and the same outcome, so the recorded actions are repeated.
+`restart_only`: it starts again."""
+
+
 class Environment(Protocol):
     """One episode, used once, by one thread."""
 
@@ -162,7 +168,10 @@ class Expert(Protocol):
 
 
 class TaskSource(Protocol):
-    """Provides the items and environments of one task."""
+    """Provides the items and environments of one task.
+
+    It may declare a `recovery` (`recovery_of`).
+    """
 
     name: str
     max_turns: int
@@ -178,3 +187,17 @@ class TaskSource(Protocol):
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
         """Create an expert with probability `noise` of a fault per turn. Raises ItemError."""
+
+
+def recovery_of(source: TaskSource) -> Recovery:
+    """Return the declared `recovery` of a source; `restart_only` if it declares none.
+
+    Raises ItemError for an unknown one.
+    """
+    declared: Recovery = getattr(source, "recovery", "restart_only")
+    if declared not in get_args(Recovery):
+        raise ItemError(
+            f"{source.name}: recovery {declared!r} is unknown",
+            hint=f"declare one of {', '.join(get_args(Recovery))}",
+        )
+    return declared

@@ -30,9 +30,11 @@ from agentrl.envs.contract import (
     Item,
     Observation,
     Outcome,
+    Recovery,
     TaskSource,
     Tool,
     ToolCall,
+    recovery_of,
     require_split,
 )
 from agentrl.envs.sandbox.container_owner import ContainerOwner
@@ -280,6 +282,10 @@ class RemoteSource:
         )
         self.name = task
         self.max_turns = self._local.max_turns
+
+    @property
+    def recovery(self) -> Recovery:
+        return recovery_of(self._local)
 
     @property
     def splits(self) -> tuple[str, ...]:

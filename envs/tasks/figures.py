@@ -14,15 +14,27 @@ from agentrl.core.config.sections import Envs
 from agentrl.core.errors import AgentRLError, ItemError, with_hint
 from agentrl.core.types import SOLVED
 from agentrl.envs import registry
-from agentrl.envs.contract import Expert, Item, Message, Outcome, TaskSource, Tool, ToolCall
+from agentrl.envs.contract import (
+    Expert,
+    Item,
+    Message,
+    Outcome,
+    TaskSource,
+    Tool,
+    ToolCall,
+    recovery_of,
+)
 from agentrl.envs.server.in_process import host_sandboxes, needs_container, play
 from agentrl.envs.tasks.check import Figure, Settings
 from agentrl.envs.tasks.datasets import MissingDataset
 from agentrl.envs.tasks.options import Difficulty
+from agentrl.envs.tasks.repetition import first_difference, record_episode
 
 EPISODES, CONTAINED_EPISODES = 200, 24  # a difficulty, where no limit is given
 AT_ONCE = 4  # episodes in containers
 SOLVES = 0.95  # what an expert must
+REPEATED = 20  # episodes whose actions are repeated in an environment made anew
+NOISE = 0.3  # of the expert that plays them, so that mistakes are repeated, too
 DEFAULTS = "items of the default options"
 REMADE = 20  # items of a split that are made twice
 COUNTED = {"items": 300, "test_items": 100}  # of which none may be in both splits
@@ -69,6 +81,9 @@ def adapter_figures(task: str, settings: Settings) -> Iterator[Figure]:
     tools = _tools(source, items[0])
     played = _play_items(source, items, lambda _, seed: RandomToolCalls(tools, seed))
     yield Figure(f"random {source.splits[-1]}", _played_text(played))
+    yield _repetition(
+        source, items, source.splits[-1], lambda _, seed: RandomToolCalls(tools, seed)
+    )
 
 
 def _repeatable(source: TaskSource, again: TaskSource, split: str) -> Iterator[Figure]:
@@ -153,6 +168,12 @@ def _difficulty(task: str, difficulty: str, settings: Settings) -> Iterator[Figu
         played = _play_items(source, items, lambda item, seed: source.expert(item, seed=seed))
         enough = _share(played) >= SOLVES
         yield Figure(f"expert {difficulty}", _played_text(played), f"≥ {SOLVES:.0%}", enough)
+        yield _repetition(
+            source,
+            items,
+            difficulty,
+            lambda item, seed: source.expert(item, seed=seed, noise=NOISE),
+        )
         yield from _chance(source, items, difficulty)
 
 
@@ -239,6 +260,25 @@ def _play_items(
 
     with ThreadPoolExecutor(AT_ONCE if needs_container(source) else 1) as threads:
         return list(threads.map(one, range(len(items))))
+
+
+def _repetition(
+    source: TaskSource, items: Sequence[Item], where: str, agent: Callable[[Item, int], Expert]
+) -> Figure:
+    """Whether environments made anew answer recorded actions alike, where the source says so."""
+    name, recovery = f"recovery {where}", recovery_of(source)
+    if recovery != "replayable":
+        return Figure(name, recovery)
+    some = items[:REPEATED]
+    differences = []
+    for seed, item in enumerate(some):
+        recorded = record_episode(source, item, agent(item, seed))
+        if difference := first_difference(source, item, recorded):
+            differences.append(f"{item.item_id}: {difference}")
+    value = f"{len(some) - len(differences)} of {len(some)} episodes repeat"
+    if differences:
+        value += f"; {differences[0]}"
+    return Figure(name, value, recovery, not differences)
 
 
 def _share(played: Sequence[Outcome]) -> float:

@@ -2,11 +2,12 @@ import json
 from pathlib import Path
 
 import pytest
+from policy_servers import ScriptedEnvironment, ScriptedSource, won
 
 from agentrl.core.errors import ItemError
 from agentrl.core.types import ID_LENGTH
 from agentrl.db.models import Episode
-from agentrl.envs.contract import Item
+from agentrl.envs.contract import Item, recovery_of
 from agentrl.envs.gateway.source import read
 
 
@@ -31,3 +32,14 @@ def test_a_file_of_items_is_refused_before_any_is_admitted(tmp_path: Path, item_
     path.write_text(json.dumps({"id": item_id, "q": 1}) + "\n")
     with pytest.raises(ItemError, match="gateway: the item id"):
         read(path)
+
+
+def test_a_source_declares_how_an_episode_goes_on_or_starts_again() -> None:
+    source = ScriptedSource(lambda _item: ScriptedEnvironment([], won()))
+    assert recovery_of(source) == "restart_only"
+    source.recovery = "replayable"  # type: ignore[attr-defined]
+    assert recovery_of(source) == "replayable"
+    source.recovery = "replayble"  # type: ignore[attr-defined]
+    with pytest.raises(ItemError, match="talk: recovery 'replayble' is unknown") as found:
+        recovery_of(source)
+    assert found.value.hint == "declare one of replayable, restart_only"

@@ -23,6 +23,7 @@ from agentrl.envs.contract import (
     Message,
     Observation,
     Outcome,
+    Recovery,
     Tool,
     ToolCall,
     shortened,
@@ -154,6 +155,7 @@ class GymnasiumSource:
     """The items of one environment: seeds of its `reset`."""
 
     splits = SPLITS
+    recovery: Recovery = "replayable"
 
     def __init__(self, task: str, argument: str, given: Mapping[str, Any]) -> None:
         """Raises ItemError for an environment, option or action space that cannot be played."""

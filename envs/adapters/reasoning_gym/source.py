@@ -28,6 +28,7 @@ from agentrl.envs.contract import (
     Message,
     Observation,
     Outcome,
+    Recovery,
     ToolCall,
     require_split,
     shortened,
@@ -146,6 +147,7 @@ class ReasoningGymSource:
     """The items of one dataset."""
 
     max_turns, splits = MAX_TURNS, SPLITS
+    recovery: Recovery = "replayable"
 
     def __init__(self, task: str, argument: str, given: Mapping[str, Any]) -> None:
         """Raises ItemError for an unknown dataset, option or parameter of the dataset."""

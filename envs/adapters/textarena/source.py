@@ -23,6 +23,7 @@ from agentrl.envs.contract import (
     Message,
     Observation,
     Outcome,
+    Recovery,
     ToolCall,
     shortened,
     strings,
@@ -138,6 +139,7 @@ class TextArenaSource:
     """The items of one game: seeds of its `reset`."""
 
     splits = SPLITS
+    recovery: Recovery = "replayable"
 
     def __init__(self, task: str, argument: str, given: Mapping[str, Any]) -> None:
         """Raises ItemError for a game or option that is not there, and for games of several."""

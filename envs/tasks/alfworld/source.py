@@ -11,6 +11,7 @@ from agentrl.envs.contract import (
     Environment,
     Expert,
     Item,
+    Recovery,
     require_split,
 )
 from agentrl.envs.tasks import generated, options
@@ -46,6 +47,7 @@ class AlfworldSource:
 
     name = "alfworld"
     max_turns = 20
+    recovery: Recovery = "replayable"
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._options = options.parse(self.name, Options, given)

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Literal
 
 from agentrl.core.errors import ItemError
-from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.envs.contract import Environment, Expert, Item, Recovery
 from agentrl.envs.tasks import generated, options
 from agentrl.envs.tasks.bfcl import datasets, problem
 from agentrl.envs.tasks.bfcl.environment import BfclEnvironment
@@ -25,6 +25,7 @@ class BfclSource:
 
     name = "bfcl"
     max_turns = 60
+    recovery: Recovery = "replayable"
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         """Raises ItemError, also where the package bfcl-eval is not installed."""

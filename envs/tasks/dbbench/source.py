@@ -13,6 +13,7 @@ from agentrl.envs.contract import (
     Environment,
     Expert,
     Item,
+    Recovery,
     require_split,
 )
 from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
@@ -58,6 +59,7 @@ class DbbenchSource:
 
     name = "dbbench"
     max_turns = 15
+    recovery: Recovery = "replayable"
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._options = options.parse(self.name, Options, given)

@@ -13,6 +13,7 @@ from agentrl.envs.contract import (
     Environment,
     Expert,
     Item,
+    Recovery,
     require_split,
 )
 from agentrl.envs.tasks import generated, options
@@ -57,6 +58,11 @@ class KgSource:
             self.name, self._options, partial(draw, self._options.difficulty)
         )
         self._read: dict[str, tuple[Item, ...]] = {}
+
+    @property
+    def recovery(self) -> Recovery:
+        """Answers of an endpoint may change their order."""
+        return "restart_only" if self._options.endpoint else "replayable"
 
     @property
     def splits(self) -> tuple[str, ...]:

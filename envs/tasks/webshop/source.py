@@ -13,6 +13,7 @@ from agentrl.envs.contract import (
     Environment,
     Expert,
     Item,
+    Recovery,
     require_split,
 )
 from agentrl.envs.tasks import datasets, generated, options
@@ -61,6 +62,7 @@ class WebshopSource:
 
     name = "webshop"
     max_turns = 20
+    recovery: Recovery = "replayable"
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         chosen = options.parse(self.name, Options, given)

@@ -80,6 +80,7 @@ def test_a_source_is_measured_by_its_name_alone() -> None:
     assert (found["same items test"].value, found["same items test"].ok) == ("100", True)
     assert found["expert test"].value == "100.0% (20/20), reward 1.00"
     assert found["random test"].value.startswith("0.0% (0/20)")
+    assert found["recovery test"].value == "20 of 20 episodes repeat"
 
 
 def test_a_source_without_a_demonstrator_says_so() -> None:
@@ -88,6 +89,10 @@ def test_a_source_without_a_demonstrator_says_so() -> None:
     assert found["expert"].ok is None
     assert "Gymnasium has no demonstrator" in found["expert"].value
     assert found["random test"].value.startswith("0.0% (0/5), reward ")
+    assert (found["recovery test"].value, found["recovery test"].ok) == (
+        "5 of 5 episodes repeat",
+        True,
+    )
 
 
 def test_the_list_of_tasks_names_the_adapters(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,9 +15,18 @@ from hypothesis import strategies as st
 
 from agentrl.core.types import SOLVED, TRAINABLE
 from agentrl.envs import registry
-from agentrl.envs.contract import Environment, Item, Message, Outcome, TaskSource, ToolCall
+from agentrl.envs.contract import (
+    Environment,
+    Item,
+    Message,
+    Outcome,
+    TaskSource,
+    ToolCall,
+    recovery_of,
+)
 from agentrl.envs.server.in_process import host_sandboxes, needs_container, play
 from agentrl.envs.tasks.figures import fingerprint
+from agentrl.envs.tasks.repetition import first_difference, record_episode
 
 TASKS = sorted(registry.TASKS)
 CONTAINED = [task for task in TASKS if needs_container(registry.source(task, {}))]
@@ -90,6 +99,22 @@ def test_acting_by_chance_or_always_alike_rarely_succeeds(task: str, name: str, 
     source, items = drawn(task, size)
     outcomes = [play(source, each, check.baselines(each, n)[name]) for n, each in enumerate(items)]
     assert success(outcomes) < 0.2
+
+
+@pytest.mark.parametrize("task", LOCAL)
+def test_an_environment_made_anew_answers_the_same_actions_alike(task: str) -> None:
+    """What an expert does, by chance or not, and what a policy does that knows nothing."""
+    check = registry.beside(task, "check")
+    assert check is not None
+    source, items = drawn(task, "easy")
+    assert recovery_of(source) == "replayable"
+    for seed, item in enumerate(items[:10]):
+        for agent in (
+            source.expert(item, seed=seed, noise=0.4),
+            check.baselines(item, seed)["random"],
+        ):
+            played = record_episode(source, item, agent)
+            assert first_difference(source, item, played) == ""
 
 
 @pytest.mark.parametrize("task", EVERY)

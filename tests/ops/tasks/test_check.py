@@ -46,6 +46,31 @@ class source:
         raise ItemError("split train holds 1 items, not 2000", hint=hint)
 """
 
+FICKLE = """
+import itertools
+import guess
+from agentrl.envs.contract import Message, Outcome
+
+count = itertools.count()
+
+class Fickle(guess.Guess):
+    def call(self, calls):
+        outcome = super().call(calls)
+        if outcome.done:
+            return outcome
+        return Outcome((Message("tool", f"{outcome.messages[0].content}, {next(count)}"),))
+
+class Halver(guess.Halver):
+    def act(self, messages):
+        return super().act([Message("tool", messages[-1].content.partition(",")[0])])
+
+class source(guess.GuessSource):
+    make, expert, recovery = Fickle, Halver, "replayable"
+
+def baselines(item, seed):
+    return {}
+"""
+
 
 @pytest.fixture
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
@@ -67,6 +92,7 @@ def test_a_task_that_breaks_the_rules_is_told_so(broken: str, capsys: Captured) 
     assert rows["expert hard"]["ok"] is False
     assert rows["expert hard"]["value"] == "0.0% (0/4), reward 0.00"
     assert rows["random easy"]["ok"] is True
+    assert rows["recovery easy"]["value"] == "restart_only"
     assert rows["shared by splits"]["ok"] is False
     assert rows["shared by splits"]["value"].startswith("train and test: ")
 
@@ -96,6 +122,18 @@ def test_default_options_that_make_no_splits_are_wrong(
     figure = next(all_figures("scarce", Settings()))
     assert (figure.name, figure.ok) == ("items of the default options", False)
     assert figure.value.endswith(", not 2000. Hint: lower the options items and test_items.")
+
+
+def test_a_task_that_claims_to_be_replayable_is_played_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "docs" / "examples"))
+    add_task(tmp_path, monkeypatch, "fickle", FICKLE)
+    found = {each.name: each for each in all_figures("fickle", Settings(limit=3))}
+    figure = found["recovery hard"]
+    assert (figure.wanted, figure.ok) == ("replayable", False)
+    assert figure.value.startswith("0 of 3 episodes repeat; ")
+    assert figure.value.endswith(": another answer to turn 1")
 
 
 def test_an_origin_that_a_task_has_not_is_an_error(broken: str, capsys: Captured) -> None:
