@@ -1,7 +1,7 @@
 """Episodes through the whole path, with policies and environments that answer at once.
 
     python benchmarks/pipeline.py --store POSTGRES --broker AMQP [--workers 1 2] [--episodes 2000]
-        [--concurrency 64] [--pause 0] [--json]
+        [--concurrency 64] [--pause 0] [--journal off steps] [--rounds 1] [--json]
 
 dispatcher → Celery → workers → RabbitMQ → trainer inbox and recorder → Postgres, each a process of
 its own, as in a run; the scripted policy server answers over HTTP, an episode takes five turns, and
@@ -10,6 +10,8 @@ claim to the last episode's stored body. Figures: episodes and steps a second, a
 processor time of the workers and of all processes; `at_once`: most episodes running at one look;
 `peak_mib`: a worker's memory; `retried`: attempts beyond the first, none where no lease was missed.
 `--pause`: seconds that an environment takes for a turn, so that many episodes stand at once.
+`--journal`: values of `worker.journal`, one run each in turn, `--rounds` times. `--store` may be a
+SQLite file.
 """
 
 import argparse
@@ -22,8 +24,9 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -57,6 +60,8 @@ from agentrl.workers.dispatch.item_stream import ItemStream
 from agentrl.workers.leaving import leave_in_time
 from agentrl.workers.recorder import record_bodies
 from agentrl.workers.worker import EpisodeWorker
+
+Journal = Literal["off", "steps"]
 
 SIZE, BATCH = 8, 8
 MODEL = str(Path(__file__).resolve().parent.parent / "models" / "tiny")
@@ -130,7 +135,7 @@ ROLES: Mapping[str, Role] = {
 }
 
 
-def configured(given: argparse.Namespace, home: str) -> Config:
+def configured(given: argparse.Namespace, home: str, journal: Journal) -> Config:
     """As many groups open at once as keep every place of every worker busy twice."""
     most = max(given.workers) * given.concurrency
     return Config(
@@ -141,7 +146,7 @@ def configured(given: argparse.Namespace, home: str) -> Config:
         model=Model(path=MODEL),
         sampling=Sampling(strategy="current", max_step_tokens=16),
         dispatch=Dispatch(groups_per_update=max(BATCH, 2 * most // SIZE // 5), group_size=SIZE),
-        worker=WorkerConfig(concurrency=given.concurrency),
+        worker=WorkerConfig(concurrency=given.concurrency, journal=journal),
         policy=[PolicyServer(name="scripted", engine="scripted")],
     )
 
@@ -157,10 +162,12 @@ def counts(session: Session, run_id: str) -> tuple[int, int, int]:
     return one, two, three
 
 
-def run(given: argparse.Namespace, workers: int, home: Path) -> Mapping[str, float]:
+def run(
+    given: argparse.Namespace, workers: int, home: Path, journal: Journal = "off"
+) -> Mapping[str, float]:
     """Figures of one run with so many workers."""
     context = multiprocessing.get_context("spawn")
-    config = configured(given, str(home))
+    config = configured(given, str(home), journal)
     with (
         closing(open_store(given.store)) as store,
         closing(broker.connect(given.broker)) as link,
@@ -211,15 +218,18 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=2000)
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--pause", type=float, default=0.0)
+    parser.add_argument("--journal", nargs="+", choices=get_args(Journal), default=["off"])
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with closing(open_store(given.store)) as store:
         migrate.upgrade(store)
     found = []
     with tempfile.TemporaryDirectory() as home:
-        for workers in given.workers:
-            figures = run(given, workers, Path(home))
-            found.append({name: round(value, 1) for name, value in figures.items()})
+        for _, workers, journal in product(range(given.rounds), given.workers, given.journal):
+            figures = run(given, workers, Path(home), journal)
+            rounded = {name: round(value, 1) for name, value in figures.items()}
+            found.append({"journal": journal, **rounded})
             print(*(f"{name} {value}" for name, value in found[-1].items()), sep=" · ", flush=True)
     if given.json:
         print(json.dumps(found))

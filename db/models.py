@@ -1,7 +1,8 @@
 """The tables. Times are seconds since the epoch on the database's clock (`agentrl.db.store.now`).
 
 runs ─┬─ groups ── episodes ─┬─ steps            what the workers did
-      │                      └─ trajectories     bodies, kept by the recorder
+      │                      ├─ trajectories     bodies, kept by the recorder
+      │                      └─ journal          sampled steps of what is not stored there yet
       ├─ updates ── update_groups                what the trainer learned from, with hashes
       │     └────── alarms                       what of it was beyond a threshold, from when
       ├─ mixtures                                the share of each task, from when
@@ -212,6 +213,24 @@ class StoredTrajectory(Base):
     body: Mapped[bytes] = mapped_column(LargeBinary)
     received_at: Mapped[float]
     body_bytes: Mapped[int | None]  # of `body` as it came; it stays when the body is pruned
+
+
+class JournaledStep(Base):
+    """A sampled step of an attempt whose body is not stored yet (core/journal.py).
+
+    `parent_fence`: of the attempt that stored the previous step; null for the first.
+    """
+
+    __tablename__ = "journal"
+
+    episode_id: Mapped[str] = mapped_column(primary_key=True)
+    fence: Mapped[int] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    parent_fence: Mapped[int | None]
+    attempt: Mapped[int]
+    run_id: Mapped[str]
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+    written_at: Mapped[float]
 
 
 class Update(Base):

@@ -1,9 +1,11 @@
 """The episode loop: policy and environment take turns until one of them ends the episode.
 
-    env.start() ─▶ conversation ─▶ draw a policy ─▶ sample ─▶ parse calls ─▶ env.call() ─┐
-                        ▲              ▲              │ broke off                         │
-                        │              └── its span ◀─┘                                   │
-                        └────────────────────── observation ◀───────────────────────────┘
+    env.start() ─▶ conversation ─▶ draw a policy ─▶ sample ─▶ journal ─▶ calls ─▶ env.call() ─┐
+                        ▲              ▲              │ broke off                              │
+                        │              └── its span ◀─┘                                        │
+                        └────────────────────── observation ◀────────────────────────────────┘
+
+Steps that a former attempt recorded are repeated instead of sampled.
 
 This module knows no queue, no database and no Celery.
 """
@@ -12,11 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
 from agentrl.core.config.sections import Sampling
 from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.core.journal import SampledStep
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
@@ -51,6 +55,26 @@ class OutOfTime(AgentRLError):
 
 class EpisodeStopped(AgentRLError):
     """The process was told to stop; the episode is given back."""
+
+
+class ReplayDiverged(AgentRLError):
+    """An environment made anew does not answer the recorded actions as it did before."""
+
+
+class StepJournal(Protocol):
+    """The steps of an attempt: those recorded by former attempts, then its own.
+
+    `remaining`: how many recorded steps are not repeated yet.
+    """
+
+    @property
+    def remaining(self) -> int: ...
+
+    def next_recorded(self) -> SampledStep | None:
+        """Return the next recorded step, once; None: the next one must be sampled."""
+
+    def append(self, step: SampledStep) -> None:
+        """Store a sampled step, and return when it is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +132,15 @@ class EpisodeLoop:
         self._redrawn = 0
         self._policies: list[PolicyRef] = []
         self._steps: list[StepRecord] = []
+        self._journal: StepJournal | None = None
 
-    def run(self, limits: EpisodeLimits) -> Trajectory:
+    def run(self, limits: EpisodeLimits, journal: StepJournal | None = None) -> Trajectory:
         """Run steps until the environment is done, or the turn or token limit is reached.
 
-        Raises EnvironmentFailure, PolicyError, NoLivePolicy, OutOfTime, Stopped, and ConfigError if
-        no step fits; the attempt is then discarded.
+        Raises EnvironmentFailure, PolicyError, NoLivePolicy, OutOfTime, Stopped, ReplayDiverged,
+        what the journal raises, and ConfigError if no step fits; the attempt is then discarded.
         """
+        self._journal = journal
         if self._room() <= 0:
             raise ConfigError(
                 f"sampling.max_tokens: the first prompt of {self._claimed.task} "
@@ -130,6 +156,7 @@ class EpisodeLoop:
             with tracing.span("step"):
                 answer = self._turn(limits)
             if answer.done:
+                self._require_repeated()
                 outcome = checked_outcome(answer)
                 break
             self._conversation.observe(answer.messages)
@@ -165,6 +192,8 @@ class EpisodeLoop:
     def _span(self, said: list[int], limits: EpisodeLimits) -> StepRecord:
         """Run one policy call and append it to the conversation and the turn."""
         self._check(limits)
+        if self._journal and (recorded := self._journal.next_recorded()):
+            return self._repeat(recorded, said)
         requested_at, began = self._context.clock(), time.perf_counter()
         prompt, redrawn = self._conversation.prompt(), self._redrawn
         with tracing.span("policy") as fields:
@@ -179,7 +208,7 @@ class EpisodeLoop:
             completion.token_ids, completion.logprobs, index, masked=completion.masked
         )
         said += completion.token_ids
-        return StepRecord(
+        step = StepRecord(
             policy_index=index,
             start=start,
             end=end,
@@ -193,6 +222,51 @@ class EpisodeLoop:
             answer="",
             redrawn=self._redrawn - redrawn,
         )
+        self._record(step)
+        return step
+
+    def _record(self, step: StepRecord) -> None:
+        """Store a sampled step in the journal, before its action takes effect."""
+        if self._journal is None:
+            return
+        waiting_since = self._context.monotonic()
+        conversation = self._conversation
+        self._journal.append(
+            SampledStep(
+                step=step,
+                policy=self._policies[step.policy_index],
+                context=conversation.tokens(self._last_end(), step.start),
+                token_ids=conversation.tokens(step.start, step.end),
+                logprobs=conversation.logprobs(step.start, step.end),
+            )
+        )
+        self._deadline += self._context.monotonic() - waiting_since
+
+    def _repeat(self, recorded: SampledStep, said: list[int]) -> StepRecord:
+        """Append a recorded step to the conversation and the turn.
+
+        Raises ReplayDiverged unless the tokens before it are those that stood there.
+        """
+        number, start = len(self._steps), len(self._conversation)
+        if self._conversation.tokens(self._last_end(), start) != recorded.context:
+            what = f"answer to step {number - 1}" if number else "first prompt"
+            raise ReplayDiverged(f"the environment gave another {what}")
+        policy, tokens = recorded.policy, recorded.tokens()
+        index = self._policy_index(policy)
+        start, end = self._conversation.sampled(
+            tokens, recorded.behaviour(), index, masked=policy.masked
+        )
+        said += tokens
+        return msgspec.structs.replace(recorded.step, policy_index=index, start=start, end=end)
+
+    def _last_end(self) -> int:
+        """Return where the sampled tokens of the last step end."""
+        return self._steps[-1].end if self._steps else 0
+
+    def _require_repeated(self) -> None:
+        """Raise ReplayDiverged if the episode ended before its recorded steps did."""
+        if self._journal is not None and self._journal.remaining:
+            raise ReplayDiverged(f"the environment ended the episode at step {len(self._steps)}")
 
     def _end(self, completion: Completion, said: Sequence[int]) -> str:
         """Return how a span ended; an abort at the end of a turn does not count as one."""
@@ -289,13 +363,17 @@ class EpisodeLoop:
 
     def _index(self, policy: LivePolicy, *, masked: bool) -> int:
         """Return the index of the policy in the trajectory's policy table."""
-        reference = PolicyRef(
-            checkpoint_id=policy.checkpoint_id,
-            version=policy.version,
-            track=policy.track,
-            server_id=policy.server_id,
-            trainable=not masked,
+        return self._policy_index(
+            PolicyRef(
+                checkpoint_id=policy.checkpoint_id,
+                version=policy.version,
+                track=policy.track,
+                server_id=policy.server_id,
+                trainable=not masked,
+            )
         )
+
+    def _policy_index(self, reference: PolicyRef) -> int:
         if reference not in self._policies:
             self._policies.append(reference)
         return self._policies.index(reference)

@@ -35,11 +35,18 @@ from agentrl.db.models import Worker
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, runs
 from agentrl.db.transitions.episodes import ClaimedEpisode, EpisodeResult
-from agentrl.envs.contract import Item, TaskSource
+from agentrl.envs.contract import Item, TaskSource, recovery_of
 from agentrl.workers.attempt_errors import is_no_fault_of_the_attempt, reason_of
 from agentrl.workers.attempt_telemetry import observe_attempt
-from agentrl.workers.episode import EpisodeLimits, EpisodeLoop, EpisodeStopped
+from agentrl.workers.episode import (
+    EpisodeLimits,
+    EpisodeLoop,
+    EpisodeStopped,
+    ReplayDiverged,
+    StepJournal,
+)
 from agentrl.workers.episode_context import Clock, make_context
+from agentrl.workers.journal import ClaimLapsed, GroupCommit, Takeover
 from agentrl.workers.policies.client import PolicyClient
 from agentrl.workers.policies.pool import PolicyPool, Sampler, is_live
 from agentrl.workers.policies.statistics import PoolConfig
@@ -104,6 +111,10 @@ class EpisodeWorker:
             config.model, config.pool.sampling, self._client, self._clock, self.stop
         )
         self._context = replace(context, waiting=self._waiting)
+        self._commits = GroupCommit(store) if config.worker.journal == "steps" else None
+        self._takeover: Takeover | None = None
+        if self._commits is not None:
+            self._takeover = Takeover(store, run_id, self._commits.store)
         self._beat = vital_thread("lease", self._keep_lease)
 
     def start(self) -> None:
@@ -122,6 +133,8 @@ class EpisodeWorker:
         self._store.transact(register)
         self._clock.set(self._store.clock())
         self._beat.start()
+        if self._commits is not None:
+            self._commits.start()
 
     def close(self) -> None:
         """Release the lease. Running attempts are given back by their own threads before.
@@ -136,6 +149,8 @@ class EpisodeWorker:
             self._store.transact(lambda session: runs.end_worker(session, self._worker_id))
         except StoreUnavailable as error:
             log.warning("Lease not released; it expires by itself", error=str(error))
+        if self._commits is not None:
+            self._commits.close()
         self._lease_store.close()
         self._pool.close()
         self._client.close()
@@ -189,6 +204,20 @@ class EpisodeWorker:
             return self._handle_failure(claimed, error)
 
     def _attempt(self, claimed: ClaimedEpisode) -> Trajectory:
+        """Run an attempt; continue a former one as far as its steps are recorded."""
+        if self._takeover is None:
+            return self._play(claimed)
+        journal = self._takeover.open(claimed, recovery_of(self._sources[claimed.task]))
+        try:
+            trajectory = self._play(claimed, journal)
+        except ReplayDiverged as error:
+            journal = self._takeover.start_anew(claimed, "diverged", str(error))
+            trajectory = self._play(claimed, journal)
+        if journal.continues:
+            metrics.TAKEOVERS.labels(task=claimed.task, status="continued").inc()
+        return trajectory
+
+    def _play(self, claimed: ClaimedEpisode, journal: StepJournal | None = None) -> Trajectory:
         source = self._sources[claimed.task]
         item = self._items[claimed.task].get(claimed.item_id)
         if item is None:
@@ -206,7 +235,8 @@ class EpisodeWorker:
                     deadline_s=self._config.worker.attempt_deadline_s,
                     policy_wait_s=self._config.worker.policy_wait_s,
                     completion_timeout_s=self._config.worker.completion_timeout_s,
-                )
+                ),
+                journal,
             )
         finally:
             close_environment(environment)
@@ -268,6 +298,9 @@ class EpisodeWorker:
         if isinstance(error, StoreUnavailable):  # only once told to stop: else it waits
             log.warning("Attempt left until its lease expires", error=str(error))
             return "left"
+        if isinstance(error, ClaimLapsed):
+            log.warning("Claim expired before the attempt ended")
+            return "lapsed"
         if self.stop.is_set() or is_no_fault_of_the_attempt(error):
             self._store.transact(lambda session: episodes.release(session, claimed))
             told = log.info if isinstance(error, EpisodeStopped) else log.warning

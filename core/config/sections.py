@@ -146,6 +146,9 @@ class Worker(Section, frozen=True):
     """How long a step waits for a live policy."""
     completion_timeout_s: Seconds = 600.0
     """Time limit of one completion, from the request to its last token."""
+    journal: Literal["steps", "off"] = "off"
+    """`steps`: store each sampled step before its action takes effect, so that the next worker
+    continues the episode of a worker that ended. `off`: the next worker plays it from the start."""
 
 
 class Sampling(Section, frozen=True):

@@ -134,6 +134,18 @@ ENV_CALL = Histogram(
     buckets=CALL_S,
 )
 REDRAWS = Counter("agentrl_redraws_total", "Policies replaced during a step", registry=WORKER)
+JOURNAL = Histogram(
+    "agentrl_journal_seconds",
+    "Time that a turn waits until its step is stored",
+    registry=WORKER,
+    buckets=CALL_S,
+)
+TAKEOVERS = Counter(
+    "agentrl_takeovers_total",
+    "Attempts that found recorded steps: continued, or why they started anew",
+    ("task", "status"),
+    registry=WORKER,
+)
 
 # --- recorder
 BODIES = Counter("agentrl_bodies_total", "Received trajectories", ("status",), registry=RECORDER)

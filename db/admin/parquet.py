@@ -18,13 +18,14 @@ from sqlalchemy.exc import DBAPIError
 
 from agentrl.core.errors import StoreError, nearest
 from agentrl.db.admin import migrate
-from agentrl.db.models import Base, StoredTrajectory
+from agentrl.db.models import Base, JournaledStep, StoredTrajectory
 from agentrl.db.store import Store, now
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TABLES = {table.name: table for table in Base.metadata.sorted_tables}
+PASSING = JournaledStep.__tablename__  # what becomes a body, or is played again
+TABLES = {table.name: table for table in Base.metadata.sorted_tables if table.name != PASSING}
 OWNERS = {"update_groups": TABLES["updates"], "evaluation_episodes": TABLES["evaluations"]}
 BODIES = StoredTrajectory.__tablename__
 ROWS = 10_000  # most rows of a row group

@@ -14,7 +14,16 @@ from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import GROUP_OPEN, RUN_OVER, CheckpointState
-from agentrl.db.models import Checkpoint, Episode, Group, Run, Step, StoredTrajectory, UpdateGroup
+from agentrl.db.models import (
+    Checkpoint,
+    Episode,
+    Group,
+    JournaledStep,
+    Run,
+    Step,
+    StoredTrajectory,
+    UpdateGroup,
+)
 from agentrl.db.store import Store, now
 
 GROUPS = 50  # of one transaction
@@ -146,7 +155,7 @@ def _remove_few(session: Session, run_id: str, at_once: int) -> int | None:
     members = session.scalars(
         select(Episode.episode_id).where(Episode.group_id.in_(group_ids))
     ).all()
-    for model in (UpdateGroup, Step, StoredTrajectory, Episode):
+    for model in (UpdateGroup, Step, StoredTrajectory, JournaledStep, Episode):
         session.execute(
             delete(model)
             .where(model.episode_id.in_(members))

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from sqlalchemy import delete, select, text, tuple_
@@ -11,8 +11,9 @@ from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from agentrl.core.errors import StoreError
-from agentrl.core.types import Reason
+from agentrl.core.types import EpisodeState, Reason
 from agentrl.db.models import Episode, Run, Step, StoredTrajectory
+from agentrl.db.transitions import journal
 from agentrl.db.transitions.episodes import ClaimedEpisode, lose_body
 
 Rows = Sequence[dict[str, Any]]
@@ -23,12 +24,25 @@ class UnstorableBody(StoreError):
     """A row cannot be stored: a number or text is too large, NUL in a name, NaN in SQLite."""
 
 
+class _Attempt(NamedTuple):
+    """The current attempt of an episode."""
+
+    fence: int
+    started_at: float | None
+    state: EpisodeState
+
+    def has_finished(self, fence: int) -> bool:
+        """Return whether the attempt with this fence has ended the episode."""
+        return self.fence == fence and self.state == EpisodeState.FINISHED
+
+
 def store_bodies(session: Session, bodies: Rows, steps: Rows) -> int:
     """Insert rows of `trajectories` and `steps`; existing rows stay unchanged.
 
     Each of `bodies` also has `started_at`, the start of its attempt. Returns the number of ignored
     bodies, whose attempt is unknown: their run was deleted, or the database lost its last commits.
-    They can never be trained. Raises Unfit; then the transaction is rolled back.
+    They can never be trained. The journal of a finished episode ends with its body. Raises Unfit;
+    then the transaction is rolled back.
     """
     try:
         known = _known_keys(session, bodies)
@@ -36,6 +50,9 @@ def store_bodies(session: Session, bodies: Rows, steps: Rows) -> int:
         keys = {_key(row) for row in kept}
         _insert_new(session, StoredTrajectory, kept)
         _insert_new(session, Step, [row for row in steps if _key(row) in keys])
+        journal.forget_episodes(
+            session, [name for name, fence in keys if known[name].has_finished(fence)]
+        )
     except UNFIT as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         raise UnstorableBody(f"the store cannot hold it: {reason}") from error
@@ -51,32 +68,35 @@ def _stored(row: dict[str, Any]) -> dict[str, Any]:
     return columns | {"body_bytes": len(row["body"])}
 
 
-def _is_known(row: dict[str, Any], known: Mapping[str, tuple[int, float | None]]) -> bool:
+def _is_known(row: dict[str, Any], known: Mapping[str, _Attempt]) -> bool:
     """Return whether the database has issued the attempt of a body.
 
     A database that lost its newest commits may issue a fence again. A body whose attempt started
     before the one in the row belongs to the attempt that the database forgot. (A worker of an older
     version states a slightly later start than the row.)
     """
-    fence, started_at = known.get(row["episode_id"], (-1, None))
-    if row["fence"] != fence:
-        return bool(row["fence"] < fence)
-    return started_at is not None and row["started_at"] >= started_at
+    attempt = known.get(row["episode_id"])
+    if attempt is None or row["fence"] != attempt.fence:
+        return attempt is not None and row["fence"] < attempt.fence
+    return attempt.started_at is not None and row["started_at"] >= attempt.started_at
 
 
-def _known_keys(session: Session, bodies: Rows) -> dict[str, tuple[int, float | None]]:
-    """Return fence and start of each episode's attempt, and lock the runs against deletion."""
+def _known_keys(session: Session, bodies: Rows) -> dict[str, _Attempt]:
+    """Return the current attempt of each episode, and lock the runs against deletion."""
     runs = sorted({row["run_id"] for row in bodies})
     session.execute(
         select(Run.run_id).where(Run.run_id.in_(runs)).with_for_update(read=True, key_share=True)
     )
-    found: dict[str, tuple[int, float | None]] = {}
+    found: dict[str, _Attempt] = {}
     ids = [row["episode_id"] for row in bodies]
     for start in range(0, len(ids), 500):
-        query = select(Episode.episode_id, Episode.fence, Episode.started_at).where(
+        query = select(Episode.episode_id, Episode.fence, Episode.started_at, Episode.state).where(
             Episode.episode_id.in_(ids[start : start + 500])
         )
-        found |= {episode_id: (fence, began) for episode_id, fence, began in session.execute(query)}
+        found |= {
+            name: _Attempt(fence, started_at, EpisodeState(state))
+            for name, fence, started_at, state in session.execute(query)
+        }
     return found
 
 

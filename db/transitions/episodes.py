@@ -29,7 +29,7 @@ from agentrl.core.types import (
 )
 from agentrl.db.models import Episode, Group, Run, StoredTrajectory, Worker
 from agentrl.db.store import now
-from agentrl.db.transitions import groups, prepared_statements, refusals
+from agentrl.db.transitions import groups, journal, prepared_statements, refusals
 from agentrl.db.transitions.groups import lock_group, lock_group_row, settle_group
 
 
@@ -85,6 +85,8 @@ FROM = {Transition.LOSE_BODY: EpisodeState.FINISHED}  # every other move begins 
 RESULT = tuple(field.name for field in dataclasses.fields(EpisodeResult))
 FINISHED = prepared_statements.finish(RESULT)
 NEVER_SENT = 0.0  # `due_at` of an episode that is queued anew
+# The next attempt may continue from the journal: it was not the attempt itself that failed.
+CONTINUABLE = frozenset({Reason.LOST, Reason.BODY_LOST})
 
 
 def due_to_send(
@@ -193,7 +195,10 @@ def retry(
     lock_group(session, claimed.group_id)
     if claimed.attempt < max_attempts:
         again = _queued_values(claimed.fence) | {"reason": reason}
-        return _move(session, Transition.RETRY, claimed, again)
+        moved = _move(session, Transition.RETRY, claimed, again)
+        if moved and reason not in CONTINUABLE:
+            journal.forget_episodes(session, [claimed.episode_id])
+        return moved
     failed = {
         "state": EpisodeState.FAILED,
         "status": detail,
@@ -202,6 +207,7 @@ def retry(
     }
     moved = _move(session, Transition.RETRY, claimed, failed)
     if moved:
+        journal.forget_episodes(session, [claimed.episode_id])
         settle_group(session, claimed.group_id)
     return moved
 
@@ -316,6 +322,8 @@ def lose_body(
     group.pending += 1
     group.state, group.ready_at = GroupState.OPEN, None
     session.flush()
+    if not again or reason not in CONTINUABLE:
+        journal.forget_episodes(session, [claimed.episode_id])
     if not again:
         settle_group(session, claimed.group_id)
     return True

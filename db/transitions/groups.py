@@ -16,7 +16,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 from agentrl.core.types import GROUP_OPEN, EpisodeState, GroupState, Reason, Status, Transition
 from agentrl.db.models import Episode, Group, Run
 from agentrl.db.store import now
-from agentrl.db.transitions import prepared_statements, refusals
+from agentrl.db.transitions import journal, prepared_statements, refusals
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +175,7 @@ def cancel_open(session: Session, run_id: str) -> int:
         .where(Group.run_id == run_id, Group.state.in_(GROUP_OPEN))
         .values(state=GroupState.CANCELLED, reason=Reason.RUN_ENDED, pending=0, closed_at=now())
     )
+    journal.forget_run(session, run_id)
     return len(groups)
 
 

@@ -200,6 +200,7 @@ def delete_run_rows(session: Session, run_id: str) -> int:
                 models.Update,
                 models.Step,
                 models.StoredTrajectory,
+                models.JournaledStep,
                 models.Episode,
                 models.Group,
                 models.Serving,

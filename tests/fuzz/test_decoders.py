@@ -29,6 +29,7 @@ from agentrl.core.errors import (
     MessageError,
     PolicyError,
 )
+from agentrl.core.journal import SampledStep, decode_step, encode_step
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs import registry
 from agentrl.envs.contract import Item, Tool
@@ -78,6 +79,18 @@ def _messages(count: int) -> Iterable[bytes]:
         yield b"\x01" + messages.zstandard.compress(wire[1:], 1)
     packed = [messages.encode(each, compress_above=0) for each in bodies]
     yield from mutants(packed, _raw, count // 4, seed=2)
+
+
+def _step() -> Any:
+    body = finished().trajectory
+    step = SampledStep(
+        step=body.steps[0],
+        policy=body.policies[0],
+        context=body.token_ids[:20],
+        token_ids=body.token_ids[20:32],
+        logprobs=body.logprobs[20:32],
+    )
+    return msgspec.msgpack.decode(encode_step(step))
 
 
 COMPLETION = {
@@ -255,6 +268,9 @@ def decoders(folder: Path) -> dict[str, Callable[[], Decoder]]:
 
     found = {
         "messages": lambda: Decoder(messages.decode, (MessageError,), _messages),
+        "recorded steps": lambda: Decoder(
+            decode_step, (MessageError,), partial(mutants, [_step()], msgspec.msgpack.encode)
+        ),
         "completions": of_json(_completion, RequestError, COMPLETION),
         "a policy's answer": of_json(partial(client._completion, POLICY), PolicyError, ANSWER),
         "a model's reply": of_json(_reply, PolicyError, REPLY),

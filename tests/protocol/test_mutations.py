@@ -1,9 +1,11 @@
 """The model check finds what it is there to find: each rule of the protocol, broken alone."""
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import paused_processes
 import pytest
 from protocol_machine import check
 from protocol_stores import Database
@@ -123,7 +125,29 @@ def _a_claim_before_its_body(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EpisodeWorker, "_finish", claimed_first)
 
 
+def _a_journal_that_anybody_writes(patch: pytest.MonkeyPatch) -> None:
+    """An attempt that was given up stores steps beside its successor."""
+    real = paused_processes.append_steps
+
+    def append(session: Session, steps: Any) -> set[Any]:
+        ((fence, began),) = session.execute(
+            select(Episode.fence, Episode.started_at).where(
+                Episode.episode_id == steps[0].episode_id
+            )
+        )
+        real(session, [dataclasses.replace(each, fence=fence, started_at=began) for each in steps])
+        return set()
+
+    patch.setattr(paused_processes, "append_steps", append)
+
+
+def _a_lost_attempt_that_takes_its_journal_along(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(episodes, "CONTINUABLE", frozenset())
+
+
 MUTATIONS: list[Patch] = [
+    _a_journal_that_anybody_writes,
+    _a_lost_attempt_that_takes_its_journal_along,
     _a_claim_before_its_body,
     _no_compare,
     _no_fence,

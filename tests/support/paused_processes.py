@@ -3,34 +3,79 @@
 import dataclasses
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 from loose_broker import LooseConsumer
 from pause_points import Killed, Process, pause
 from policy_servers import FixedPool
+from trajectories import trajectory
 
 from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.sections import Worker as WorkerSection
+from agentrl.core.journal import SampledStep
 from agentrl.core.trajectory import Trajectory
 from agentrl.db import models
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.episodes import ClaimedEpisode
+from agentrl.db.transitions.journal import NewStep, append_steps
 from agentrl.db.transitions.updates import UpdateRefused
 from agentrl.ops.processes.worker import worker_config
 from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.snapshots import State
 from agentrl.workers.episode_context import Clock
+from agentrl.workers.journal import Takeover, require_owned
 from agentrl.workers.waiting import WaitingAttempts
 from agentrl.workers.worker import EpisodeWorker
 
 if TYPE_CHECKING:
     from paused_run import PausedRun
 
-WORKER = WorkerSection(attempt_deadline_s=60.0)
+WORKER = WorkerSection(attempt_deadline_s=60.0, journal="steps")
+STEP = "step"  # the answer to an attempt that shall sample one more
+
+PLAIN = trajectory(spans=((1, 1),))
+
+
+class KeptSteps:
+    """The steps whose storing was confirmed, of the attempt that opened each episode last."""
+
+    def __init__(self, owner: Callable[[str], tuple[str, int]]) -> None:
+        """`owner`: state and fence of an episode, as committed."""
+        self.of: dict[str, list[SampledStep]] = {}
+        self.attempt: dict[str, int] = {}  # that stored the last of them
+        self.wrong: list[str] = []
+        self._number = 0
+        self._owner = owner
+
+    def begin(self, claimed: ClaimedEpisode, recorded: Sequence[SampledStep]) -> None:
+        """An attempt found these. It may start anew, but nothing may be missing in between."""
+        before = self.of.get(claimed.episode_id, [])
+        if recorded and list(recorded[: len(before)]) != before:
+            self.wrong.append(f"{claimed} continues {len(recorded)} steps of {len(before)}")
+        self.of[claimed.episode_id] = list(recorded)
+
+    def new_step(self) -> SampledStep:
+        """A step unlike every other."""
+        self._number += 1
+        body, step = PLAIN, PLAIN.steps[0]
+        return SampledStep(
+            step=msgspec.structs.replace(step, requested_at=float(self._number)),
+            policy=body.policies[0],
+            context=body.token_ids[:4],
+            token_ids=body.token_ids[4:],
+            logprobs=body.logprobs[4:],
+        )
+
+    def stored(self, claimed: ClaimedEpisode, step: SampledStep) -> None:
+        if self._owner(claimed.episode_id) != ("running", claimed.fence):
+            self.wrong.append(f"{claimed} stored a step of an episode that it does not own")
+        self.of[claimed.episode_id].append(step)
+        self.attempt[claimed.episode_id] = claimed.attempt
 
 
 class ListLearner:
@@ -78,6 +123,8 @@ class PausedWorker(EpisodeWorker):
         self._store = run.store
         self._publisher = run.broker
         self._waiting = WaitingAttempts()
+        self._takeover = Takeover(run.store, run.run_id, self._store_step)
+        self._kept = run.kept
         self._pool = FixedPool()  # type: ignore[assignment]
         self._driving: set[tuple[str, int]] = set()
         self._driving_lock = threading.Lock()
@@ -106,8 +153,18 @@ class PausedWorker(EpisodeWorker):
             self.give_back()
         self.gave_back = True
 
+    def _store_step(self, step: NewStep) -> None:
+        refused = self._store.transact(lambda s: append_steps(s, [step]))
+        require_owned(step, refused)
+
     def _attempt(self, claimed: ClaimedEpisode) -> Trajectory:
-        answer = pause("attempt", claimed)
+        assert self._takeover is not None
+        journal = self._takeover.open(claimed, "replayable")
+        self._kept.begin(claimed, journal._recorded)
+        while (answer := pause("attempt", claimed)) == STEP:
+            step = self._kept.new_step()
+            journal.append(step)
+            self._kept.stored(claimed, step)
         if isinstance(answer, Exception):
             raise answer
         return answer  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ import msgspec
 from inline import InlineExecutor
 from loose_broker import LooseBroker, LooseConsumer
 from pause_points import Killed, Process
-from paused_processes import WORKER, ListLearner, PausedWorker, Slot
+from paused_processes import STEP, WORKER, KeptSteps, ListLearner, PausedWorker, Slot
 from protocol_stores import Beside
 from sqlalchemy import update
 from trajectories import trajectory
@@ -59,6 +59,7 @@ class PausedRun:
         self.commands: list[RunEpisode] = []
         self.attempts: list[tuple[int, Process]] = []  # (worker, its episode)
         self.claims: set[tuple[str, int]] = set()
+        self.kept = KeptSteps(self._owner)
         self.bodies = 0
         self.config = Config(
             tasks={"dbbench": Task()},
@@ -139,7 +140,7 @@ class PausedRun:
         """How an attempt ends, then what becomes of its body. `mixed`: every other member wins."""
         if what != "attempt":
             return publish
-        if isinstance(end, Exception):
+        if isinstance(end, Exception) or end == STEP:
             return end
         return self.body(claimed, float(claimed.member % 2) if end == "mixed" else end)
 
@@ -209,6 +210,12 @@ class PausedRun:
             policies=policies,
             metrics={"number": float(self.bodies)},
         )
+
+    def _owner(self, episode_id: str) -> tuple[str, int]:
+        """State and fence of an episode, as committed."""
+        question = "SELECT state, fence FROM episodes WHERE episode_id = :e"
+        ((state, fence),) = self._beside.ask(question, e=episode_id)
+        return state, fence
 
     def move(self, state: RunState) -> None:
         self.store.transact(lambda s: runs.move_run(s, self.run_id, state))

@@ -3,14 +3,19 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from paused_run import BOUND, PLAN, PausedRun
 from protocol_stores import Beside
 
+from agentrl.core.journal import decode_step
+from agentrl.db.transitions.journal import FormerStep, chain
+
 LATE = {"overdue", "episode_without_body"}  # kinds that time alone brings and mends
 CLOSED = "('trained', 'filtered', 'stale', 'failed', 'cancelled', 'rolled_back')"
+CONTINUABLE = (None, "lost", "body_lost")  # what an attempt ends by without a fault of its own
 ENDED = ("finished", "failed", "cancelled")
 
 
@@ -33,6 +38,7 @@ class Witness:
         for run in self._runs:
             self._positions(run)
             self._lineage(run)
+            self._journal(run)
             assert run.broker.refused == []
 
     def is_quiet(self) -> None:
@@ -40,6 +46,7 @@ class Witness:
         open_rows = self._ask("SELECT * FROM episodes WHERE state IN ('queued', 'running')")
         assert open_rows == []
         assert self._ask("SELECT * FROM groups WHERE state IN ('open', 'ready')") == []
+        assert self._ask("SELECT * FROM journal") == []
         missing = self._ask("SELECT kind, episode_id, fence FROM accounting")
         lost = set().union(*(run.broker.lost for run in self._runs))
         assert {kind for kind, *_ in missing} <= {"episode_without_body"}, missing
@@ -84,6 +91,29 @@ class Witness:
             else:
                 assert self._closed.get(group, "trained") in ("trained", state), group
                 self._closed[group] = state
+
+    def _journal(self, run: PausedRun) -> None:
+        """An open episode has every step that its last attempt was told to be stored.
+
+        An attempt that failed by itself leaves none, nor do two that were lost at one step.
+        """
+        assert run.kept.wrong == []
+        rows = self._ask(
+            "SELECT e.episode_id, e.reason, e.attempts,"
+            " j.fence, j.number, j.parent_fence, j.attempt, j.body"
+            " FROM episodes e LEFT JOIN journal j ON j.episode_id = e.episode_id"
+            " WHERE e.run_id = :run AND e.state IN ('queued', 'running')"
+            " ORDER BY e.episode_id, j.fence, j.number",
+            run=run.run_id,
+        )
+        for (episode, reason, attempts), found in groupby(rows, key=lambda row: tuple(row[:3])):
+            steps = chain([FormerStep(*row[3:]) for row in found if row[3] is not None])
+            assert steps is not None, f"a step of {episode} is missing"
+            stored_by = run.kept.attempt.get(episode, attempts)
+            if steps or (reason in CONTINUABLE and attempts - stored_by <= 1):
+                bodies = [decode_step(bytes(step.body)) for step in steps]
+                kept = run.kept.of.get(episode, [])
+                assert bodies[: len(kept)] == kept, (episode, reason, len(bodies), len(kept))
 
     def _stays(self, name: str, value: object) -> None:
         assert self._closed.setdefault(name, value) == value, (name, self._closed[name], value)

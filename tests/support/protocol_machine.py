@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 )
 from loose_broker import PUBLISHED
 from pause_points import Faults
+from paused_processes import STEP
 from paused_run import DISPATCHERS, TRAINERS, WORKERS, PausedRun
 from protocol_invariants import Witness
 from protocol_stores import Beside, CheckedStore, Database
@@ -31,6 +32,7 @@ from agentrl.workers.policies.pool import NoLivePolicy
 RUNS = 2
 ENDS: list[Any] = [
     *["mixed"] * 4,
+    *[STEP] * 3,
     0.0,
     1.0,
     EnvironmentFailure("the environment broke"),

@@ -19,6 +19,7 @@ from policy_servers import CLAIMED, FixedPool, ScriptedEnvironment, serve, won
 
 from agentrl.core.config.sections import Sampling
 from agentrl.core.errors import ConfigError, EnvironmentFailure, PolicyError
+from agentrl.core.journal import SampledStep, decode_step, encode_step
 from agentrl.core.trajectory import Trajectory, check
 from agentrl.core.types import Status
 from agentrl.db.registry.checkpoints import LivePolicy
@@ -33,6 +34,7 @@ from agentrl.workers.episode import (
     EpisodeLoop,
     EpisodeStopped,
     OutOfTime,
+    StepJournal,
 )
 from agentrl.workers.policies.client import Ask, CheckpointNotServed, Completion, PolicyClient
 from agentrl.workers.policies.pool import NoLivePolicy, Sampler
@@ -121,9 +123,10 @@ def _run(
     limits: EpisodeLimits = LIMITS,
     *,
     seed: str = "seed",
+    journal: StepJournal | None = None,
 ) -> Trajectory:
     loop = EpisodeLoop(CLAIMED, "run", env, Sampler(pool, context.sampling, seed), context)
-    trajectory = loop.run(limits)
+    trajectory = loop.run(limits, journal)
     check(trajectory)
     return trajectory
 
@@ -150,6 +153,63 @@ def test_a_trajectory_is_what_was_sent_and_sampled(
     assert np.allclose(trajectory.behaviour(), expected, atol=1e-6)
     used = {(policy.checkpoint_id, policy.version) for policy in trajectory.policies}
     assert used <= {("c0", 0), ("c1", 1)}
+
+
+class Kept:
+    """A journal in memory. `recorded`: what a former attempt kept."""
+
+    def __init__(self, recorded: Sequence[SampledStep] = ()) -> None:
+        self.steps = list(recorded)
+        self.remaining = len(self.steps)
+
+    def next_recorded(self) -> SampledStep | None:
+        if not self.remaining:
+            return None
+        self.remaining -= 1
+        return self.steps[len(self.steps) - self.remaining - 1]
+
+    def append(self, step: SampledStep) -> None:
+        self.steps.append(decode_step(encode_step(step)))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    answers=st.lists(st.text(max_size=30), max_size=6),
+    given_numbers=st.tuples(st.integers(1, 12), st.integers(0, 40), st.integers(0, 10**6)),
+)
+def test_an_episode_continues_after_any_step_that_was_kept(
+    answers: list[str],
+    given_numbers: tuple[int, int, int],
+    pool: FixedPool,
+    context: EpisodeContext,
+) -> None:
+    """What was kept stands in the trajectory as it was sampled; even a turn that had broken off."""
+    tokens, cut, seed = given_numbers
+    with closing(BreaksOff(tokens)) as client:
+        own, whole = replace(context, client=client), Kept()
+        first = _run(ScriptedEnvironment(answers, won()), pool, own, seed=str(seed), journal=whole)
+        cut = min(cut, len(whole.steps))
+        asked = len(client.asked)
+        again = Kept(whole.steps[:cut])
+        second = _run(
+            ScriptedEnvironment(answers, won()), pool, own, seed=f"{seed} again", journal=again
+        )
+        assert len(client.asked) - asked == len(second.steps) - cut
+    assert len(whole.steps) == len(first.steps)
+    assert again.steps[:cut] == whole.steps[:cut]
+    assert again.remaining == 0
+    end = first.steps[cut - 1].end if cut else 0
+    for array, width in (("token_ids", 4), ("logprobs", 4), ("loss_mask", 1)):
+        assert getattr(first, array)[: end * width] == getattr(second, array)[: end * width]
+    for before, after in zip(first.steps[:cut], second.steps, strict=False):
+        assert first.policies[before.policy_index] == second.policies[after.policy_index]
+        if after is not second.steps[-1]:
+            assert (before.start, before.end, before.call, before.answer) == (
+                after.start,
+                after.end,
+                after.call,
+                after.answer,
+            )
 
 
 def test_policies_mix_within_one_trajectory(pool: FixedPool, context: EpisodeContext) -> None:

@@ -107,6 +107,14 @@ class Conversation:
         self._turn = None
         self._append(tail[closed:])
 
+    def tokens(self, start: int, end: int) -> bytes:
+        """Return the tokens of a span as little-endian int32."""
+        return np.asarray(self._ids[start:end], "<i4").tobytes()
+
+    def logprobs(self, start: int, end: int) -> bytes:
+        """Return the log-probabilities of a span as little-endian float32."""
+        return np.asarray(self._logprobs[start:end], "<f4").tobytes()
+
     def arrays(self) -> Arrays:
         """Return the arrays for the Trajectory."""
         return Arrays(

@@ -28,7 +28,7 @@ from agentrl.core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState, 
 from agentrl.db.models import Run
 from agentrl.db.registry.checkpoints import close_abandoned_servings, live_policies
 from agentrl.db.store import Store
-from agentrl.db.transitions import episodes, groups, refusals, runs
+from agentrl.db.transitions import episodes, groups, journal, refusals, runs
 from agentrl.workers.dispatch.admission import Admission
 from agentrl.workers.dispatch.item_stream import ItemStream
 from agentrl.workers.policies.pool import newest_per_server
@@ -120,8 +120,9 @@ class Dispatcher:
         return self._store.ask(lambda session: runs.run_state(session, self._run_id))
 
     def _tidy(self, session: Session) -> None:
-        """Delete old refusals, and close the serving rows of killed servers."""
+        """Delete old refusals and unneeded recorded steps; close the servings of killed servers."""
         refusals.prune(session, self._run_id)
+        journal.prune(session, self._run_id)
         close_abandoned_servings(session, self._run_id)
 
     def _send(self, due: Sequence[tuple[str, int]], send: Send) -> None:

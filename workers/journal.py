@@ -1,0 +1,238 @@
+"""The journal of a worker: each sampled step is stored before its action takes effect.
+
+    EpisodeLoop ─ turn ─▶ AttemptJournal ─▶ GroupCommit ─ one transaction for all attempts ─▶ rows
+    EpisodeLoop ◀─ recorded steps ─ AttemptJournal ◀─ Takeover ◀─ rows of a former attempt
+
+docs/adr/0025 has the rules: what is durable when, and what is repeated after a death.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from agentrl.core.errors import AgentRLError, MessageError, StoreError, StoreUnavailable
+from agentrl.core.journal import SampledStep, decode_step, encode_step
+from agentrl.core.logging import get_logger
+from agentrl.core.telemetry import metrics
+from agentrl.core.threads import vital_thread
+from agentrl.db.store import Store
+from agentrl.db.transitions import journal
+from agentrl.db.transitions.episodes import ClaimedEpisode
+from agentrl.db.transitions.journal import FormerStep, NewStep
+from agentrl.envs.contract import Recovery
+
+COMMIT_S = 0.1  # least time between the beginnings of two transactions
+LOOK_S = 1.0  # between two looks whether the journal still lives
+
+Attempt = tuple[str, int]  # episode_id, fence
+StoreStep = Callable[[NewStep], None]
+
+log = get_logger()
+
+
+class ClaimLapsed(AgentRLError):
+    """The attempt no longer owns its episode: another one continues it, or it has ended."""
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Steps of one transaction, and what became of it once `done` is set."""
+
+    steps: list[NewStep] = field(default_factory=list)
+    done: threading.Event = field(default_factory=threading.Event)
+    refused: set[Attempt] = field(default_factory=set)
+    error: StoreError | None = None
+
+
+class GroupCommit:
+    """Stores the steps of all attempts of a process in common transactions.
+
+    A step that comes after a pause is stored at once, those of the next COMMIT_S together.
+    """
+
+    def __init__(self, store: Store, *, commit_s: float = COMMIT_S) -> None:
+        """`store`: gets a connection of its own."""
+        self._store = store.one_thread()
+        self._commit_s = commit_s
+        self._lock = threading.Lock()
+        self._batch = _Batch()
+        self._filled = threading.Event()
+        self._closed = threading.Event()
+        self._thread = vital_thread("journal", self._commit_batches)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Store what is left and end."""
+        self._closed.set()
+        self._filled.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._store.close()
+
+    def store(self, step: NewStep) -> None:
+        """Return once the step is stored; wait while the database is away.
+
+        Raises ClaimLapsed, and StoreUnavailable if the process is told to stop meanwhile.
+        """
+        with self._lock:
+            batch = self._batch
+            batch.steps.append(step)
+        self._filled.set()
+        while not batch.done.wait(LOOK_S):
+            if not self._thread.is_alive():
+                raise StoreUnavailable("the journal is closed")
+        if batch.error is not None:
+            raise batch.error
+        require_owned(step, batch.refused)
+
+    def _commit_batches(self) -> None:
+        began = -math.inf
+        while True:
+            self._filled.wait()
+            self._closed.wait(max(0.0, began + self._commit_s - time.monotonic()))
+            began = time.monotonic()
+            with self._lock:
+                batch, self._batch = self._batch, _Batch()
+                self._filled.clear()
+            if batch.steps:
+                self._commit(batch)
+            elif self._closed.is_set():
+                return
+            if self._closed.is_set():
+                self._filled.set()
+
+    def _commit(self, batch: _Batch) -> None:
+        try:
+            batch.refused = self._store.transact(
+                lambda session: journal.append_steps(session, batch.steps)
+            )
+        except StoreError as error:
+            batch.error = error
+        finally:
+            batch.done.set()
+
+
+def require_owned(step: NewStep, refused: set[Attempt]) -> None:
+    """Raise ClaimLapsed if the step is of a refused attempt."""
+    if (step.episode_id, step.fence) in refused:
+        raise ClaimLapsed("another attempt has taken the episode over, or it has ended")
+
+
+class AttemptJournal:
+    """The steps of one attempt: first those recorded by former attempts, then its own."""
+
+    def __init__(
+        self,
+        store: StoreStep,
+        run_id: str,
+        claimed: ClaimedEpisode,
+        recorded: Sequence[SampledStep] = (),
+        parent_fence: int | None = None,
+    ) -> None:
+        """`parent_fence`: of the attempt that stored the last recorded step."""
+        self._store = store
+        self._run_id = run_id
+        self._claimed = claimed
+        self._recorded = recorded
+        self._parent_fence = parent_fence
+        self._number = 0  # of the next step
+
+    @property
+    def continues(self) -> bool:
+        """Return whether a former attempt recorded steps."""
+        return bool(self._recorded)
+
+    @property
+    def remaining(self) -> int:
+        """Return how many recorded steps are not repeated yet."""
+        return max(0, len(self._recorded) - self._number)
+
+    def next_recorded(self) -> SampledStep | None:
+        """Return the next recorded step, once; None: the next one must be sampled."""
+        if not self.remaining:
+            return None
+        self._number += 1
+        return self._recorded[self._number - 1]
+
+    def append(self, step: SampledStep) -> None:
+        """Store a sampled step, and return when it is. Raises ClaimLapsed, StoreUnavailable."""
+        claimed = self._claimed
+        row = NewStep(
+            episode_id=claimed.episode_id,
+            fence=claimed.fence,
+            number=self._number,
+            parent_fence=self._parent_fence,
+            attempt=claimed.attempt,
+            run_id=self._run_id,
+            body=encode_step(step),
+            started_at=claimed.started_at,
+        )
+        began = time.perf_counter()
+        self._store(row)
+        metrics.JOURNAL.observe(time.perf_counter() - began)
+        self._number += 1
+        self._parent_fence = claimed.fence
+
+
+class Takeover:
+    """Opens the journal of each attempt, with what a former attempt recorded."""
+
+    def __init__(self, store: Store, run_id: str, append: StoreStep) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._append = append
+
+    def open(self, claimed: ClaimedEpisode, recovery: Recovery) -> AttemptJournal:
+        """Return the journal of an attempt. `recovery`: of its task."""
+        if claimed.fence == 1:
+            return AttemptJournal(self._append, self._run_id, claimed)
+        found = self._store.ask(
+            lambda session: journal.former_steps(session, claimed.episode_id, claimed.fence)
+        )
+        if found == []:
+            return AttemptJournal(self._append, self._run_id, claimed)
+        try:
+            former = _require_continuable(found, claimed, recovery)
+            recorded = [decode_step(step.body) for step in former]
+        except _NotContinuable as error:
+            return self.start_anew(claimed, str(error))
+        except MessageError as error:
+            return self.start_anew(claimed, "unreadable", str(error))
+        log.info("Episode continues from its recorded steps", steps=len(recorded))
+        return AttemptJournal(self._append, self._run_id, claimed, recorded, former[-1].fence)
+
+    def start_anew(self, claimed: ClaimedEpisode, status: str, detail: str = "") -> AttemptJournal:
+        """Delete what former attempts recorded; return an empty journal. `status`: why."""
+        log.warning("Episode starts anew despite its recorded steps", reason=status, detail=detail)
+        metrics.TAKEOVERS.labels(task=claimed.task, status=status).inc()
+        self._store.transact(
+            lambda session: journal.forget_former(
+                session, claimed.episode_id, claimed.fence, claimed.started_at
+            )
+        )
+        return AttemptJournal(self._append, self._run_id, claimed)
+
+
+class _NotContinuable(Exception):
+    """Why an attempt starts anew, as one word."""
+
+
+def _require_continuable(
+    found: Sequence[FormerStep] | None, claimed: ClaimedEpisode, recovery: Recovery
+) -> Sequence[FormerStep]:
+    """Raise _NotContinuable unless the attempt may repeat the steps.
+
+    If an attempt was lost before it added a step to those it found, the last action may be what
+    ends its worker, so the next attempt does not repeat it.
+    """
+    if recovery == "restart_only":
+        raise _NotContinuable(recovery)
+    if found is None:
+        raise _NotContinuable("incomplete")
+    if claimed.attempt - found[-1].attempt > 1:
+        raise _NotContinuable("no_progress")
+    return found
