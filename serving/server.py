@@ -37,6 +37,7 @@ class PolicyApp:
         self._served = served
         self._token = token
         self._numbers = itertools.count(1)
+        self._sampled_tokens = 0  # since the start
 
     def application(self) -> ASGIApp:
         routes = [
@@ -95,6 +96,7 @@ class PolicyApp:
                 raise PolicyError(f"checkpoint {body.model} was replaced before the first token")
         metrics.TOKENS.labels(kind="read").inc(len(body.prompt))
         metrics.TOKENS.labels(kind="sampled").inc(len(completion.token_ids))
+        self._sampled_tokens += len(completion.token_ids)
         return _json(200, wire.encode(next(self._numbers), body, completion))
 
     async def _models(self, _: HttpRequest) -> Response:
@@ -105,7 +107,12 @@ class PolicyApp:
         tracks = self._served.tracks()
         alive = self._engine.alive()
         problem = self._served.problem
-        found = {"ready": alive and bool(tracks), "served": tracks, "problem": problem}
+        found = {
+            "ready": alive and bool(tracks),
+            "served": tracks,
+            "problem": problem,
+            "sampled_tokens": self._sampled_tokens,
+        }
         body = msgspec.json.encode(found)
         return _json(200 if alive else 503, body)
 

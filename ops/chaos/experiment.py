@@ -51,7 +51,10 @@ class ChaosRequest:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of it. `recovery_s`: of each fault that ended, from health to work."""
+    """What came of it. `recovery_s`: of each fault that ended, from health to work.
+
+    `tokens_in_vain`: sampled between the first fault and the last, and not kept.
+    """
 
     kills: int
     updates: int
@@ -59,6 +62,7 @@ class Verdict:
     hangs: Sequence[str]
     recovery_s: Sequence[float]
     costs: FaultCosts = field(default_factory=FaultCosts)
+    tokens_in_vain: int = 0
 
     def line(self) -> str:
         """The one JSON line."""
@@ -75,6 +79,9 @@ class Verdict:
                 "rolled_back": self.costs.rolled_back,
                 "failed_without_fault": self.costs.failed_without_fault,
                 "idle_s": round(self.costs.idle_s, 1),
+                "resampled_tokens_per_kill": round(
+                    max(0, self.tokens_in_vain) / max(1, self.kills), 1
+                ),
                 "recovery_s": {
                     "p50": round(median(times), 2) if times else None,
                     "max": max(times, default=None),
@@ -111,8 +118,10 @@ def chaos(request: ChaosRequest, tell: Callable[[str], None]) -> Verdict:
             injector.begin()
             injector.faults = _choose_faults(observer, request, tell)
             tell(f"run {run_id} in {cluster.home}: {len(injector.faults)} kinds of fault")
+            in_vain = observer.tokens_in_vain()
             if not injector.hangs:
                 injector.inject(request.kills)
+            in_vain = observer.tokens_in_vain() - in_vain
             _finish(injector, config.run.stop_updates or 0, tell)
             found = audit.audit_run(observer)
             updates = observer.seen.version if observer.seen else 0
@@ -123,6 +132,7 @@ def chaos(request: ChaosRequest, tell: Callable[[str], None]) -> Verdict:
         injector.hangs,
         [active.recovery_s for active in injector.active_faults if active.recovery_s is not None],
         injector.costs,
+        tokens_in_vain=in_vain,
     )
     _report(cluster.home, injector.active_faults, verdict, tell)
     return verdict

@@ -3,6 +3,8 @@
 rows of the store, looked at past the proxies · processes.json · /proc · HTTP
 """
 
+import math
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
@@ -14,11 +16,15 @@ from agentrl import broker
 from agentrl.core.config.config import Config
 from agentrl.core.errors import BrokerError, StoreError
 from agentrl.db.queries import liveness
+from agentrl.db.queries.kept_tokens import kept_tokens
 from agentrl.db.queries.liveness import Claim, Liveness
 from agentrl.db.store import Store
 from agentrl.ops.chaos.cluster import BROKER, Cluster, is_connected
+from agentrl.ops.chaos.sampled_tokens import SampledTokens
 
 ANSWER_S = 1.0  # for a server to answer
+SAMPLED_S = 1.0  # between two looks at what policy servers have sampled
+LOOKS, LOOK_S = 20, 0.05  # for the fewest tokens in vain
 ENVS, POLICY = "envs", "policy"
 
 
@@ -43,6 +49,8 @@ class RunObserver:
     seen: Liveness | None = None
     claims: set[Claim] = field(default_factory=set)
     ambiguous: list[tuple[float, float]] = field(default_factory=list)
+    _sampled: SampledTokens = field(default_factory=SampledTokens)
+    _sampled_at: float = -math.inf
 
     @property
     def config(self) -> Config:
@@ -61,6 +69,22 @@ class RunObserver:
             self.seen = None
             return
         self.claims |= promised
+        if time.monotonic() - self._sampled_at > SAMPLED_S:  # of servers that may end before long
+            self._sampled_at = time.monotonic()
+            self._sampled.look(self.seen.servers)
+
+    def tokens_in_vain(self) -> int:
+        """Return how many sampled tokens are not kept, and must be or were sampled again.
+
+        Each look also counts what a worker has received and not stored yet, so that the fewest are
+        nearest to the truth. Raises StoreError.
+        """
+        found = []
+        for _ in range(LOOKS):
+            kept = self.store.ask(lambda session: kept_tokens(session, self.run_id))
+            found.append(self._sampled.look(self.seen.servers if self.seen else {}) - kept)
+            time.sleep(LOOK_S)
+        return min(found)
 
     def pid(self, name: str) -> int | None:
         return self.cluster.pids().get(name)

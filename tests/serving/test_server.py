@@ -167,12 +167,16 @@ def test_a_checkpoint_that_is_not_served_is_not_found(server: Server) -> None:
 
 
 def test_health_and_models_show_what_is_served(server: Server) -> None:
-    assert get(server, "/health") == (
+    status, before = get(server, "/health")
+    sampled = len(post(server, body())[1]["choices"][0]["token_ids"])
+    _, told = get(server, "/health")
+    assert (status, told) == (
         200,
         {
             "ready": True,
             "served": {"current": {"checkpoint_id": "c1", "version": 1}},
             "problem": "",
+            "sampled_tokens": before["sampled_tokens"] + sampled,
         },
     )
     status, models = get(server, "/v1/models")
@@ -197,7 +201,8 @@ def test_without_a_checkpoint_the_server_is_not_ready() -> None:
     server = Server(
         PolicyApp(ScriptedEngine(), ServedCheckpoints(), ""), "127.0.0.1", 0, guarded=False
     )
-    assert get(server, "/health") == (200, {"ready": False, "served": {}, "problem": ""})
+    empty = {"ready": False, "served": {}, "problem": "", "sampled_tokens": 0}
+    assert get(server, "/health") == (200, empty)
     server.close()
 
 

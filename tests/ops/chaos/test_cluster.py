@@ -234,7 +234,7 @@ def test_the_verdict_is_one_line_and_only_zeros_are_sound() -> None:
     assert sound.line() == (
         '{"kills": 3, "updates": 9, "lost": 0, "trained_twice": 0, "unbalanced": 0, "hangs": 0, '
         '"rolled_back": 0, "failed_without_fault": 0, "idle_s": 0.0, '
-        '"recovery_s": {"p50": 1.0, "max": 2.0}}'
+        '"resampled_tokens_per_kill": 0.0, "recovery_s": {"p50": 1.0, "max": 2.0}}'
     )
     found = (Finding("lost", "a", ""), Finding("unbalanced", "b", ""), Finding("lost", "c", ""))
     bad = Verdict(3, 9, found, (), ())

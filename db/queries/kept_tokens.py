@@ -1,0 +1,50 @@
+"""Sampled tokens that a run has kept: in stored bodies, and in the journal of what is open."""
+
+from itertools import groupby
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from agentrl.core.journal import decode_step
+from agentrl.db.models import Episode, JournaledStep, Step
+from agentrl.db.transitions.journal import FormerStep, chain
+
+
+def kept_tokens(session: Session, run_id: str) -> int:
+    """Return how many sampled tokens no policy need sample again.
+
+    Call it in one read transaction: a body is stored when its steps leave the journal.
+    """
+    current = (Step.episode_id == Episode.episode_id) & (Step.fence == Episode.fence)
+    stored = session.scalar(
+        select(func.sum(Step.token_end - Step.token_start))
+        .join(Episode, current)
+        .where(Step.run_id == run_id)
+    )
+    return (stored or 0) + _journaled_tokens(session, run_id)
+
+
+def _journaled_tokens(session: Session, run_id: str) -> int:
+    """Count the tokens of steps whose body is not stored yet."""
+    recorded = select(Step.episode_id).where(
+        Step.episode_id == JournaledStep.episode_id, Step.fence == Episode.fence
+    )
+    query = (
+        select(
+            JournaledStep.episode_id,
+            JournaledStep.fence,
+            JournaledStep.number,
+            JournaledStep.parent_fence,
+            JournaledStep.attempt,
+            JournaledStep.body,
+        )
+        .join(Episode, Episode.episode_id == JournaledStep.episode_id)
+        .where(JournaledStep.run_id == run_id, ~recorded.exists())
+        .order_by(JournaledStep.episode_id, JournaledStep.fence, JournaledStep.number)
+    )
+    found = 0
+    for _, group in groupby(session.execute(query), key=lambda row: row.episode_id):
+        for step in chain([FormerStep(*row[1:]) for row in group]) or ():
+            body = decode_step(step.body).step
+            found += body.end - body.start
+    return found
