@@ -14,9 +14,9 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl.envs.tasks.webshop.analysis import STOP_WORDS
 from agentrl.envs.tasks.webshop.product import Product
 from agentrl.envs.tasks.webshop.product_words import CHOICES, COLOURS, KINDS
+from agentrl.envs.tasks.webshop.search import STOP_WORDS
 
 FULL = 1_180_000  # products of the benchmark
 FORMS, OFFSET = 1_000_000, 10  # distinct words; Mandelbrot's offset

@@ -36,7 +36,7 @@ def building(folder: Path, products: int) -> Figures:
     started = time.perf_counter()
     build(large_catalogue.products(products), folder)
     seconds = time.perf_counter() - started
-    size = sum(path.stat().st_size for path in folder.iterdir())
+    size = sum(path.stat().st_size for path in folder.rglob("*"))
     return {"build_s": seconds, "build_peak_mib": peak_mib(), "folder_mib": size / MIB}
 
 

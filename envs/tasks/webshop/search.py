@@ -1,235 +1,151 @@
-"""BM25 over an index on disk that all sessions of all processes share, equal to Lucene's.
+"""BM25 search over the texts of a catalogue with bm25s, in memory or in a folder.
 
-Robertson's BM25 as Lucene 8 and later computes it: document lengths through one lossy byte
-(SmallFloat.intToByte4), single precision for each term's share, double for their sum. Ties go to
-the smaller product id, as Anserini breaks them.
-
-Terms are taken by what they can add at most, the highest first. Once the rest together cannot lift
-a new product over what the k-th best reaches, only those already found are looked up in the longer
-lists (MaxScore; Turtle and Flood, 1995): the same results, most postings of common words unread.
+Terms, stop words, stems and parameters are those of the benchmark's Lucene index. Its tokenizer is
+approximated by one pattern, and lengths are not rounded as Lucene does.
 """
 
-import threading
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl.envs.tasks.webshop.analysis import terms
+from agentrl.core.errors import ItemError
 
 K1, B = 0.9, 0.4
-SLACK = 1e-6  # relative; single precision rounds the bounds and the sums differently
-EXACT = 24  # lengths below it are kept as they are
+MAX_TERMS = 200  # of a query that are searched for
+_STOP_WORDS_TEXT = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then "
+    "there these they this to was will with"
+)
+STOP_WORDS = frozenset(_STOP_WORDS_TEXT.split())
 
-Ids = NDArray[np.uint32]
-Scores = NDArray[np.float64]
-
-
-def length_byte(length: int) -> int:
-    """SmallFloat.intToByte4: four significant bits above 24."""
-    if length < EXACT:
-        return length
-    above = length - EXACT
-    shift = above.bit_length() - 4
-    code = above if shift < 0 else (above >> shift) & 0x07 | (shift + 1) << 3
-    return EXACT + code
+_WORD = re.compile(
+    r"\w+(?:(?:(?<=[^\W\d_])[:.'’](?=[^\W\d_])|(?<=\d)[,;.'](?=\d))\w+)*"  # can't, a.b, 3,000.5
+)
 
 
-def byte_length(byte: int) -> int:
-    """SmallFloat.byte4ToInt: the shortest length with this byte."""
-    if byte < EXACT:
-        return byte
-    code = byte - EXACT
-    bits, shift = code & 0x07, (code >> 3) - 1
-    return EXACT + (bits if shift < 0 else (bits | 0x08) << shift)
+_TERMS, _TERM_ENDS, _TERM_IDS = "terms", "term_ends", "term_ids"
 
 
-@dataclass(frozen=True)
-class Postings:
-    """Arrays of N products, T terms and P postings, in memory or mapped.
+class MappedVocabulary:
+    """The numbers of terms, in files: as a dictionary, millions of terms take a gigabyte."""
 
-    `starts`: [T + 1] into the postings; `products`: [P], ascending within a term; `counts`: [P]
-    occurrences; `norms`: [N] length bytes; `peaks`: [T] largest count · norm factor of a term;
-    `order`: [N] rank of each product's id; `mean_length`: tokens a product.
-    """
+    def __init__(self, folder: Path) -> None:
+        """Raises OSError, ValueError."""
+        self._terms = map_array(folder / _TERMS, np.uint8)
+        self._ends = map_array(folder / _TERM_ENDS, np.int64)
+        self._ids = map_array(folder / _TERM_IDS, np.int32)
 
-    vocabulary: "dict[str, int] | Words"
-    starts: NDArray[np.int64]
-    products: Ids
-    counts: NDArray[np.uint16]
-    norms: NDArray[np.uint8]
-    peaks: NDArray[np.float32]
-    order: Ids
-    mean_length: float
+    @staticmethod
+    def write(vocabulary: Mapping[str, int], folder: Path) -> None:
+        """Write the terms in order of their bytes."""
+        encoded = sorted((_encode(term), number) for term, number in vocabulary.items())
+        (folder / _TERMS).write_bytes(b"".join(term for term, _ in encoded) or b"\n")  # is mapped
+        np.cumsum([0, *(len(term) for term, _ in encoded)]).tofile(folder / _TERM_ENDS)
+        np.array([number for _, number in encoded], np.int32).tofile(folder / _TERM_IDS)
 
-    @cached_property
-    def factors(self) -> NDArray[np.float32]:
-        """[256] of a length byte: 1 / (k1 · (1 − b + b · length / mean length))."""
-        return norm_factors(self.mean_length)
+    def get(self, term: str) -> int | None:
+        wanted = _encode(term)
+        place = bisect_left(range(len(self._ids)), wanted, key=self._term)
+        found = place < len(self._ids) and self._term(place) == wanted
+        return int(self._ids[place]) if found else None
 
-    @cached_property
-    def filled(self) -> int:
-        """Products with any term."""
-        return int(np.count_nonzero(self.norms))
-
-    def idf(self, term: int) -> np.float32:
-        """ln(1 + (N − n + ½) / (n + ½)): n of the N products hold the term."""
-        held = int(self.starts[term + 1] - self.starts[term])
-        return np.float32(np.log(1 + (self.filled - held + 0.5) / (held + 0.5)))
+    def _term(self, place: int) -> bytes:
+        return self._terms[self._ends[place] : self._ends[place + 1]].tobytes()
 
 
-class Words:
-    """A vocabulary on disk: sorted words, one a line, found by bisection."""
+class SearchIndex:
+    """Finds the best texts for a query. Read-only: any number of threads may search at once."""
 
-    def __init__(self, words: NDArray[Any], offsets: NDArray[np.int64]) -> None:
-        self._words, self._offsets = words, offsets
+    def __init__(self, index: Any, vocabulary: dict[str, int] | MappedVocabulary) -> None:
+        """`index`: a bm25s.BM25, whose own vocabulary is not used."""
+        self._index, self._vocabulary = index, vocabulary
 
-    def get(self, word: str) -> int | None:
-        wanted = word.encode()
-        low, high = 0, len(self._offsets) - 1
-        while low < high:
-            middle = (low + high) // 2
-            found = self._words[self._offsets[middle] : self._offsets[middle + 1]].tobytes()
-            if found == wanted:
-                return middle
-            low, high = (middle + 1, high) if found < wanted else (low, middle)
-        return None
-
-
-def norm_factors(mean_length: float) -> NDArray[np.float32]:
-    one, k1, b = np.float32(1), np.float32(K1), np.float32(B)
-    lengths = np.array([byte_length(byte) for byte in range(256)], np.float32)
-    return one / (k1 * ((one - b) + b * lengths / np.float32(mean_length)))
-
-
-class Search:
-    """The k best products for a text. Read-only: any number of threads may search at once."""
-
-    def __init__(self, postings: Postings) -> None:
-        self._postings = postings
-        self._kept = threading.local()
-
-    def best(self, text: str, limit: int) -> list[tuple[int, float]]:
-        """Product numbers and scores, best first; none where no term occurs."""
-        known = [
-            (term, count)
-            for word, count in Counter(terms(text)).items()
-            if (term := self._postings.vocabulary.get(word)) is not None
+    @classmethod
+    def build(cls, texts: Iterable[str]) -> "SearchIndex":
+        """Index texts in memory. Raises ItemError."""
+        vocabulary = {"": 0}  # the term of an empty text, which no query has
+        documents = [
+            [vocabulary.setdefault(term, len(vocabulary)) for term in terms(text)] or [0]
+            for text in texts
         ]
-        lists = sorted((_List(self._postings, *each) for each in known), key=_List.ceiling)
-        if not lists:
+        index = _bm25s().BM25(method="lucene", k1=K1, b=B)
+        index.index((documents or [[0]], vocabulary), show_progress=False)
+        index.vocab_dict = {}
+        return cls(index, vocabulary)
+
+    @classmethod
+    def open(cls, folder: Path) -> "SearchIndex":
+        """Map the index that `save` wrote to a folder. Raises ItemError, OSError, ValueError."""
+        index = _bm25s().BM25.load(folder, mmap=True, load_vocab=False, show_progress=False)
+        return cls(index, MappedVocabulary(folder))
+
+    def save(self, folder: Path) -> None:
+        """Write an index that was built in memory."""
+        if isinstance(self._vocabulary, MappedVocabulary):
+            raise ValueError("an index that was opened is saved already")
+        self._index.save(folder, show_progress=False)
+        MappedVocabulary.write(self._vocabulary, folder)
+
+    def best(self, query: str, limit: int) -> list[int]:
+        """Return the numbers of texts with any term of the query, best first; ties by number."""
+        numbers = (self._vocabulary.get(term) for term in terms(query)[:MAX_TERMS])
+        known = [number for number in numbers if number is not None]
+        if not known:
             return []
-        found, scores = self._find(lists[::-1], limit)
-        rounded = scores.astype(np.float32)
-        best = np.lexsort((self._postings.order[found], -rounded))[:limit]
-        return [(int(found[place]), float(rounded[place])) for place in best]
-
-    def _find(self, lists: Sequence["_List"], limit: int) -> tuple[Ids, Scores]:
-        """With a column of sums that the thread keeps: a fresh one costs more than a search."""
-        sums = getattr(self._kept, "sums", None)
-        self._kept.sums = None
-        if sums is None:
-            sums = np.zeros(len(self._postings.norms), np.float64)
-        found = _collect(lists, sums, limit)
-        self._kept.sums = sums
-        return found
+        scores = self._index.get_scores_from_ids(known)
+        found = np.flatnonzero(scores)  # to partition the many zeros, too, would take 0.1 s
+        values = scores[found]
+        if len(found) > limit:
+            keep = values >= np.partition(values, -limit)[-limit]
+            found, values = found[keep], values[keep]
+        best: list[int] = found[np.argsort(-values, kind="stable")[:limit]].tolist()
+        return best
 
 
-class _List:
-    """One term's products and what it adds to each."""
-
-    def __init__(self, postings: Postings, term: int, count: int) -> None:
-        self._postings = postings
-        span = slice(int(postings.starts[term]), int(postings.starts[term + 1]))
-        self.products, self._counts = postings.products[span], postings.counts[span]
-        self._weight = np.float32(count) * postings.idf(term)
-        self._peak = postings.peaks[term]
-
-    def ceiling(self) -> float:
-        """What the term can add at most."""
-        return float(self._weight - self._weight / (1 + self._peak)) * (1 + SLACK)
-
-    def scores(self) -> NDArray[np.float32]:
-        """Of all its products."""
-        return self._shares(self.products, self._counts)
-
-    def look_up(self, wanted: Ids) -> Scores:
-        """Of some products; 0 where the term is not in them."""
-        products = self.products
-        places = np.minimum(np.searchsorted(products, wanted), len(products) - 1)
-        held = products[places] == wanted
-        counts = self._counts[places]
-        return np.where(held, self._shares(wanted, counts), np.float32(0)).astype(np.float64)
-
-    def _shares(self, products: Ids, counts: NDArray[np.uint16]) -> NDArray[np.float32]:
-        saturation = counts * self._postings.factors[self._postings.norms[products]]
-        shares: NDArray[np.float32] = self._weight - self._weight / (np.float32(1) + saturation)
-        return shares
+def map_array(path: Path, kind: Any) -> NDArray[Any]:
+    """Map a file read-only as a plain array, whose parts cost less to take than a memmap's."""
+    return np.memmap(path, dtype=kind, mode="r").view(np.ndarray)
 
 
-def _collect(lists: Sequence[_List], sums: Scores, limit: int) -> tuple[Ids, Scores]:
-    """All products that may be among the best, with their whole scores.
-
-    `sums`: [N] zeros, and zeros again afterwards.
-    """
-    rest = [sum(each.ceiling() for each in lists[place:]) for place in range(len(lists) + 1)]
-    bar, read, best = 0.0, list[Ids](), np.empty(0, np.uint32)
-    for place, each in enumerate(lists):
-        if rest[place] < bar:
-            break
-        partial = sums[each.products] + each.scores()
-        sums[each.products] = partial
-        read.append(each.products)
-        best = _leading(best, each.products, partial, sums, limit)
-        bar = max(bar, _bar(best, sums, lists[place + 1 :], limit))
-    least = max(0.0, bar - rest[len(read)])
-    found, scores = _taken(read, sums, least)
-    # Neighbours are looked up one after the other; some ascending runs are merged, not sorted.
-    by_number = np.argsort(found, kind="stable")
-    found, scores = found[by_number], scores[by_number]
-    for place in range(len(read), len(lists)):
-        scores += lists[place].look_up(found)
-        keep = scores >= bar - rest[place + 1]
-        found, scores = found[keep], scores[keep]
-    return found, scores
+def _encode(term: str) -> bytes:
+    return term.encode(errors="surrogatepass")
 
 
-def _taken(read: Sequence[Ids], sums: Scores, least: float) -> tuple[Ids, Scores]:
-    """Each product over `least` once, with its sum; the sums become zeros."""
-    found, scores = [], []
-    for held in read:
-        partial = sums[held]
-        sums[held] = 0.0
-        over = partial > least
-        found.append(held[over])
-        scores.append(partial[over])
-    return np.concatenate(found), np.concatenate(scores)
+def terms(text: str) -> list[str]:
+    """Return the index terms of a text, in order; one that occurs twice is there twice."""
+    return [term for word in _WORD.findall(text.lower()) if (term := _term(word))]
 
 
-def _leading(best: Ids, products: Ids, partial: Scores, sums: Scores, limit: int) -> Ids:
-    """The products with the largest sums: of the `best` before and of a list read since."""
-    least = sums[best].min() if len(best) == limit else 0.0
-    fresh = np.flatnonzero(partial >= least)
-    fresh = fresh[_largest(partial[fresh], limit)]
-    some = np.union1d(best, products[fresh])
-    return some[_largest(sums[some], limit)]
+@lru_cache(maxsize=1 << 20)  # a catalogue repeats its words
+def _term(word: str) -> str:
+    """Return the stem of a word without a possessive ending; empty for a stop word."""
+    word = word.removesuffix("'s").removesuffix("’s")
+    return "" if word in STOP_WORDS else _stem()(word)
 
 
-def _largest(scores: Scores, limit: int) -> NDArray[np.intp]:
-    """The places of the largest, in any order; of all where there are no more."""
-    rest = len(scores) - limit
-    return np.argpartition(scores, rest)[rest:] if rest > 0 else np.arange(len(scores))
+@cache
+def _stem() -> Callable[[str], str]:
+    try:
+        from Stemmer import Stemmer
+    except ImportError as error:
+        raise _missing(error) from error
+    stem: Callable[[str], str] = Stemmer("porter").stemWord
+    return stem
 
 
-def _bar(best: Ids, sums: Scores, unread: Sequence[_List], limit: int) -> float:
-    """A score that the k-th best reaches: the least of k products that look good so far."""
-    if len(best) < limit:
-        return 0.0
-    scores = sums[best]
-    for each in unread:
-        scores += each.look_up(best)
-    return float(scores.min()) * (1 - SLACK)
+def _bm25s() -> Any:
+    try:
+        import bm25s
+    except ImportError as error:
+        raise _missing(error) from error
+    return bm25s
+
+
+def _missing(error: ImportError) -> ItemError:
+    return ItemError(f"webshop: search: {error}", hint="run `pip install 'agentrl-system[tasks]'`")

@@ -64,7 +64,7 @@ def test_who_serves_a_catalogue_keeps_it_while_another_is_built(tmp_path: Path) 
     build(shop, tmp_path)
     served = FolderCatalogue(tmp_path)
     build([Product("A1", "Cup", (1.0,))], tmp_path)
-    assert served.find("mug", 3) == ["B0", "B1", "B10"]
+    assert served.find("mug", 3) == ["B0", "B1", "B2"]
     assert served.product("B299") == shop[299]
     assert FolderCatalogue(tmp_path).find("cup", 3) == ["A1"]
 

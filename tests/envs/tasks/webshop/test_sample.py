@@ -1,18 +1,14 @@
 """The benchmark's sample as a whole; skipped where it is not on this machine."""
 
-from itertools import islice
 from random import Random
 
 import pytest
 
 from agentrl.envs.server.in_process import play
 from agentrl.envs.tasks.webshop import goals
-from agentrl.envs.tasks.webshop.analysis import terms
 from agentrl.envs.tasks.webshop.catalogue import MemoryCatalogue
 from agentrl.envs.tasks.webshop.goals import Goal
 from agentrl.envs.tasks.webshop.reward import worth
-from agentrl.envs.tasks.webshop.search import K1, B
-from agentrl.envs.tasks.webshop.shop import PAGE
 from agentrl.envs.tasks.webshop.source import WebshopSource
 
 pytestmark = pytest.mark.slow
@@ -41,22 +37,3 @@ def test_an_expert_that_is_shown_the_product_buys_it(sample_catalogue: MemoryCat
     source = WebshopSource({"origin": "sample"})
     for item in source.items("test"):
         assert play(source, item, source.expert(item, seed=0)).reward == 1.0, item.item_id
-
-
-def test_the_first_page_of_results_is_that_of_another_programs_bm25(
-    sample_catalogue: MemoryCatalogue,
-) -> None:
-    """Of the same terms; its lengths are unrounded."""
-    bm25s = pytest.importorskip("bm25s")
-    products = sample_catalogue.products
-    index = bm25s.BM25(method="lucene", k1=K1, b=B)
-    index.index([terms(each.text) for each in products], show_progress=False)
-    pairs = ((each.template.text, each.title) for each in products if each.template)
-    shares = []
-    for query in islice((" ".join(text.lower().split()) for pair in pairs for text in pair), 400):
-        known = [term for term in terms(query) if term in index.vocab_dict]
-        if known:
-            ids, _ = index.retrieve([known], k=PAGE, show_progress=False)
-            theirs = {products[int(number)].asin for number in ids[0]}
-            shares.append(len(theirs.intersection(sample_catalogue.find(query, PAGE))) / PAGE)
-    assert sum(shares) / len(shares) >= 0.965
