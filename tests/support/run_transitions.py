@@ -54,7 +54,7 @@ class World:
             first = world.checkpoint(0)
             session.add(first)
             worker = Worker(worker_id=world.worker_id, run_id=run_id, host="here", pid=1)
-            runs.register_worker(session, worker, lease_s=3600.0)
+            runs.register_worker(session, worker, lease_s=60.0)
             server = PolicyServer(
                 server_id=f"policy-{run_id}",
                 run_id=run_id,
@@ -62,7 +62,7 @@ class World:
                 engine="local",
                 url="http://p",
             )
-            register_server(session, server, lease_s=3600.0)
+            register_server(session, server, lease_s=60.0)
             session.flush()
             for track in ("current", "lagged(4)"):
                 begin_serving(session, server.server_id, track, first)
