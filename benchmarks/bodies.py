@@ -6,7 +6,8 @@
 threads, as a worker's) to `receive` (decode, check) and `ack`, on the run's quorum queues. Bare:
 the same trajectories' MessagePack, encoded before, through pika's BlockingConnection with confirms
 into one quorum queue and out of it, prefetched, acknowledged by the hundred. `recorder`: bodies a
-second of `workers/recorder.py keep`, beside COPY of the same rows, made before, into the tables.
+second of `workers/recorder.py keep_bodies`, beside COPY of the same rows, made before, into the
+tables. `trainer`: milliseconds of its processor time for a body, from its queue and from the table.
 Arms take turns; a ratio is that of a round's two arms. The store is emptied of the run afterwards.
 """
 
@@ -35,18 +36,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 from agentrl import broker
 from agentrl.broker.api import Broker, Delivery
 from agentrl.broker.messages import EpisodeFinished, encode
-from agentrl.broker.topology import TRAJECTORIES, recorder_queue
-from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
+from agentrl.broker.topology import TRAJECTORIES, recorder_queue, trainer_queue
+from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory, body_of
 from agentrl.core.types import RunState, Status
 from agentrl.db.admin import migrate
 from agentrl.db.models import Run
 from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import bodies as stored_bodies
 from agentrl.db.transitions import groups, lifecycle
 from agentrl.db.transitions.groups import NewGroup
 from agentrl.workers import recorder
 
 TURNS, THREADS, BYTES = 20, 8, 48 * 1024 * 1024  # of a trajectory; publishing; of an arm
-BULK = 256
+BULK, BATCH = 256, 64  # bodies of one transaction of the recorder; of a batch's groups
 
 
 def trajectory(run_id: str, tokens: int, rng: np.random.Generator) -> Trajectory:
@@ -198,8 +200,38 @@ def copied(store: Store, tables: dict[str, list[dict[str, Any]]]) -> float:
         return time.perf_counter() - began
 
 
-def recorded(store: Store, run_id: str, bodies: Sequence[Trajectory]) -> tuple[float, float]:
-    """Seconds of recorder and bare COPY for equally many bodies of other episodes."""
+def from_queue(link: Broker, run_id: str, count: int) -> float:
+    """Seconds of processor time that a trainer takes for the bodies in its queue."""
+    with closing(link.consumer(trainer_queue(run_id))) as consumer:
+        began, left = time.process_time(), count
+        while left:
+            deliveries = consumer.receive(BULK, 5.0)
+            for each in deliveries:
+                if isinstance(each.message, EpisodeFinished):
+                    each.message.trajectory.sha256  # noqa: B018
+            consumer.ack(deliveries)
+            left -= len(deliveries)
+        return time.process_time() - began
+
+
+def from_table(store: Store, bodies: Sequence[Trajectory]) -> float:
+    """Seconds of processor time that a trainer takes for stored bodies, a batch at a time."""
+    began = time.process_time()
+    for start in range(0, len(bodies), BATCH):
+        wanted = {(body.episode_id, body.fence): body.sha256 for body in bodies[start:][:BATCH]}
+        read = partial(stored_bodies.read_bodies, keys=list(wanted))
+        found = store.ask(read)
+        if len(found) < len(wanted):
+            raise SystemExit("the recorder did not store every body")
+        for key, wire in found.items():
+            body_of(wire, wanted[key])
+    return time.process_time() - began
+
+
+def recorded(store: Store, run_id: str, bodies: Sequence[Trajectory]) -> tuple[float, float, float]:
+    """Seconds of recorder and bare COPY for equally many bodies of other episodes, and processor
+    time of a trainer that reads the first.
+    """
 
     def named(suffix: str) -> list[Trajectory]:
         return [
@@ -215,12 +247,15 @@ def recorded(store: Store, run_id: str, bodies: Sequence[Trajectory]) -> tuple[f
     again = named("c")
     rows = {
         "trajectories": [
-            recorder._body_row(body, encode(EpisodeFinished(trajectory=body)), 0.0)  # noqa: SLF001
+            stored_bodies._stored(  # noqa: SLF001
+                recorder._body_row(body, encode(EpisodeFinished(trajectory=body)), 0.0)  # noqa: SLF001
+            )
             for body in again
         ],
         "steps": [row for body in again for row in recorder._step_rows(body)],  # noqa: SLF001
     }
-    return kept(store, run_id, deliveries), copied(store, rows)
+    kept_s = kept(store, run_id, deliveries)
+    return kept_s, copied(store, rows), from_table(store, own)
 
 
 def measure(given: argparse.Namespace, store: Store, link: Broker) -> dict[str, Any]:
@@ -236,7 +271,8 @@ def measure(given: argparse.Namespace, store: Store, link: Broker) -> dict[str, 
             bodies = [trajectory(run_id, tokens, rng) for _ in range(BYTES // one)]
             plain = [encode(EpisodeFinished(trajectory=b), compress_above=1 << 30) for b in bodies]
             ours_s, bare_s = ours(link, run_id, bodies), bare(given.broker, plain)
-            kept_s, copied_s = recorded(store, run_id, bodies)
+            queue_s = from_queue(link, run_id, len(bodies))
+            kept_s, copied_s, table_s = recorded(store, run_id, bodies)
             size = len(bodies) * one / 1e6
             for name, value in (
                 ("broker_mb_s", size / ours_s),
@@ -245,6 +281,8 @@ def measure(given: argparse.Namespace, store: Store, link: Broker) -> dict[str, 
                 ("recorder_bodies_s", len(bodies) / kept_s),
                 ("copy_bodies_s", len(bodies) / copied_s),
                 ("recorder_ratio", copied_s / kept_s),
+                ("trainer_queue_ms", 1000 * queue_s / len(bodies)),
+                ("trainer_table_ms", 1000 * table_s / len(bodies)),
             ):
                 found.setdefault(name, []).append(round(value, 3))
             store.transact(partial(lifecycle.delete_run_rows, run_id=run_id))
