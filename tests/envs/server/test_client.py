@@ -99,6 +99,24 @@ def test_ill_formed_turns_get_the_same_replies(server: EnvServer, task: str) -> 
     assert conversation(far, item, ODD) == conversation(near, item, ODD)
 
 
+def test_tools_that_come_in_the_course_of_an_episode_are_known_far_away() -> None:
+    """A function that an item of bfcl holds back until its second request."""
+    classes = ["GorillaFileSystem"]
+    content = {"classes": classes, "requests": [{"text": "a"}, {"text": "b", "functions": ["ls"]}]}
+    server = EnvServer({"bfcl": Task()})
+    try:
+        environment = RemoteSource(Envs(url=server.url), "bfcl", {}).make(
+            Item("bfcl", "held back", content)
+        )
+        environment.start()
+        assert "ls" not in {tool.name for tool in environment.tools}
+        environment.call("done")
+        assert "ls" in {tool.name for tool in environment.tools}
+        environment.close()
+    finally:
+        server.close()
+
+
 def test_closing_ends_the_session(server: EnvServer) -> None:
     source = remote(server.url)
     environment = source.make(source.items("train")[0])
