@@ -91,7 +91,8 @@ class VerifiersSource:
         self._options = asked = options.parse(task, VerifiersOptions, given)
         self.max_turns: int = asked.max_turns
         where = f"tasks.{task}.options.env"
-        self._env = {name: fill_secrets(text, where) for name, text in asked.env.items()}
+        filled = {name: fill_secrets(text, where) for name, text in asked.env.items()}
+        self._env = _path_beside(asked.python) | filled
         taskset = {"id": argument, **asked.config.get("taskset", {})}
         self._config = {**asked.config, "taskset": taskset}
         self._listed: list[ListedTask] | None = None
@@ -147,6 +148,12 @@ class VerifiersSource:
             return [msgspec.json.decode(line, type=ListedTask) for line in lines]
         except msgspec.MsgspecError as error:
             raise ItemError(f"{where}: the list of its tasks: {error}") from error
+
+
+def _path_beside(python: str) -> dict[str, str]:
+    """PATH with the folder of this Python first, where its harnesses look for `uv`."""
+    folder = str(Path(python).absolute().parent) if os.sep in python else ""
+    return {"PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"} if folder else {}
 
 
 def _unset(_: Mapping[str, Any], __: Any) -> float:

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow  # each episode starts a Python that imports verif
 
 PACKAGE = '''
 import json
+import shutil
 import httpx
 import verifiers.v1 as vf
 
@@ -33,6 +34,10 @@ class ColourTask(vf.Task[ColourData]):
     @vf.metric
     async def replies(self, trace: vf.Trace) -> float:
         return float(trace.num_turns)
+
+    @vf.metric
+    async def finds_uv(self, trace: vf.Trace) -> float:
+        return float(shutil.which("uv") is not None)
 
 class ColourConfig(vf.TasksetConfig):
     colours: list[str] = ["red", "blue", "green"]
@@ -103,7 +108,7 @@ def test_the_rollout_of_a_package_gives_its_reward_and_metrics(options: dict[str
     finally:
         environment.close()
     assert (outcome.done, outcome.reward, outcome.score) == (True, 2.0, 1.0)
-    assert outcome.metrics == {"named": 1.0, "replies": 2.0}
+    assert outcome.metrics == {"named": 1.0, "replies": 2.0, "finds_uv": 1.0}
 
 
 def test_its_turn_limit_ends_an_episode_with_its_reward(options: dict[str, Any]) -> None:
