@@ -26,7 +26,7 @@ configs:
 # Episodes of {run}
 
 {total} episodes that an LLM agent played during reinforcement learning with AgentRL, by policies of
-the versions {versions}. One row is one episode.
+version {versions}. One row is one episode.
 
 | task | episodes | mean reward |
 |---|---|---|
@@ -65,6 +65,6 @@ def write_card(path: Path, counts: "ExportCounts") -> None:
         for task, number in sorted(counts.episodes.items())
     )
     versions = sorted(counts.versions)
-    told = f"{versions[0]} to {versions[-1]}" if versions else "none"
+    told = " to ".join(str(each) for each in dict.fromkeys((versions[0], versions[-1])))
     card = CARD.format(run=counts.run, size=size, total=counts.total, versions=told, tasks=tasks)
     path.write_text(card)
