@@ -6,7 +6,7 @@ from agentrl.core.config.config import Config
 from agentrl.ops.supervisor.hosts import hosts_envs
 from agentrl.ops.trackers.factory import TRACKERS
 
-TASKS = {"kg": "pyoxigraph", "webshop": "rapidfuzz"}
+TASKS = {"kg": ("pyoxigraph",), "webshop": ("bm25s", "pystemmer", "rapidfuzz")}
 TRACING = ("opentelemetry-exporter-otlp-proto-http", "opentelemetry-sdk")
 
 
@@ -23,8 +23,7 @@ def _packages(config: Config) -> Iterator[str]:
             yield TRACKERS[tracker].distribution
     tasks = config.tasks if not config.envs.url or hosts_envs(config) else {}
     for name, task in tasks.items():
-        if name in TASKS:
-            yield TASKS[name]
+        yield from TASKS.get(name, ())
         if name == "dbbench":
             yield from _dbbench(task.options)
 

@@ -134,6 +134,7 @@ def test_a_missing_extra_names_the_command_that_installs_it(tmp_path: Path) -> N
     [
         ("pyoxigraph", "[tasks.kg]\n"),
         ("rapidfuzz", "[tasks.webshop]\n"),
+        ("pystemmer", "[tasks.webshop]\n"),
         ("sqlglot", '[tasks.dbbench.options]\norigin = "agentbench"\n'),
         ("sqlglot", '[tasks.dbbench.options]\ndialect = "mysql"\n'),
         ("pymysql", '[tasks.dbbench.options]\nserver = "mysql://me@127.0.0.1:3306/"\n'),
