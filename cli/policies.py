@@ -69,6 +69,8 @@ def export(
     """
     if dataset and sft:
         raise typer.BadParameter("give either --dataset or --sft")
+    if not (dataset or sft) and (run or task or min_reward is not None):
+        raise typer.BadParameter("--run, --task and --min-reward need --dataset or --sft")
     if dataset or sft:
         from agentrl.ops.export.episodes import ExportRequest, export_dataset, export_sft
 

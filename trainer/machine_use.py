@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from agentrl.core.threads import vital_thread
-
 PROC = Path("/proc")
 EVERY_S = 10.0  # between two questions to nvidia-smi
 ASK_S = 10.0  # for its answer
@@ -38,7 +36,7 @@ class MachineUse:
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._gpus: list[tuple[float, float]] = []  # share computing, share of memory
-        self._thread = vital_thread("gpu-use", self._watch_gpus)
+        self._thread = threading.Thread(target=self._watch_gpus, name="gpu-use", daemon=True)
         if shutil.which(command[0]):
             self._thread.start()
 
@@ -84,12 +82,12 @@ class MachineUse:
 
     def _ask_gpus(self) -> list[tuple[float, float]]:
         rows = []
-        with suppress(OSError, subprocess.SubprocessError):
+        with suppress(OSError, ValueError, subprocess.SubprocessError):
             told = subprocess.run(
                 self._command, capture_output=True, text=True, timeout=ASK_S, check=True
             )
             for line in told.stdout.splitlines():
-                with suppress(ValueError):  # "[N/A]"
+                with suppress(ValueError, ZeroDivisionError):  # "[N/A]", or a card without memory
                     percent, used, whole = (float(each) for each in line.split(","))
                     rows.append((percent / 100, used / whole))
         return rows

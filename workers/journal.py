@@ -112,6 +112,9 @@ class GroupCommit:
             )
         except StoreError as error:
             batch.error = error
+        except BaseException as error:
+            batch.error = StoreUnavailable(f"the journal failed: {error}")
+            raise
         finally:
             batch.done.set()
 

@@ -113,7 +113,7 @@ def _foreign(delivery: Delivery, run_id: str) -> str:
 
 
 def _store(store: Store, deliveries: Sequence[Delivery]) -> None:
-    """Store bodies. Raises Unfit."""
+    """Store bodies. Raises UnstorableBody."""
     received_at, began = store.clock(), time.time()
     finished = [
         (delivery.message.trajectory, delivery.wire)

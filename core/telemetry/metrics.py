@@ -232,6 +232,11 @@ RESTARTS = Counter("agentrl_restarts_total", "Restarted processes", ("name",), r
 PROCESSES = Gauge("agentrl_processes", "Live processes", registry=SUPERVISOR)
 
 
+# Nothing is known of them before they are first set.
+for _gauge in (VERSION, LONGEST_WAIT):
+    _gauge.set(math.nan)
+
+
 def forget(gauge: Gauge) -> None:
     """Stop exporting values that are no longer known; a gauge without labels exports NaN."""
     gauge.clear()

@@ -41,8 +41,8 @@ def store_bodies(session: Session, bodies: Rows, steps: Rows) -> int:
 
     Each of `bodies` also has `started_at`, the start of its attempt. Returns the number of ignored
     bodies, whose attempt is unknown: their run was deleted, or the database lost its last commits.
-    They can never be trained. The journal of a finished episode ends with its body. Raises Unfit;
-    then the transaction is rolled back.
+    They can never be trained. The journal of a finished episode ends with its body. Raises
+    UnstorableBody; then the transaction is rolled back.
     """
     try:
         known = _known_keys(session, bodies)

@@ -48,7 +48,7 @@ class Dataset:
 def folder(given: str = "") -> Path | None:
     """Return the data folder: `given`, else AGENTRL_DATA, else None.
 
-    Raises Lacking where there is no such folder.
+    Raises MissingDataset where there is no such folder.
     """
     name = given or os.environ.get(VARIABLE, "")
     if name and not Path(name).is_dir():
@@ -60,7 +60,7 @@ def folder(given: str = "") -> Path | None:
 
 
 def locate(dataset: Dataset, given: str = "") -> Path:
-    """The data folder, which holds all of the dataset. Raises Lacking."""
+    """The data folder, which holds all of the dataset. Raises MissingDataset."""
     where = f"{dataset.task}: dataset {dataset.name}"
     hint = f"run `agentrl data show {dataset.task}`"  # lists missing files and their sources
     try:

@@ -20,6 +20,7 @@ HEADER = 100 * 1024**2  # bytes; a longer header is none
 FAMILIES = {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text"}
 """Those whose tensors follow from config.json."""
 NORMED = {"qwen3", "qwen3_moe", "gemma3_text"}
+EXPERT = "moe_intermediate_size"  # Mixtral's experts have `intermediate_size`
 BIASED = ("q_proj", "k_proj", "v_proj")
 
 
@@ -102,9 +103,7 @@ def _spec(config: Mapping[str, Any], headers: Mapping[str, tuple[int, ...]]) -> 
         tensors,
         layers=layers,
         hidden=hidden,
-        inner=int(
-            routed * config["moe_intermediate_size"] if routed else config["intermediate_size"]
-        ),
+        inner=max(1, routed) * int((routed and config.get(EXPERT)) or config["intermediate_size"]),
         queries=heads * each,
         keys=(config.get("num_key_value_heads") or heads) * each,
         vocabulary=int(config["vocab_size"]),
@@ -157,7 +156,7 @@ def _shapes_of_headers(
     }
     if kind == "qwen3_moe":
         experts = int(config.get("num_experts") or config["num_local_experts"])
-        inner = int(config["moe_intermediate_size"])
+        inner = int(config[EXPERT])
         matrices |= {
             "mlp.gate": (experts, hidden),
             "mlp.experts.gate_up_proj": (experts, 2 * inner, hidden),

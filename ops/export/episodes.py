@@ -88,7 +88,8 @@ def export_dataset(request: ExportRequest) -> str:
         partial.rename(request.out)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return f"{_told(counts)} in {request.out}; {counts.unread} of them without messages"
+    written = _count(counts.total, counts)
+    return f"{written} in {request.out}; {counts.unread} of them without messages"
 
 
 def export_sft(request: ExportRequest) -> str:
@@ -108,10 +109,16 @@ def export_sft(request: ExportRequest) -> str:
                 if each.messages is not None:
                     file.write(json.dumps(_line(each), ensure_ascii=False) + "\n")
         _require_any(counts, request)
+        if counts.unread == counts.total:
+            raise StoreError(
+                "the messages of none of the episodes can be read back from their tokens",
+                hint="export them with --dataset, which has the tokens",
+            )
         partial.rename(request.out)
     finally:
         partial.unlink(missing_ok=True)
-    return f"{_told(counts)} in {request.out}; {counts.unread} of them left out: no messages"
+    written = _count(counts.total - counts.unread, counts)
+    return f"{written} in {request.out}; {counts.unread} left out: no messages"
 
 
 def _episodes(
@@ -193,6 +200,7 @@ def _partial(out: Path) -> Path:
     partial = out.parent / f".{out.name}.partial"
     if partial.is_dir():  # what a killed export left
         shutil.rmtree(partial)
+    partial.unlink(missing_ok=True)
     partial.parent.mkdir(parents=True, exist_ok=True)
     return partial
 
@@ -205,6 +213,6 @@ def _require_any(counts: ExportCounts, request: ExportRequest) -> None:
         raise StoreError(f"run {counts.run} has no finished episode{which}{least}{missing}")
 
 
-def _told(counts: ExportCounts) -> str:
+def _count(written: int, counts: ExportCounts) -> str:
     missing = f" ({counts.missing} more are not stored)" if counts.missing else ""
-    return f"{counts.total} episodes{missing}"
+    return f"{written} episodes{missing}"

@@ -215,8 +215,7 @@ def longest_start(
     """
     best, length = None, 0
     for source, other in known:
-        while (end := length + SHARE) < min(len(tokens), len(other)) and other[:end] == tokens[
-            :end
-        ]:
-            best, length = source, end
+        bound, alike = min(len(tokens), len(other)), 0
+        while (end := length + SHARE) < bound and other[alike:end] == tokens[alike:end]:
+            best, length, alike = source, end, end
     return best, length

@@ -115,7 +115,7 @@ class WebshopSource:
         return catalogue(int(seed), int(products))
 
     def _index(self) -> Path:
-        """Of the catalogue; Lacking where neither it nor what it is built from is there."""
+        """Of the catalogue; MissingDataset where neither it nor what it is built from is there."""
         if self._options.index:
             return Path(self._options.index)
         root = datasets.folder(self._options.data)
