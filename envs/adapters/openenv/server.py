@@ -177,10 +177,7 @@ class Session:
 
     def reset(self, arguments: Mapping[str, Any]) -> Step:
         """Raises Unavailable where the server is full, EnvironmentFailure."""
-        try:
-            return self._convert(self._ask("reset", arguments), Step)
-        except ActionRefused as error:
-            raise EnvironmentFailure(f"{self._where}: reset: {error}") from error
+        return self._convert(self._ask("reset", arguments), Step)
 
     def step(self, action: Mapping[str, Any]) -> Step:
         """Raises ActionRefused, EnvironmentFailure."""
@@ -221,7 +218,7 @@ class Session:
     def _ask(self, kind: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         """Send a message and return the answer's data.
 
-        Raises ActionRefused, Unavailable where the server is full, EnvironmentFailure.
+        Raises ActionRefused for a step, Unavailable where the server is full, EnvironmentFailure.
         """
         message = {"type": kind} if body is None else {"type": kind, "data": body}
         try:
@@ -238,7 +235,9 @@ class Session:
             return answer.data
         code, why = answer.data.get("code"), str(answer.data.get("message"))
         if code == "VALIDATION_ERROR":
-            raise ActionRefused(_reasons(answer.data) or why)
+            why = _reasons(answer.data) or why
+            if kind == "step":
+                raise ActionRefused(why)
         failure = Unavailable if code == "CAPACITY_REACHED" else EnvironmentFailure
         raise failure(f"{self._where}: {kind}: {why}")
 

@@ -18,6 +18,9 @@ from agentrl.envs.server.client import RemoteSource
 from agentrl.envs.server.server import EnvServer
 
 pytest.importorskip("websockets", reason="needs pip install 'agentrl-system[openenv]'")
+from websockets.sync.server import ServerConnection, serve
+
+from agentrl.envs.adapters.openenv.server import ActionRefused, Server
 
 SERVER = """
 import asyncio, json, random, socket, uvicorn
@@ -315,3 +318,30 @@ def test_episodes_are_the_same_behind_the_env_server(sources: Sources) -> None:
         assert environment.call(act("pear")).reward == 1.0
     finally:
         server.close()
+
+
+def test_only_a_step_can_be_refused_as_an_action() -> None:
+    refusal = {"type": "error", "data": {"code": "VALIDATION_ERROR", "message": "not so"}}
+
+    def answer(socket: ServerConnection) -> None:
+        for message in socket:
+            asked = json.loads(message)["type"]
+            begun = {"type": "observation", "data": {"observation": {}}}
+            socket.send(json.dumps(begun if asked == "reset" else refusal))
+
+    with serve(answer, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.socket.getsockname()[1]}"
+        session, _ = Server(url, {}, timeout_s=20, wait_s=0).open({})
+        try:
+            with pytest.raises(ActionRefused, match="not so"):
+                session.step({})
+            with pytest.raises(EnvironmentFailure, match="mcp: not so"):
+                session.tools()
+            with pytest.raises(EnvironmentFailure, match="state: not so"):
+                session.state()
+        finally:
+            session.close()
+            server.shutdown()
+            thread.join()
