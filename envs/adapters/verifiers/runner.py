@@ -24,11 +24,12 @@ LOCAL = {"type": "subprocess"}  # a harness runs beside this program unless the 
 def main() -> None:
     """Do what the first argument says."""
     asked = json.load(sys.stdin)
+    sys.stdout, results = sys.stderr, sys.stdout  # what a taskset prints is no result
     if sys.argv[1] == "list":
         for line in tasks(asked):
-            print(json.dumps(line))
+            print(json.dumps(line), file=results, flush=True)
     else:
-        print(json.dumps(asyncio.run(play(asked))))
+        print(json.dumps(asyncio.run(play(asked))), file=results, flush=True)
 
 
 def environment(asked: dict[str, Any]) -> Any:

@@ -44,6 +44,7 @@ class ColourConfig(vf.TasksetConfig):
 
 class Colours(vf.Taskset[ColourTask, ColourConfig]):
     def load(self):
+        print("twelve colours")
         for number in range(12):
             colour = self.config.colours[number % len(self.config.colours)]
             data = ColourData(prompt=f"Which colour has thing {number}?",
