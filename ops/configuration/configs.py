@@ -8,7 +8,7 @@ import msgspec
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Model, PolicyServer
+from agentrl.core.config.sections import Envs, Model, PolicyServer
 from agentrl.core.errors import ConfigError, ItemError, nearest
 from agentrl.core.types import CURRENT
 from agentrl.db.registry import tracks
@@ -70,6 +70,7 @@ def check(config: Config) -> None:
     config.policy_token_env()
     check_model(Path(config.model.path), config.model)
     check_context(config)
+    check_protocol(config.envs)
     check_tasks(config)
     check_eval(config)
     for tracker in config.trackers.use:  # the process that tells it would fail for ever
@@ -152,6 +153,16 @@ def check_context(config: Config) -> None:
         raise ConfigError(
             f"sampling.max_tokens: {sampling.max_tokens} exceeds the model's {positions} positions",
             hint=f"set it to at most {positions}, or choose another model.path",
+        )
+
+
+def check_protocol(envs: Envs) -> None:
+    """Check that the env server speaks the protocol of the run's workers."""
+    if envs.url and envs.protocol != "agentrl":
+        raise ConfigError(
+            f"envs.protocol: workers cannot play episodes on {envs.url} over {envs.protocol}",
+            hint="remove envs.protocol, and serve OpenEnv's clients with another process: "
+            "`agentrl envs serve CONFIG --protocol openenv`",
         )
 
 

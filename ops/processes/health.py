@@ -80,8 +80,11 @@ def _policy(config: Config, name: str) -> str:
 
 
 def _envs(config: Config, _: str) -> str:
+    route = "/{}/api/worker_status"
+    if config.envs.protocol == "openenv":
+        route = "/{}/health" if len(config.tasks) > 1 else "/health"
     for task in config.tasks:
-        _get(config.envs.port, f"/{task}/api/worker_status", secret(config.envs.token_env))
+        _get(config.envs.port, route.format(task), secret(config.envs.token_env))
     return ", ".join(config.tasks)
 
 

@@ -72,6 +72,13 @@ def test_weights_that_no_pool_could_have_are_refused(tmp_path: Path, more: str, 
         configs.check(config(tmp_path, more))
 
 
+def test_a_run_whose_workers_would_meet_openenv_is_refused(tmp_path: Path) -> None:
+    openenv = 'envs.protocol = "openenv"\n'
+    configs.check(config(tmp_path, openenv))
+    with pytest.raises(ConfigError, match="workers cannot play episodes on http://env:7100"):
+        configs.check(config(tmp_path, f'{openenv}envs.url = "http://env:7100"\n'))
+
+
 def test_containers_without_an_env_server_are_refused_by_every_verb(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     model = f'[model]\npath = "{ROOT / "models" / "tiny"}"\n'

@@ -8,6 +8,7 @@ from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 import tomli_w
 from run_history import begun
@@ -15,11 +16,13 @@ from running import eventually
 
 from agentrl import broker
 from agentrl.broker.topology import recorder_queue, trainer_queue
+from agentrl.core.config.sections import Envs, Task
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import RunState
 from agentrl.db.models import Worker
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
+from agentrl.envs.server.server import EnvServer
 from agentrl.ops.processes.health import Unhealthy, health
 
 
@@ -156,6 +159,25 @@ def test_a_policy_server_that_refuses_or_is_away_is_not_well(
     monkeypatch.setenv("AGENTRL__POLICY", '[{name = "p", port = 1}]')
     with pytest.raises(Unhealthy, match="Connection refused"):
         health(path, "policy")
+
+
+@pytest.mark.parametrize("protocol", ["agentrl", "openenv"])
+@pytest.mark.parametrize("tasks", [["dbbench"], ["dbbench", "kg"]])
+def test_an_env_server_of_either_protocol_is_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, tasks: list[str]
+) -> None:
+    monkeypatch.setenv("SECRET_OF_ENVS", "hush")
+    section = {"protocol": protocol, "host": "0.0.0.0", "token_env": "SECRET_OF_ENVS"}  # noqa: S104
+    server = EnvServer(dict.fromkeys(tasks, Task()), msgspec.convert(section, Envs))
+    path = tmp_path / "run.toml"
+    tree = {"tasks": {task: {} for task in tasks}, "envs": {**section, "port": server.port}}
+    path.write_text(tomli_w.dumps(tree))
+    try:
+        assert health(path, "envs") == f"envs: {', '.join(tasks)}"
+    finally:
+        server.close()
+    with pytest.raises(Unhealthy, match="Connection refused"):
+        health(path, "envs")
 
 
 def test_a_role_or_server_that_is_none_is_named(served: tuple[Path, type[Answers]]) -> None:
