@@ -15,7 +15,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentrl.core.access import is_loopback
@@ -31,7 +31,7 @@ Lifespan = Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]
 
 
 def make_application(
-    routes: Sequence[Route], fault: Fault, lifespan: Lifespan | None = None
+    routes: Sequence[BaseRoute], fault: Fault, lifespan: Lifespan | None = None
 ) -> ASGIApp:
     """Make an application of exact paths.
 
@@ -86,14 +86,22 @@ class HttpServer:
         self.port: int = self._socket.getsockname()[1]
         self.url = _url(host, self.port)
 
-    def start(self, application: Any, *, websockets: bool = False) -> None:
-        """Start the server. `websockets`: also serve WebSockets. Raises ConfigError."""
+    def start(self, application: Any, *, socket_bytes: int = 0) -> None:
+        """Start the server. `socket_bytes`: the limit on a WebSocket's message; 0: it serves none.
+
+        Raises ConfigError.
+        """
         prepare_structs()  # before a request can be decoded by each of several threads
         sockets: Literal["websockets-sansio", "none"] = "none"
-        if websockets:
+        if socket_bytes:
             sockets = "websockets-sansio"
         settings = uvicorn.Config(
-            application, http=_protocol(), log_config=None, access_log=False, ws=sockets
+            application,
+            http=_protocol(),
+            log_config=None,
+            access_log=False,
+            ws=sockets,
+            ws_max_size=socket_bytes,
         )
         settings.timeout_graceful_shutdown = STOP_S
         settings.server_header = False

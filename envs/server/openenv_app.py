@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agentrl.core.errors import AgentRLError
-from agentrl.core.http import read_body
+from agentrl.core.http import make_application, read_body
 from agentrl.envs.contract import Item
 from agentrl.envs.server import wire
 from agentrl.envs.server.app import HostedTask, keep_tending, refusal
@@ -88,7 +88,7 @@ class OpenEnvApp:
         if len(served) == 1:
             [alone] = served.values()
             routes = alone
-        self._app = Starlette(routes=routes, lifespan=self._alive)
+        self._app = make_application(routes, _fault, self._alive)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         served: ASGIApp = self._app
@@ -127,15 +127,20 @@ class ServedTask:
 
     async def _splits(self, _: Request) -> Response:
         known = ("train", "validation", "test")
-        splits = self._hosted.source.splits
+        try:
+            splits = await self._sessions.threads.run(lambda: self._hosted.source.splits)
+        except AgentRLError as error:
+            return _fault(400, str(error))
         kinds = [{"name": each, "type": each if each in known else known[1]} for each in splits]
         return _json(kinds)
 
     async def _tasks(self, request: Request) -> Response:
         """Answer the questions of the task API."""
         body = await read_body(request, wire.MAX_BODY)
+        if body is None:
+            return _too_large()
         try:
-            asked = wire.decode(body or b"", TaskQuestion)
+            asked = wire.decode(body, TaskQuestion)
             items = partial(self._hosted.source.items, asked.split)
             tasks = [_task(each) for each in await self._sessions.threads.run(items)]
             answers: Mapping[str, Callable[[], Any]] = {
@@ -145,9 +150,9 @@ class ServedTask:
                 "task_range": lambda: {"tasks": tasks[asked.start : asked.stop]},
             }
             answer = answers.get(request.path_params["question"])
-            return _json(answer()) if answer else _json({"detail": "Not Found"}, 404)
+            return _json(answer()) if answer else _fault(404, "Not Found")
         except (wire.MalformedBody, AgentRLError, IndexError) as error:
-            return _json({"detail": str(error)}, 400)
+            return _fault(400, str(error))
 
     async def _socket(self, socket: WebSocket) -> None:
         """One client: its messages, answered in their order."""
@@ -201,8 +206,10 @@ class ServedTask:
 
     async def _post_mcp(self, request: Request) -> Response:
         body = await read_body(request, wire.MAX_BODY)
+        if body is None:
+            return _too_large()
         try:
-            asked = wire.decode(body or b"", dict[str, Any])
+            asked = wire.decode(body, dict[str, Any])
         except wire.MalformedBody as error:
             return _json(_rpc_error(None, -32700, str(error)))
         return _json(await self._rpc(asked, None))
@@ -268,6 +275,14 @@ def _error(code: str, message: str) -> dict[str, Any]:
 
 def _rpc_error(rpc_id: str | int | None, code: int, message: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": rpc_id, "error": {"code": code, "message": message}}
+
+
+def _too_large() -> Response:
+    return _fault(413, f"the body exceeds {wire.MAX_BODY} bytes")
+
+
+def _fault(code: int, detail: str) -> Response:
+    return _json({"detail": detail}, code)
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -64,7 +64,7 @@ class OpenEnvPlay:
         self._task, self._source, self._max_turns = task, source, max_turns
         self._sessions = sessions
         self._key: tuple[str, int] | None = None
-        self._tools: list[dict[str, Any]] = []
+        self._tools: list[dict[str, Any]] | None = None  # before the first reset
         self._state: dict[str, Any] = {"episode_id": None, "step_count": 0}
         self.used = time.monotonic()
 
@@ -88,8 +88,7 @@ class OpenEnvPlay:
             answer = await sessions.start(key, item.item_id, make, repeatable=False, caller=caller)
         except (Refused, AgentRLError) as error:
             raise ProtocolError("EXECUTION_ERROR", str(error)) from error
-        self._check(answer)
-        self._tools = [_tool(each["function"]) for each in answer["tools"]]
+        self._accept(answer)
         self._state = {"episode_id": asked.episode_id or str(key[1]), "step_count": 0}
         self._state |= {"task": self._task, "item_id": item.item_id}
         return {"observation": {"messages": answer["messages"]}, "reward": None, "done": False}
@@ -111,7 +110,7 @@ class OpenEnvPlay:
             answer = await self._sessions.interact(self._key, message, None, self._max_turns)
         except Refused as error:
             raise ProtocolError("EXECUTION_ERROR", str(error)) from error
-        self._check(answer)
+        self._accept(answer)
         self._state["step_count"] += 1
         text = "\n".join(each["content"] for each in answer["messages"])
         result = {"content": [{"type": "text", "text": text}], "data": text, "is_error": False}
@@ -132,10 +131,11 @@ class OpenEnvPlay:
 
         Raises ProtocolError.
         """
-        if not self._tools:
+        if self._tools is None:
             await self.reset({"index": 0})
-        own = {each["name"] for each in self._tools}
-        return [*self._tools, *(() if SAY in own else (SAY_TOOL,))]
+        tools = self._tools or []
+        own = {each["name"] for each in tools}
+        return [*tools, *(() if SAY in own else (SAY_TOOL,))]
 
     def state(self) -> Mapping[str, Any]:
         """Return the identity of the episode, and its steps."""
@@ -154,7 +154,10 @@ class OpenEnvPlay:
 
     def _item(self, asked: ResetArguments) -> Item:
         """The item of a reset; any one where nothing is named. Raises ItemError, ProtocolError."""
-        items = self._source.items(asked.split or self._source.splits[0])
+        split = asked.split or self._source.splits[0]
+        items = self._source.items(split)
+        if not items:
+            raise ProtocolError("EXECUTION_ERROR", f"{self._task}: split {split} is empty")
         index = asked.index
         if index is None:
             seed = random.SystemRandom().getrandbits(32) if asked.seed is None else asked.seed
@@ -163,11 +166,12 @@ class OpenEnvPlay:
             raise ProtocolError("VALIDATION_ERROR", f"index {index}: the split has {len(items)}")
         return items[index]
 
-    def _check(self, answer: Mapping[str, Any]) -> None:
-        """Raise ProtocolError for an end that the agent did not cause."""
+    def _accept(self, answer: Mapping[str, Any]) -> None:
+        """Keep the tools; raise ProtocolError for an end that the agent did not cause."""
         if answer["finish"] and answer["status"] not in wire.OUTCOMES:
             self._key = None
             raise ProtocolError("EXECUTION_ERROR", str(answer.get("error") or answer["status"]))
+        self._tools = [_tool(each["function"]) for each in answer["tools"]]
 
 
 def _tool(function: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ container is removed.
 """
 
 import contextlib
+import importlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,10 +15,12 @@ from urllib.parse import urlsplit
 
 from agentrl.core.config.secrets import secret
 from agentrl.core.config.sections import Envs, Task
+from agentrl.core.errors import ConfigError
 from agentrl.core.http import HttpServer
 from agentrl.core.logging import get_logger
 from agentrl.envs import registry
 from agentrl.envs.sandbox.sandbox import Sandboxes, make_sandboxes
+from agentrl.envs.server import wire
 from agentrl.envs.server.app import EnvApp, HostedTask
 from agentrl.envs.server.controller import Controller
 from agentrl.envs.server.in_process import needs_container
@@ -45,8 +48,11 @@ class EnvServer:
     ) -> None:
         """Bind and answer requests. `owner`: the run's name, a label of its containers.
 
-        Raises ConfigError: address unavailable, no token off loopback, no engine, no image.
+        Raises ConfigError: address unavailable, no token off loopback, no engine, no image, no
+        package `websockets` for OpenEnv.
         """
+        if envs.protocol == "openenv":
+            _require_websockets()
         token = secret(envs.token_env)
         port = envs.port or urlsplit(envs.url).port or 0
         self._http = HttpServer("envs", envs.host, port, guarded=bool(token))
@@ -65,7 +71,7 @@ class EnvServer:
                 from agentrl.envs.server.openenv_app import OpenEnvApp
 
                 app = OpenEnvApp(hosted, self._sessions, token, tend)
-                self._http.start(app, websockets=True)
+                self._http.start(app, socket_bytes=wire.MAX_BODY)
             else:
                 served = EnvApp(hosted, self._sessions, token, controller, tend)
                 self._http.start(served.application())
@@ -89,6 +95,16 @@ def serve(tasks: Mapping[str, Task], envs: Envs, owner: str, stop: threading.Eve
         stop.wait()
     finally:
         server.close()
+
+
+def _require_websockets() -> None:
+    try:
+        importlib.import_module("websockets")
+    except ImportError as error:
+        raise ConfigError(
+            "envs.protocol openenv needs the package websockets",
+            hint="run `pip install 'agentrl-system[openenv]'`",
+        ) from error
 
 
 def _host(

@@ -32,7 +32,7 @@ ADD = Tool(
 class Counting:
     """A total above the target is no success; 7 takes two seconds, 13 breaks it."""
 
-    tools = (ADD,)
+    tools: tuple[Tool, ...] = (ADD,)
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -86,6 +86,23 @@ class CountingSource:
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:  # noqa: ARG002
         raise ItemError("counting has no demonstrator")
+
+
+class LateTool(Counting):
+    """Its tool comes with the first turn."""
+
+    tools: tuple[Tool, ...] = ()
+
+    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
+        self.tools = (ADD,)
+        return super().call(calls)
+
+
+class LateToolSource(CountingSource):
+    """A TaskSource of episodes that begin without a tool."""
+
+    def make(self, item: Item) -> Environment:
+        return LateTool(int(item.content["target"]))
 
 
 class UnmadeSource(CountingSource):

@@ -1,7 +1,9 @@
 """Our tasks as an OpenEnv server: the clients of its own package play them, and our adapter."""
 
+import asyncio
 import json
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,13 +11,28 @@ from typing import Any
 
 import pytest
 import urllib3
+from counting_task import CountingSource
 
 from agentrl.core.config.sections import Envs, Task
+from agentrl.core.errors import ConfigError, EnvironmentFailure
 from agentrl.envs import registry
 from agentrl.envs.contract import ToolCall
+from agentrl.envs.server import wire
+from agentrl.envs.server.app import HostedTask
 from agentrl.envs.server.server import EnvServer
+from agentrl.envs.server.session import Timings
+from agentrl.envs.server.sessions import Sessions
 
 pytest.importorskip("websockets", reason="needs pip install 'agentrl-system[openenv]'")
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from agentrl.envs.adapters.openenv.server import Server
+from agentrl.envs.server.openenv_app import OpenEnvApp
+
+KEY = {"authorization": "Bearer sesame"}
+SAY = {"type": "call_tool", "tool_name": "say", "arguments": {"text": "hm"}}
+TOO_LARGE = f"the body exceeds {wire.MAX_BODY} bytes"
 
 JUDGE = """
 import asyncio, json, sys
@@ -73,13 +90,15 @@ print(json.dumps(asyncio.run(main(*sys.argv[1:]))))
 
 
 @contextmanager
-def counting(*tasks: str, **envs: Any) -> Iterator[EnvServer]:
+def counting(
+    *tasks: str, kind: str = "CountingSource", items: int = 20, **envs: Any
+) -> Iterator[EnvServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENENV_TOKEN", "sesame")
         for task in tasks:
-            patch.setitem(registry.TASKS, task, "counting_task:CountingSource")
+            patch.setitem(registry.TASKS, task, f"counting_task:{kind}")
         section = Envs(protocol="openenv", token_env="OPENENV_TOKEN", **envs)
-        server = EnvServer(dict.fromkeys(tasks, Task()), section)
+        server = EnvServer(dict.fromkeys(tasks, Task(options={"items": items})), section)
         try:
             yield server
         finally:
@@ -170,3 +189,78 @@ def test_the_task_api_answers_without_the_items_contents() -> None:
         assert ask("/counting/tasks", {"split": "al"})[0] == 400
         assert ask("/counting/reset", {"split": "all"})[0] == 404
         assert ask("/health", key="wrong")[0] == 401
+
+
+def ours(server: EnvServer) -> Server:
+    return Server(server.url, KEY, timeout_s=20, wait_s=0)
+
+
+def test_tools_that_come_in_the_course_of_an_episode_are_listed() -> None:
+    with counting("counting", kind="LateToolSource") as server:
+        session, _ = ours(server).open({"index": 4})
+        try:
+            episode = session.state()["episode_id"]
+            assert [tool.name for tool in session.tools()] == ["say"]
+            session.step(SAY)
+            assert [tool.name for tool in session.tools()] == ["add", "say"]
+            assert session.state()["episode_id"] == episode, "listing begins no other episode"
+        finally:
+            session.close()
+
+
+def test_an_empty_split_is_named() -> None:
+    with (
+        counting("counting", items=0) as server,
+        pytest.raises(EnvironmentFailure, match="counting: split all is empty"),
+    ):
+        ours(server).open({})
+
+
+def test_splits_that_cannot_be_read_are_one_error() -> None:
+    away = Task(source="openenv:http://127.0.0.1:1", options={"wait_s": 0.0})
+    server = EnvServer({"away": away}, Envs(protocol="openenv"))
+    try:
+        answer = urllib3.request("GET", f"{server.url}/away/splits")
+    finally:
+        server.close()
+    assert answer.status == 400
+    assert "Connection refused" in answer.json()["detail"]
+
+
+def test_what_exceeds_the_limit_is_refused_with_its_reason() -> None:
+    large = " " * (wire.MAX_BODY + 1)
+    with counting("counting") as server:
+        for path in ("/mcp", "/counting/tasks"):
+            answer = urllib3.request("POST", server.url + path, body=large, headers=KEY)
+            assert (answer.status, answer.json()) == (413, {"detail": TOO_LARGE})
+        address = server.url.replace("http", "ws") + "/ws"
+        with connect(address, additional_headers=KEY, proxy=None) as socket:
+            socket.send(large)
+            with pytest.raises(ConnectionClosed) as caught:
+                socket.recv(timeout=20)
+    assert caught.value.rcvd is not None
+    assert caught.value.rcvd.code == 1009  # RFC 6455: message too big
+
+
+def test_a_client_that_leaves_in_its_request_is_no_error() -> None:
+    sessions, sent = Sessions(1, 60.0, Timings()), list[Any]()
+    app = OpenEnvApp({"counting": HostedTask(CountingSource({}), 5)}, sessions, "", lambda: None)
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "raw_path": b"/mcp"}
+
+    async def leave() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"127.0.0.1")]
+    asyncio.run(app({**scope, "query_string": b"", "headers": headers}, leave, send))
+    sessions.threads.close()
+    assert sent[0]["status"] == 499
+
+
+def test_without_websockets_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "websockets", None)
+    with pytest.raises(ConfigError, match="needs the package websockets") as caught:
+        EnvServer({}, Envs(protocol="openenv"))
+    assert "agentrl-system[openenv]" in caught.value.hint
