@@ -45,6 +45,7 @@ for adapter in registry.ADAPTERS.values():
     load(adapter.partition(":")[0])
 """
 POLICY_SERVER = """
+import agentrl.core.journal  # a policy server decodes none of its structs
 import agentrl.ops.processes.policy
 from agentrl.serving.external import engine
 from agentrl.serving import policy_process, scripted, server
