@@ -47,6 +47,7 @@ from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.model.attention import hidden_states, pack
+from agentrl.trainer.model.gradient_checkpointing import enable_checkpointing
 from agentrl.trainer.model.loading import load_model
 from agentrl.trainer.model.packing import micro_batches
 
@@ -120,14 +121,12 @@ def operations(spec: ModelSpec, batch: Batch) -> float:
 
 def planned(chosen: argparse.Namespace, spec: ModelSpec) -> int:
     """Bytes that `agentrl doctor` plans for the trainer on the device."""
-    trainer = Trainer(
-        micro_batch_tokens=chosen.tokens,
-        gradient_checkpointing=chosen.checkpointing,
-        lora=Lora(rank=chosen.rank),
+    config = Config(
+        tasks={"task": Task()},
+        model=model_of(chosen),
+        sampling=Sampling(max_tokens=chosen.length),
+        trainer=trainer_of(chosen),
     )
-    model = Model(path=str(chosen.folder), device=chosen.device, dtype=DTYPE)
-    sampling = Sampling(max_tokens=chosen.length)
-    config = Config(tasks={"task": Task()}, model=model, sampling=sampling, trainer=trainer)
     return sum(
         item.size for item in memory_items(config, spec, {}) if item.process.startswith("trainer")
     )
@@ -138,8 +137,7 @@ def bare(chosen: argparse.Namespace, batch: Batch, settings: Settings) -> Callab
     model = load_model(chosen.folder, torch.device(chosen.device))
     pack(model)
     if chosen.checkpointing:
-        model.gradient_checkpointing_enable()
-        model.train()
+        enable_checkpointing(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, fused=True)
     kind = torch.device(chosen.device).type
 
@@ -268,19 +266,24 @@ def served(chosen: argparse.Namespace, path: Path) -> LocalEngine:
 
 
 def settings_of(chosen: argparse.Namespace) -> Settings:
-    return resolve_settings(
-        Trainer(
-            micro_batch_tokens=chosen.tokens,
-            gradient_checkpointing=chosen.checkpointing,
-            learning_rate=1e-6,
-            lora=Lora(rank=chosen.rank),
-        )
+    return resolve_settings(trainer_of(chosen))
+
+
+def trainer_of(chosen: argparse.Namespace) -> Trainer:
+    return Trainer(
+        micro_batch_tokens=chosen.tokens,
+        gradient_checkpointing=chosen.checkpointing,
+        learning_rate=1e-6,
+        lora=Lora(rank=chosen.rank),
     )
 
 
+def model_of(chosen: argparse.Namespace) -> Model:
+    return Model(path=str(chosen.folder), device=chosen.device, dtype=DTYPE)
+
+
 def hardware(chosen: argparse.Namespace) -> Hardware:
-    model = Model(path=str(chosen.folder), device=chosen.device, dtype=DTYPE)
-    return Hardware.from_config(model, Trainer())
+    return Hardware.from_config(model_of(chosen), Trainer())
 
 
 def random_batch(chosen: argparse.Namespace, spec: ModelSpec, settings: Settings) -> Batch:

@@ -232,13 +232,12 @@ RESTARTS = Counter("agentrl_restarts_total", "Restarted processes", ("name",), r
 PROCESSES = Gauge("agentrl_processes", "Live processes", registry=SUPERVISOR)
 
 
-# Nothing is known of them before they are first set.
-for _gauge in (VERSION, LONGEST_WAIT):
-    _gauge.set(math.nan)
-
-
 def forget(gauge: Gauge) -> None:
     """Stop exporting values that are no longer known; a gauge without labels exports NaN."""
     gauge.clear()
     if not gauge._labelnames:  # noqa: SLF001 - prometheus-client has no public name for it
         gauge.set(math.nan)
+
+
+for _gauge in (VERSION, LONGEST_WAIT):  # nothing is known of them before they are first set
+    forget(_gauge)

@@ -20,7 +20,6 @@ HEADER = 100 * 1024**2  # bytes; a longer header is none
 FAMILIES = {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text"}
 """Those whose tensors follow from config.json."""
 NORMED = {"qwen3", "qwen3_moe", "gemma3_text"}
-EXPERT = "moe_intermediate_size"  # Mixtral's experts have `intermediate_size`
 BIASED = ("q_proj", "k_proj", "v_proj")
 
 
@@ -103,7 +102,7 @@ def _spec(config: Mapping[str, Any], headers: Mapping[str, tuple[int, ...]]) -> 
         tensors,
         layers=layers,
         hidden=hidden,
-        inner=max(1, routed) * int((routed and config.get(EXPERT)) or config["intermediate_size"]),
+        inner=max(1, routed) * _mlp_width(config, routed),
         queries=heads * each,
         keys=(config.get("num_key_value_heads") or heads) * each,
         vocabulary=int(config["vocab_size"]),
@@ -111,6 +110,12 @@ def _spec(config: Mapping[str, Any], headers: Mapping[str, tuple[int, ...]]) -> 
         norms=max(2, sum(name.endswith("layernorm.weight") for name in tensors) // layers),
         routed=routed,
     )
+
+
+def _mlp_width(config: Mapping[str, Any], experts: int) -> int:
+    """Return the width of the MLP, or of one expert, which Mixtral calls `intermediate_size`."""
+    own = config.get("moe_intermediate_size") if experts else None
+    return int(own or config["intermediate_size"])
 
 
 def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -156,7 +161,7 @@ def _shapes_of_headers(
     }
     if kind == "qwen3_moe":
         experts = int(config.get("num_experts") or config["num_local_experts"])
-        inner = int(config[EXPERT])
+        inner = _mlp_width(config, experts)
         matrices |= {
             "mlp.gate": (experts, hidden),
             "mlp.experts.gate_up_proj": (experts, 2 * inner, hidden),

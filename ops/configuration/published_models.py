@@ -52,9 +52,7 @@ def _rows() -> Iterator[tuple[str, dict[str, Any]]]:
     for line in _TABLE.strip().splitlines():
         repository, kind, *sizes = line.split()
         values = [kind, *(size == "yes" if size in ("yes", "no") else int(size) for size in sizes)]
-        described = dict(zip(_KEYS, values, strict=False))
-        described["moe_intermediate_size"] = described["intermediate_size"]
-        yield repository, described
+        yield repository, dict(zip(_KEYS, values, strict=False))
 
 
 PUBLISHED: Mapping[str, Mapping[str, Any]] = dict(_rows())
