@@ -5,7 +5,8 @@
 make      random weights of the architecture, in bfloat16, as a directory that the others read
 kernels   the ceilings: matrix products in bfloat16, copies on the card, copies from the host
 train     an update of the trainer on packed trajectories: tokens a second, the share of the
-          ceiling's operations (MFU), the ratio to a bare loop, the peak beside the memory plan
+          ceiling's operations (MFU), the ratio to a bare loop (forward, backward and AdamW of the
+          same weights, cross-entropy at the loss tokens), the peak beside the memory plan
 probe     the trainer's checkpoint in the local engine: |Δlogp| of the probe text
 mismatch  tokens that the local engine sampled, scored by the trainer: importance ratios
 serve     episodes of several turns in the local engine (and, with --vllm PYTHON, in vLLM)
@@ -31,6 +32,7 @@ import msgspec
 import numpy as np
 import torch
 import weights
+from bare_loop import bare_update
 from engine import episodes, vllm_of
 from random_models import make_model, make_trajectory
 
@@ -46,10 +48,6 @@ from agentrl.trainer.algorithm.presets import Settings, resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.model.attention import hidden_states, pack
-from agentrl.trainer.model.gradient_checkpointing import enable_checkpointing
-from agentrl.trainer.model.loading import load_model
-from agentrl.trainer.model.packing import micro_batches
 
 Figures = dict[str, Any]
 DTYPE: Dtype = "bfloat16"
@@ -95,7 +93,8 @@ def train(chosen: argparse.Namespace) -> Figures:
     batch = random_batch(chosen, spec, settings)
     update_s = median_s(chosen, update(chosen, batch, settings))
     peak = torch.cuda.max_memory_allocated() if chosen.device != "cpu" else None
-    bare_s = median_s(chosen, bare(chosen, batch, settings))
+    bare = bare_update(chosen.folder, batch, settings, hardware(chosen), every_token=False)
+    bare_s = median_s(chosen, bare)
     ceiling, tokens = matmul(chosen), int(batch.tokens.size)
     return {
         "tokens_per_s": tokens / update_s,
@@ -130,31 +129,6 @@ def planned(chosen: argparse.Namespace, spec: ModelSpec) -> int:
     return sum(
         item.size for item in memory_items(config, spec, {}) if item.process.startswith("trainer")
     )
-
-
-def bare(chosen: argparse.Namespace, batch: Batch, settings: Settings) -> Callable[[], object]:
-    """Forward, backward and AdamW on the same packed tokens; cross-entropy at the loss tokens."""
-    model = load_model(chosen.folder, torch.device(chosen.device))
-    pack(model)
-    if chosen.checkpointing:
-        enable_checkpointing(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, fused=True)
-    kind = torch.device(chosen.device).type
-
-    def step() -> None:
-        for micro in micro_batches(batch, chosen.tokens):
-            tokens = torch.from_numpy(micro.tokens).to(chosen.device)
-            places = torch.from_numpy(micro.predicts).to(chosen.device)
-            targets = torch.from_numpy(micro.targets).to(chosen.device)
-            with torch.autocast(kind, dtype=torch.bfloat16):
-                hidden = hidden_states(model, tokens, micro.lengths)[places]
-                logits = model.get_output_embeddings()(hidden)
-            loss = torch.nn.functional.cross_entropy(logits.float(), targets)
-            torch.autograd.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
 
 
 def probe(chosen: argparse.Namespace) -> Figures:

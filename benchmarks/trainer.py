@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from bare_loop import bare_update
 from random_models import PROMPT, SHAPES, make_model, ragged_batch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -41,9 +42,7 @@ from agentrl.trainer.algorithm.presets import Settings, resolve_settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.model.attention import hidden_states, pack
 from agentrl.trainer.model.loading import load_model
-from agentrl.trainer.model.packing import MicroBatch, micro_batches
 
 ROOT = Path(__file__).parents[1]
 AT_ONCE, PADDING = 8, -100
@@ -121,21 +120,8 @@ def update(path: Path, batch: Batch, chosen: Settings) -> Callable[[], float]:
 
 def bare(path: Path, batch: Batch, chosen: Settings) -> Callable[[], float]:
     """What any trainer must at least compute: cross-entropy of every token that is fed."""
-    model = load_model(path, torch.device("cpu"))
-    pack(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=chosen.learning_rate, fused=True)
-    micros = micro_batches(batch, chosen.micro_batch_tokens)
-    return lambda: _seconds(lambda: _bare_update(model, optimizer, micros))
-
-
-def _bare_update(model: Any, optimizer: torch.optim.Optimizer, micros: list[MicroBatch]) -> None:
-    for micro in micros:
-        tokens = torch.from_numpy(micro.tokens)
-        logits = model.get_output_embeddings()(hidden_states(model, tokens, micro.lengths))
-        loss = torch.nn.functional.cross_entropy(logits[:-1], tokens[1:])
-        torch.autograd.backward(loss)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    step = bare_update(path, batch, chosen, Hardware(), every_token=True)
+    return lambda: _seconds(step)
 
 
 def padded(path: Path, batch: Batch, chosen: Settings) -> Callable[[], float]:

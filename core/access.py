@@ -4,6 +4,8 @@ import hmac
 import ipaddress
 import socket
 
+from agentrl.core.errors import ConfigError
+
 
 def is_loopback(host: str) -> bool:
     try:
@@ -12,9 +14,21 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def require_token(section: str, host: str, *, guarded: bool) -> None:
+    """Raise ConfigError if a server would listen off loopback without a bearer token.
+
+    `section`: of the configuration, with `host` and `token_env`.
+    """
+    if not guarded and not is_loopback(host):
+        raise ConfigError(
+            f"the {section} server needs a bearer token: {host} is not loopback",
+            hint=f"set {section}.token_env to the name of the variable that contains the token",
+        )
+
+
 def bracket_ipv6(host: str) -> str:
     """Return the host name for clients: of this machine if the server listens everywhere."""
-    return socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
+    return socket.gethostname() if host in ("0.0.0.0", "::", "") else host  # noqa: S104
 
 
 def origin(host: str, port: int) -> str:

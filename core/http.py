@@ -1,15 +1,16 @@
-"""The common parts of our HTTP servers: socket, thread, bearer token, limit on body size.
+"""The common parts of our HTTP servers: socket, thread, bearer token, limits on what clients send.
 
 Only the servers import this module.
 """
 
+import asyncio
 import contextlib
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -17,13 +18,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from agentrl.core.access import is_loopback
+from agentrl.core.access import origin, require_token
 from agentrl.core.errors import ConfigError
 from agentrl.core.structs import prepare_structs
 
 START_S = 10.0
 MAX_HEAD = 1 << 16  # bytes of a request beside its body
+HEAD_S = 20.0  # in which a client must send a request's head
+MAX_CONNECTIONS = 8192  # of one server at the same time
 STOP_S = 1  # of requests that outlast the drain before it
 
 Fault = Callable[[int, str], Response]
@@ -75,21 +79,25 @@ class HttpServer:
         `section`: section of the configuration, for errors. Raises ConfigError if the address is
         not available, or is not loopback and unguarded.
         """
-        if not guarded and not is_loopback(host):
-            raise ConfigError(
-                f"the {section} server needs a bearer token: {host} is not loopback",
-                hint=f"set {section}.token_env to the name of the variable that contains the token",
-            )
+        require_token(section, host, guarded=guarded)
         self._section = section
         self._socket = _listen(section, host, port)
         self._uvicorn: uvicorn.Server | None = None
         self.port: int = self._socket.getsockname()[1]
-        self.url = _url(host, self.port)
+        self.url = origin(host, self.port)
 
-    def start(self, application: Any, *, socket_bytes: int = 0) -> None:
+    def start(
+        self,
+        application: Any,
+        *,
+        socket_bytes: int = 0,
+        connections: int = MAX_CONNECTIONS,
+        head_s: float = HEAD_S,
+    ) -> None:
         """Start the server. `socket_bytes`: the limit on a WebSocket's message; 0: it serves none.
 
-        Raises ConfigError.
+        `connections`: further ones are closed. `head_s`: seconds in which a client must send a
+        request's head. Raises ConfigError.
         """
         prepare_structs()  # before a request can be decoded by each of several threads
         sockets: Literal["websockets-sansio", "none"] = "none"
@@ -97,7 +105,7 @@ class HttpServer:
             sockets = "websockets-sansio"
         settings = uvicorn.Config(
             application,
-            http=_protocol(),
+            http=cast(Any, partial(BoundedConnection, most=connections, head_s=head_s)),
             log_config=None,
             access_log=False,
             ws=sockets,
@@ -134,35 +142,58 @@ async def read_body(request: Request, most: int) -> bytes | None:
     return bytes(body)
 
 
-def _protocol() -> Any:
-    """Return httptools with a limit on the request head if installed, else h11, which has the limit
-    MAX_HEAD itself.
+class BoundedConnection(HttpToolsProtocol):
+    """A client's connection. It is closed if it is one too many, or for a head that is too large or
+    too slow.
     """
-    try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-    except ImportError:
-        return "h11"
 
-    class Bounded(HttpToolsProtocol):
-        """Disconnects a client that sends more than MAX_HEAD bytes of head after the first read."""
+    def __init__(self, *args: Any, most: int, head_s: float, **keywords: Any) -> None:
+        """`most`: connections of the server. `head_s`: seconds for a request's head."""
+        super().__init__(*args, **keywords)
+        self._most, self._head_s = most, head_s
+        self._head = 0  # bytes after the first read
+        self._timer: asyncio.TimerHandle | None = None
 
-        _head = 0
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > self._most:
+            transport.abort()
+        else:
+            self._limit_time()
 
-        def on_message_begin(self) -> None:
-            self._head = 0
-            super().on_message_begin()
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_timer()
 
-        def on_body(self, body: bytes) -> None:
-            self._head -= len(body)
-            super().on_body(body)
+    def on_message_begin(self) -> None:
+        self._head = 0
+        super().on_message_begin()
 
-        def data_received(self, data: bytes) -> None:
-            self._head += len(data)
-            super().data_received(data)
-            if self._head > MAX_HEAD and not self.transport.is_closing():
-                self.transport.close()
+    def on_body(self, body: bytes) -> None:
+        self._head -= len(body)
+        super().on_body(body)
 
-    return Bounded
+    def data_received(self, data: bytes) -> None:
+        self._head += len(data)
+        super().data_received(data)
+        if self._head > MAX_HEAD and not self.transport.is_closing():
+            self.transport.close()
+        if self.transport.get_protocol() is self and self._awaits_head():
+            self._limit_time()
+        else:  # a request is being answered, or a WebSocket has taken over
+            self._stop_timer()
+
+    def _awaits_head(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _limit_time(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self._head_s, self.transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def _head(scope: Mapping[str, Any]) -> int:
@@ -184,9 +215,3 @@ def _listen(section: str, host: str, port: int) -> socket.socket:
     # accepted sockets inherit it; asyncio sets it only where the protocol is named: 40 ms a request
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return bound
-
-
-def _url(host: str, port: int) -> str:
-    """Return the URL for clients, with the machine name if the server listens everywhere."""
-    name = socket.gethostname() if host in ("0.0.0.0", "::", "") else host  # noqa: S104
-    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"

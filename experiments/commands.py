@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parent / "configs"
 OUT = typer.Option(..., "--out", help="Folder for the results. The report is OUT.md.")
 FILE = CONFIGS / "cross-policy.toml"
 FOLDER = typer.Option(

@@ -113,6 +113,9 @@ def test_the_wheel_holds_one_package_and_every_file_of_it(wheel: Path) -> None:
     data = [name for name in shipped(["configs", "models/tiny"]) if not name.endswith(".md")]
     assert {f"agentrl/{name}" for name in (*shipped(SHIPPED), *data)} <= names
     assert not [name for name in names if name.startswith("agentrl/experiments")]
+    studies = {Path(name).name for name in shipped(["experiments"]) if name.endswith(".toml")}
+    assert studies
+    assert not studies & {Path(name).name for name in names}, "a study's configuration is shipped"
 
 
 def test_their_own_folders_and_ours_live_side_by_side(installed: Installed) -> None:

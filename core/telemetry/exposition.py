@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
 PATH = "/metrics"
+CONNECTIONS = 64  # of scrapers, at the same time
 
 log = get_logger()
 
@@ -46,7 +47,8 @@ def serve_metrics(config: Metrics, run: str, role: str, process: str = "") -> It
     server = HttpServer("metrics", config.host, config.port, guarded=bool(token))
     with contextlib.closing(server):
         registry = make_registry(role, {"run": run, "process": process or role})
-        server.start(make_application(_routes(registry, token), _fault))
+        application = make_application(_routes(registry, token), _fault)
+        server.start(application, connections=CONNECTIONS)
         url = address(config.host, config.port)
         log.info("Metrics server started", url=url)
         yield url

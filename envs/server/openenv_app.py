@@ -161,7 +161,7 @@ class ServedTask:
         play = self._joinable.get(named) if named else self._play()
         try:
             while play is not None:
-                reply = await self._answer(play, await socket.receive_text())
+                reply = await self._answer(play, await _received_text(socket))
                 if reply is None:
                     break
                 await socket.send_text(wire.encode(reply).decode())
@@ -175,8 +175,10 @@ class ServedTask:
             if play is not None and not named:
                 await play.close()
 
-    async def _answer(self, play: OpenEnvPlay, text: str) -> dict[str, Any] | None:
-        """Return the reply to a message; None: the client wants to end."""
+    async def _answer(self, play: OpenEnvPlay, text: str | None) -> dict[str, Any] | None:
+        """Return the reply to a message (None: of bytes); None: the client wants to end."""
+        if text is None:
+            return _error("INVALID_JSON", "Invalid JSON: a binary message; send text")
         try:
             message = wire.decode(text.encode(errors="surrogatepass"), SocketMessage)
         except wire.MalformedBody as error:
@@ -258,6 +260,15 @@ class ServedTask:
     def _play(self) -> OpenEnvPlay:
         hosted = self._hosted
         return OpenEnvPlay(self._name, hosted.source, hosted.max_turns, self._sessions)
+
+
+async def _received_text(socket: WebSocket) -> str | None:
+    """Return the next message; None: its bytes are no text. Raises WebSocketDisconnect."""
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message["code"], message.get("reason"))
+    text: str | None = message.get("text")
+    return text
 
 
 def _task(item: Item) -> Mapping[str, str]:

@@ -55,9 +55,9 @@ DONE = """\
     agentrl experiment cross-policy --out {out}
 
 2 cores, no GPU, one thread; a seed repeats a training exactly. Policy: `{model}`. Every arm trains
-all weights (`configs/cross-policy.toml`) on the same items until it has sampled {tokens:,} tokens,
-in rounds of {groups} groups of {size} episodes and one update each. Tokens of groups without spread
-count. Seeds: {seeds}.
+all weights (`experiments/configs/cross-policy.toml`) on the same items until it has sampled
+{tokens:,} tokens, in rounds of {groups} groups of {size} episodes and one update each. Tokens of
+groups without spread count. Seeds: {seeds}.
 """
 ARMS = """\
 | arm | each step is drawn from |

@@ -47,7 +47,7 @@ TITLE = "What do running ahead and rare reloading cost and gain?"
 DONE = """\
     agentrl experiment staleness --out {out}
 
-2 cores, no GPU, one thread. Policy: `{model}`; `configs/staleness.toml`; {updates}
+2 cores, no GPU, one thread. Policy: `{model}`; `experiments/configs/staleness.toml`; {updates}
 updates a training, each of {groups} groups with spread of {size} episodes. Seeds:
 {seeds}.
 

@@ -55,8 +55,8 @@ Intervals are 95 %, Student's t over seeds; differences are paired by seed.
 also passed backward alone; the share is the norm of that gradient over the sum of all tasks' norms.
 """
 ABOUT = """\
-Policy `{model}`; `configs/task-norm-{part}.toml`; {tokens:,} tokens a training, in rounds
-of {groups} groups of {size} episodes and one update each. Seeds: {seeds}.
+Policy `{model}`; `experiments/configs/task-norm-{part}.toml`; {tokens:,} tokens a training, in
+rounds of {groups} groups of {size} episodes and one update each. Seeds: {seeds}.
 """
 Parts = Mapping[str, Comparison[Training]]
 

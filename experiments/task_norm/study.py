@@ -27,7 +27,7 @@ from agentrl.experiments.task_norm.report import ARMS
 from agentrl.experiments.task_norm.variants import variants
 from agentrl.ops.configuration.configs import check_model
 
-PARTS = ("pair", "scales")  # each with a file configs/task-norm-PART.toml
+PARTS = ("pair", "scales")  # each with a file experiments/configs/task-norm-PART.toml
 NORMALISED = {"none": "none", "task": "task", "weighted": "task", "environment": "environment"}
 SIZES = Sizes(seeds=5, items=24, attempts=8, checks=2, check_items=8)
 

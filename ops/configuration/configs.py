@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from agentrl.core import config_loading
+from agentrl.core.access import require_token
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Envs, Model, PolicyServer
 from agentrl.core.errors import ConfigError, ItemError, nearest
@@ -68,6 +69,7 @@ def check(config: Config) -> None:
     for server in config.policy_servers():
         check_engine(serving_config(config), server)
     config.policy_token_env()
+    check_tokens(config)
     check_model(Path(config.model.path), config.model)
     check_context(config)
     check_protocol(config.envs)
@@ -94,6 +96,16 @@ def check_servers(servers: Sequence[PolicyServer]) -> None:
             "policy.tracks: no server follows the track current",
             hint='add tracks = ["current"] to one [[policy]]',
         )
+
+
+def check_tokens(config: Config) -> None:
+    """Check that every server of the run that listens off loopback has a bearer token."""
+    for server in config.policy_servers():
+        require_token("policy", server.host, guarded=bool(server.token_env))
+    if config.envs.url:
+        require_token("envs", config.envs.host, guarded=bool(config.envs.token_env))
+    if config.metrics.port:
+        require_token("metrics", config.metrics.host, guarded=bool(config.metrics.token_env))
 
 
 def check_external(servers: Sequence[PolicyServer]) -> None:

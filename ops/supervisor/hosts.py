@@ -1,9 +1,9 @@
 """Decides which servers of a run are on this machine."""
 
-import ipaddress
 import socket
 from urllib.parse import urlsplit
 
+from agentrl.core.access import is_loopback
 from agentrl.core.config.config import Config
 
 
@@ -12,7 +12,4 @@ def hosts_envs(config: Config) -> bool:
     if config.envs.names_worker():
         return False
     host = urlsplit(config.envs.url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host in {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
+    return is_loopback(host) or host in {socket.gethostname().lower(), socket.getfqdn().lower()}

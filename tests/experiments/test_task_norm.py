@@ -12,7 +12,7 @@ from agentrl.experiments.task_norm.report import FINAL, GRADIENT, WAY, compare_a
 from agentrl.experiments.task_norm.study import TaskNormRequest
 
 pytestmark = pytest.mark.usefixtures("signals")
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[2] / "experiments" / "configs"
 KG = """
 [tasks.kg.options]
 reward_scale = 0.2

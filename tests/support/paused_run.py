@@ -12,14 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from inline import InlineExecutor
 from loose_broker import LooseBroker, LooseConsumer
 from pause_points import Killed, Process
 from paused_processes import STEP, WORKER, KeptSteps, ListLearner, PausedWorker, Slot
 from protocol_stores import Beside
 from sqlalchemy import update
-from trajectories import trajectory
+from trajectories import body_of, trajectory
 
 from agentrl.broker.messages import RunEpisode
 from agentrl.broker.topology import EVENTS
@@ -187,27 +186,17 @@ class PausedRun:
     def body(self, claimed: ClaimedEpisode, reward: float) -> Trajectory:
         """A body unlike every other, sampled at the run's version."""
         self.bodies += 1
-        plain = SMALL[self.bodies % 2]
         question = (
             "SELECT checkpoint_id, version FROM checkpoints WHERE run_id = :run AND state = 'live'"
             " ORDER BY version DESC LIMIT 1"
         )
         ((name, version),) = self._beside.ask(question, run=self.run_id)
-        policies = tuple(
-            msgspec.structs.replace(policy, checkpoint_id=name, version=version)
-            for policy in plain.policies
-        )
-        return msgspec.structs.replace(
-            plain,
+        return body_of(
+            claimed,
+            SMALL[self.bodies % 2],
+            {"checkpoint_id": name, "version": version},
             run_id=self.run_id,
-            group_id=claimed.group_id,
-            episode_id=claimed.episode_id,
-            member=claimed.member,
-            attempt=claimed.attempt,
-            fence=claimed.fence,
-            started_at=claimed.started_at,
             reward=reward,
-            policies=policies,
             metrics={"number": float(self.bodies)},
         )
 

@@ -2,7 +2,9 @@
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +12,25 @@ import msgspec
 from sqlalchemy import func, select
 
 from agentrl.broker.messages import EpisodeFinished, encode
+from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CURRENT, EpisodeState, GroupState
 from agentrl.db.models import Episode, Group, StoredTrajectory
 from agentrl.db.registry.checkpoints import LivePolicy
-from agentrl.db.store import Store
+from agentrl.db.store import Store, open_store
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Item, TaskSource
+from agentrl.envs.server.in_process import host_sandboxes
+from agentrl.ops.runs.begin import begin
+from agentrl.ops.tasks.task_sources import task_sources
 from agentrl.ops.warmstart.demonstrations import Demonstrator, Transcript
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.episode import EpisodeContext, EpisodeLimits, EpisodeLoop
 from agentrl.workers.policies.client import Ask, Completion
 from agentrl.workers.policies.pool import Sampler
+
+TINY = Path(__file__).parents[2] / "models" / "tiny"
 
 
 class TranscriptPolicy:
@@ -80,6 +88,73 @@ def play(
         return EpisodeLoop(claimed, run_id, environment, sampler, own).run(limits)
     finally:
         environment.close()
+
+
+RUN = """
+[run]
+name = "recorded"
+home = "{home}"
+[model]
+path = "{tiny}"
+[worker]
+concurrency = 2
+[sampling]
+max_step_tokens = 200
+max_tokens = 2000
+[tasks.dbbench.options]
+style = "compact"
+items = 6
+[tasks.alfworld]
+max_turns = 6
+[tasks.alfworld.options]
+style = "compact"
+items = 6
+[tasks.kg.options]
+items = 6
+[tasks.webshop.options]
+items = 6
+products = 200
+"""
+
+
+@dataclass
+class RecordedRun:
+    """A begun run and the episodes that were recorded in it. `bodies`: by their episodes."""
+
+    path: Path
+    config: Config
+    run_id: str
+    store: Store
+    bodies: dict[str, Trajectory] = field(default_factory=dict)
+
+    @classmethod
+    @contextmanager
+    def begin(cls, folder: Path) -> "Iterator[RecordedRun]":
+        path = folder / "run.toml"
+        path.write_text(RUN.format(home=folder / "home", tiny=TINY))
+        config = config_loading.load(path)
+        run_id = begin(config)
+        with closing(open_store(config.store_url())) as store:
+            yield cls(path, config, run_id, store)
+
+    def record(
+        self, task: str, number: int = 0, noise: float = 0.0, wire: bytes | None = None
+    ) -> Trajectory:
+        """An expert's episode of an item, with faults where there is noise."""
+        only = {task: self.config.tasks[task]}
+        source = task_sources(msgspec.structs.replace(self.config, tasks=only))[task]
+        item = source.items("train")[number]
+        with host_sandboxes(source, "", self.config.envs.docker_image):
+            body = play(self.config, self.run_id, source, item, seed=number, noise=noise)
+        store_episode(self.store, body, wire)
+        self.bodies[body.episode_id] = body
+        return body
+
+    def keep(self, body: Trajectory, name: str) -> Trajectory:
+        """A body changed by hand, under another name."""
+        changed = msgspec.structs.replace(body, episode_id=name, group_id=f"{name}-g")
+        store_episode(self.store, changed)
+        return changed
 
 
 class OneItem:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import text
-from trajectories import trajectory
+from trajectories import body_of, trajectory
 
 from agentrl.broker.api import Delivery
 from agentrl.broker.messages import EpisodeFinished, encode
@@ -113,28 +113,16 @@ class World:
 
     def body(self, claimed: ClaimedEpisode, reward: float = 0.0) -> Trajectory:
         """What the attempt would publish."""
-        plain = trajectory(self.run_id)
-        server = f"policy-{self.run_id}"
-        policies = tuple(
-            msgspec.structs.replace(
-                policy, checkpoint_id=f"{self.run_id}-v0", version=0, server_id=server
-            )
-            for policy in plain.policies
-        )
-        asked = self.store.clock()
-        return msgspec.structs.replace(
+        plain, asked = trajectory(self.run_id), self.store.clock()
+        policy = {"checkpoint_id": f"{self.run_id}-v0", "version": 0}
+        return body_of(
+            claimed,
             plain,
-            group_id=claimed.group_id,
-            episode_id=claimed.episode_id,
-            member=claimed.member,
-            attempt=claimed.attempt,
-            fence=claimed.fence,
-            started_at=claimed.started_at,
+            policy | {"server_id": f"policy-{self.run_id}"},
             task=claimed.task,
             item_id=claimed.item_id,
             reward=reward,
             score=reward,
-            policies=policies,
             steps=tuple(msgspec.structs.replace(s, requested_at=asked) for s in plain.steps),
         )
 

@@ -1,11 +1,16 @@
 """Trajectories for tests: well-formed, of any length and content."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
 from agentrl.broker.messages import CheckpointPublished, EpisodeFinished
 from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.types import Status
+from agentrl.db.transitions.episodes import ClaimedEpisode
 
 SPANS = ((5, 3), (4, 6))  # (tokens observed, tokens sampled) of each step
 
@@ -54,6 +59,26 @@ def trajectory(
         started_at=1.0,
         finished_at=2.5,
         metrics={"turns": float(len(spans))},
+    )
+
+
+def body_of(
+    claimed: ClaimedEpisode, plain: Trajectory, policy: Mapping[str, Any], **more: Any
+) -> Trajectory:
+    """The body that an attempt would publish: `plain` with its ids and its policies' fields.
+
+    `more`: further fields of the body.
+    """
+    return msgspec.structs.replace(
+        plain,
+        group_id=claimed.group_id,
+        episode_id=claimed.episode_id,
+        member=claimed.member,
+        attempt=claimed.attempt,
+        fence=claimed.fence,
+        started_at=claimed.started_at,
+        policies=tuple(msgspec.structs.replace(each, **policy) for each in plain.policies),
+        **more,
     )
 
 

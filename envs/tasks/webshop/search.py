@@ -5,9 +5,10 @@ approximated by one pattern, and lengths are not rounded as Lucene does.
 """
 
 import re
+import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache, lru_cache
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ _WORD = re.compile(
 )
 
 
+_OF_THREAD = threading.local()
 _TERMS, _TERM_ENDS, _TERM_IDS = "terms", "term_ends", "term_ids"
 
 
@@ -126,17 +128,20 @@ def terms(text: str) -> list[str]:
 def _term(word: str) -> str:
     """Return the stem of a word without a possessive ending; empty for a stop word."""
     word = word.removesuffix("'s").removesuffix("’s")
-    return "" if word in STOP_WORDS else _stem()(word)
-
-
-@cache
-def _stem() -> Callable[[str], str]:
-    try:
-        from Stemmer import Stemmer
-    except ImportError as error:
-        raise _missing(error) from error
-    stem: Callable[[str], str] = Stemmer("porter").stemWord
+    stem: str = "" if word in STOP_WORDS else _stemmer().stemWord(word)
     return stem
+
+
+def _stemmer() -> Any:
+    """Return the thread's own stemmer: PyStemmer's objects must not be shared. Raises ItemError."""
+    found = getattr(_OF_THREAD, "stemmer", None)
+    if found is None:
+        try:
+            from Stemmer import Stemmer
+        except ImportError as error:
+            raise _missing(error) from error
+        found = _OF_THREAD.stemmer = Stemmer("porter")
+    return found
 
 
 def _bm25s() -> Any:

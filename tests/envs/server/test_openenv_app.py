@@ -242,6 +242,21 @@ def test_what_exceeds_the_limit_is_refused_with_its_reason() -> None:
     assert caught.value.rcvd.code == 1009  # RFC 6455: message too big
 
 
+def test_a_binary_message_is_refused_and_the_client_goes_on() -> None:
+    with counting("counting") as server:
+        address = server.url.replace("http", "ws") + "/ws"
+        with connect(address, additional_headers=KEY, proxy=None) as socket:
+            socket.send(b'{"type": "reset"}')
+            refused = json.loads(socket.recv(timeout=20))
+            socket.send('{"type": "reset"}')
+            begun = json.loads(socket.recv(timeout=20))
+    assert refused["data"] == {
+        "message": "Invalid JSON: a binary message; send text",
+        "code": "INVALID_JSON",
+    }
+    assert begun["type"] == "observation"
+
+
 def test_a_client_that_leaves_in_its_request_is_no_error() -> None:
     sessions, sent = Sessions(1, 60.0, Timings()), list[Any]()
     app = OpenEnvApp({"counting": HostedTask(CountingSource({}), 5)}, sessions, "", lambda: None)

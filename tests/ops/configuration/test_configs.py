@@ -79,6 +79,23 @@ def test_a_run_whose_workers_would_meet_openenv_is_refused(tmp_path: Path) -> No
         configs.check(config(tmp_path, f'{openenv}envs.url = "http://env:7100"\n'))
 
 
+@pytest.mark.parametrize(
+    ("section", "more"),
+    [
+        ("policy", '[[policy]]\nname = "p"\nhost = "0.0.0.0"\n'),
+        ("envs", 'envs.url = "http://env:7100"\nenvs.host = "0.0.0.0"\n'),
+        ("metrics", 'metrics.port = 9464\nmetrics.host = "0.0.0.0"\n'),
+    ],
+)
+def test_a_server_off_loopback_without_a_token_is_refused(
+    tmp_path: Path, section: str, more: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^the {section} server needs a bearer token: 0.0.0.0"):
+        configs.check(config(tmp_path, more))
+    separator = "" if section == "policy" else f"{section}."
+    configs.check(config(tmp_path, f'{more}{separator}token_env = "TOKEN"\n'))
+
+
 def test_containers_without_an_env_server_are_refused_by_every_verb(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     model = f'[model]\npath = "{ROOT / "models" / "tiny"}"\n'

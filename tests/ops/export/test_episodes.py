@@ -2,95 +2,47 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import recorded_episodes
+from recorded_episodes import RecordedRun, store_episode
 from trajectories import trajectory
 from typer.testing import CliRunner
 
 from agentrl.cli.main import app
-from agentrl.core import config_loading
-from agentrl.core.config.config import Config
 from agentrl.core.errors import StoreError
-from agentrl.core.trajectory import Trajectory
-from agentrl.db.store import Store, open_store
 from agentrl.envs.contract import Message, strings
 from agentrl.ops.export.episodes import ExportRequest, export_dataset, export_sft
 from agentrl.ops.export.messages import read_messages
-from agentrl.ops.runs.begin import begin
-from agentrl.ops.tasks.task_sources import task_sources
 from agentrl.ops.warmstart.demonstrations import encode, import_transcripts
 from agentrl.workers.conversation.conversation import Conversation
 from agentrl.workers.conversation.template import ChatTemplate
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
-TASKS = ("alfworld", "dbbench")
 BODY = trajectory()
-FILE = """
-[run]
-name = "recorded"
-home = "{home}"
-[model]
-path = "{tiny}"
-[sampling]
-max_step_tokens = 200
-max_tokens = 2000
-[tasks.dbbench.options]
-style = "compact"
-items = 4
-[tasks.alfworld]
-max_turns = 6
-[tasks.alfworld.options]
-items = 4
-"""
-
-
-@dataclass
-class Recorded:
-    """A begun run with an expert's and a faulty expert's episode of each task."""
-
-    path: Path
-    config: Config
-    store: Store
-    bodies: dict[str, Trajectory]
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Iterator[Recorded]:
-    path = tmp_path / "run.toml"
-    path.write_text(FILE.format(home=tmp_path / "home", tiny=TINY))
-    config = config_loading.load(path)
-    run_id = begin(config)
-    sources = task_sources(config)
-    with closing(open_store(config.store_url())) as store:
-        bodies = {}
-        for task in TASKS:
-            for number, noise in enumerate((0.0, 0.6)):
-                item = sources[task].items("train")[number]
-                body = recorded_episodes.play(
-                    config, run_id, sources[task], item, seed=number, noise=noise
-                )
-                recorded_episodes.store_episode(store, body)
-                bodies[body.episode_id] = body
-        yield Recorded(path, config, store, bodies)
+def played(recorded: RecordedRun) -> RecordedRun:
+    """A run with an expert's and a faulty expert's episode of two tasks."""
+    for task in ("alfworld", "dbbench"):
+        for number, noise in enumerate((0.0, 0.6)):
+            recorded.record(task, number, noise)
+    return recorded
 
 
-def test_a_dataset_holds_the_tokens_and_what_they_say(recorded: Recorded, tmp_path: Path) -> None:
+def test_a_dataset_holds_the_tokens_and_what_they_say(played: RecordedRun, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert export_dataset(ExportRequest(recorded.path, out)) == (
+    assert export_dataset(ExportRequest(played.path, out)) == (
         f"4 episodes in {out}; 0 of them without messages"
     )
     rows = pq.read_table(out / "data").to_pylist()
-    assert {row["episode_id"] for row in rows} == set(recorded.bodies)
+    assert {row["episode_id"] for row in rows} == set(played.bodies)
     for row in rows:
-        body = recorded.bodies[row["episode_id"]]
+        body = played.bodies[row["episode_id"]]
         assert row["token_ids"] == body.tokens().tolist()
         assert row["loss_mask"] == body.mask().tolist()
         assert row["logprobs"] == body.behaviour().tolist()
@@ -113,51 +65,49 @@ def test_a_dataset_holds_the_tokens_and_what_they_say(recorded: Recorded, tmp_pa
 
 
 def test_fine_tuning_on_the_lines_sees_the_recorded_tokens(
-    recorded: Recorded, tmp_path: Path
+    played: RecordedRun, tmp_path: Path
 ) -> None:
     """What `warmstart --imported` reads of them."""
     out = tmp_path / "out.jsonl"
-    export_sft(ExportRequest(recorded.path, out))
+    export_sft(ExportRequest(played.path, out))
     template = ChatTemplate.load(TINY)
-    transcripts = import_transcripts(out, recorded.config.model.call_style)
+    transcripts = import_transcripts(out, played.config.model.call_style)
     names = [json.loads(line)["episode_id"] for line in out.read_text("utf-8").splitlines()]
-    assert sorted(names) == sorted(recorded.bodies)
+    assert sorted(names) == sorted(played.bodies)
     for name, transcript in zip(names, transcripts, strict=True):
-        body, demonstration = recorded.bodies[name], encode(transcript, template)
+        body, demonstration = played.bodies[name], encode(transcript, template)
         assert np.array_equal(demonstration.token_ids, body.tokens())
         assert np.array_equal(demonstration.mask, body.mask())
 
 
-def test_episodes_are_chosen_by_task_and_reward(recorded: Recorded, tmp_path: Path) -> None:
+def test_episodes_are_chosen_by_task_and_reward(played: RecordedRun, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    argv = ["export", str(recorded.path), str(out), "--sft", "--task", "dbbench"]
+    argv = ["export", str(played.path), str(out), "--sft", "--task", "dbbench"]
     ended = CliRunner().invoke(app, [*argv, "--min-reward", "1"], catch_exceptions=False)
     lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
     wanted = {
-        name
-        for name, body in recorded.bodies.items()
-        if body.task == "dbbench" and body.reward >= 1
+        name for name, body in played.bodies.items() if body.task == "dbbench" and body.reward >= 1
     }
     assert {line["episode_id"] for line in lines} == wanted != set()
     assert ended.output.startswith(f"{len(wanted)} episodes in {out}")
     with pytest.raises(StoreError, match="no finished episode of task kg"):
-        export_sft(ExportRequest(recorded.path, tmp_path / "kg.jsonl", task="kg"))
+        export_sft(ExportRequest(played.path, tmp_path / "kg.jsonl", task="kg"))
     with pytest.raises(StoreError, match="exists already"):
-        export_sft(ExportRequest(recorded.path, out))
+        export_sft(ExportRequest(played.path, out))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "out.jsonl", "run.toml"]
 
 
-def test_a_body_that_is_not_stored_is_counted(recorded: Recorded, tmp_path: Path) -> None:
-    body = next(iter(recorded.bodies.values()))
+def test_a_body_that_is_not_stored_is_counted(played: RecordedRun, tmp_path: Path) -> None:
+    body = next(iter(played.bodies.values()))
     pruned = msgspec.structs.replace(body, episode_id="pruned", group_id="pruned-g")
-    recorded_episodes.store_episode(recorded.store, pruned, b"")
-    told = export_dataset(ExportRequest(recorded.path, tmp_path / "out"))
+    store_episode(played.store, pruned, b"")
+    told = export_dataset(ExportRequest(played.path, tmp_path / "out"))
     assert told.startswith("4 episodes (1 more are not stored) in ")
 
 
-def test_tokens_that_are_no_rendered_messages_give_none(recorded: Recorded) -> None:
+def test_tokens_that_are_no_rendered_messages_give_none(played: RecordedRun) -> None:
     template = ChatTemplate.load(TINY)
-    body = next(iter(recorded.bodies.values()))
+    body = next(iter(played.bodies.values()))
     tokens = body.tokens().copy()
     tokens[1] = template.end_id
     changed = msgspec.structs.replace(body, token_ids=tokens.tobytes())

@@ -1,103 +1,30 @@
 """Recorded episodes against fresh environments."""
 
 import json
-from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import pytest
-import recorded_episodes
+from recorded_episodes import RecordedRun
 from typer.testing import CliRunner
 
 from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.cli.main import app
 from agentrl.core import config_loading
-from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError, EnvironmentFailure, MessageError, StoreError
-from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import Status
-from agentrl.db.store import Store, open_store
-from agentrl.envs.server.in_process import host_sandboxes
 from agentrl.ops.replay.branch_episode import BranchRequest, branch_episode
 from agentrl.ops.replay.command import replay, replay_all
 from agentrl.ops.replay.recorded_episode import RecordedEpisode
-from agentrl.ops.runs.begin import begin
-from agentrl.ops.tasks.task_sources import task_sources
 from agentrl.workers.conversation.template import ChatTemplate
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
-FILE = """
-[run]
-name = "recorded"
-home = "{home}"
-[model]
-path = "{tiny}"
-[worker]
-concurrency = 2
-[sampling]
-max_step_tokens = 200
-max_tokens = 2000
-[tasks.dbbench.options]
-style = "compact"
-items = 6
-[tasks.alfworld]
-max_turns = 6
-[tasks.alfworld.options]
-style = "compact"
-items = 6
-[tasks.kg.options]
-items = 6
-[tasks.webshop.options]
-items = 6
-products = 200
-"""
 OS = """
 [tasks.os.options]
 items = 3
 [envs]
 docker_image = "{image}"
 """
-
-
-@dataclass
-class World:
-    """A begun run and its store."""
-
-    path: Path
-    config: Config
-    run_id: str
-    store: Store
-
-    def record(
-        self, task: str, number: int = 0, noise: float = 0.0, wire: bytes | None = None
-    ) -> Trajectory:
-        only = {task: self.config.tasks[task]}
-        source = task_sources(msgspec.structs.replace(self.config, tasks=only))[task]
-        item = source.items("train")[number]
-        with host_sandboxes(source, "", self.config.envs.docker_image):
-            body = recorded_episodes.play(
-                self.config, self.run_id, source, item, seed=number, noise=noise
-            )
-        recorded_episodes.store_episode(self.store, body, wire)
-        return body
-
-    def keep(self, body: Trajectory, name: str) -> Trajectory:
-        """A body changed by hand, under another name."""
-        changed = msgspec.structs.replace(body, episode_id=name, group_id=f"{name}-g")
-        recorded_episodes.store_episode(self.store, changed)
-        return changed
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    path = tmp_path / "run.toml"
-    path.write_text(FILE.format(home=tmp_path / "home", tiny=TINY))
-    config = config_loading.load(path)
-    run_id = begin(config)
-    with closing(open_store(config.store_url())) as store:
-        yield World(path, config, run_id, store)
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
@@ -107,12 +34,12 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
 
 @pytest.mark.parametrize("task", ["dbbench", "alfworld", "kg", "webshop"])
 def test_what_an_expert_did_comes_out_again_token_by_token(
-    world: World, task: str, capsys: pytest.CaptureFixture[str]
+    recorded: RecordedRun, task: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With faults too: what is answered to a call that cannot be read is part of it."""
     for number, noise in enumerate((0.0, 0.6)):
-        body = world.record(task, number, noise)
-        assert replay(world.path, body.episode_id, as_json=True), capsys.readouterr().out
+        body = recorded.record(task, number, noise)
+        assert replay(recorded.path, body.episode_id, as_json=True), capsys.readouterr().out
         found = told(capsys)
         assert found["equal"] is True
         assert found["differences"] == []
@@ -121,7 +48,7 @@ def test_what_an_expert_did_comes_out_again_token_by_token(
 
 
 def test_a_shell_is_replayed_in_a_fresh_container(
-    world: World,
+    recorded: RecordedRun,
     docker_host: str,
     sandbox_image: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -129,37 +56,37 @@ def test_a_shell_is_replayed_in_a_fresh_container(
 ) -> None:
     """Its messages may hold times: they are shown where they differ and do not count."""
     monkeypatch.setenv("DOCKER_HOST", docker_host)
-    world.path.write_text(world.path.read_text() + OS.format(image=sandbox_image))
-    world.config = config_loading.load(world.path)
-    bodies = [world.record("os", number, noise) for number, noise in enumerate((0.0, 0.5))]
+    recorded.path.write_text(recorded.path.read_text() + OS.format(image=sandbox_image))
+    recorded.config = config_loading.load(recorded.path)
+    bodies = [recorded.record("os", number, noise) for number, noise in enumerate((0.0, 0.5))]
     for body in bodies:
-        assert replay(world.path, body.episode_id, as_json=True)
+        assert replay(recorded.path, body.episode_id, as_json=True)
         found = told(capsys)
         assert found["compared"] == ["call", "done", "status", "reward", "score"]
     first = next(n for n, step in enumerate(body.steps) if step.answer)
     steps = list(body.steps)
     steps[first] = msgspec.structs.replace(steps[first], answer="Sun Nov 22 01:02:03 UTC 2026")
-    other = world.keep(msgspec.structs.replace(body, steps=tuple(steps)), "dated")
-    assert replay(world.path, other.episode_id, as_json=True), "it does not count"
+    other = recorded.keep(msgspec.structs.replace(body, steps=tuple(steps)), "dated")
+    assert replay(recorded.path, other.episode_id, as_json=True), "it does not count"
     assert told(capsys)["differences"] != []
-    wrong = world.keep(msgspec.structs.replace(body, reward=0.75), "wrong")
-    assert not replay(world.path, wrong.episode_id, as_json=True)
+    wrong = recorded.keep(msgspec.structs.replace(body, reward=0.75), "wrong")
+    assert not replay(recorded.path, wrong.episode_id, as_json=True)
 
 
 def test_each_thing_that_differs_is_told_with_its_step(
-    world: World, capsys: pytest.CaptureFixture[str]
+    recorded: RecordedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    body = world.record("dbbench")
+    body = recorded.record("dbbench")
     first = next(n for n, step in enumerate(body.steps) if step.answer)
     steps = list(body.steps)
     steps[first] = msgspec.structs.replace(steps[first], answer="nothing of the kind")
-    lying = world.keep(
+    lying = recorded.keep(
         msgspec.structs.replace(
             body, steps=tuple(steps), reward=0.25, score=0.5, status=Status.INVALID_ACTION
         ),
         "lying",
     )
-    assert not replay(world.path, lying.episode_id, as_json=True)
+    assert not replay(recorded.path, lying.episode_id, as_json=True)
     last = len(steps) - 1
     assert [(d["step"], d["field"]) for d in told(capsys)["differences"]] == [  # type: ignore[attr-defined]
         (first, "messages"),
@@ -170,21 +97,23 @@ def test_each_thing_that_differs_is_told_with_its_step(
 
 
 def test_tokens_that_stood_otherwise_are_told_though_the_kept_text_agrees(
-    world: World, capsys: pytest.CaptureFixture[str]
+    recorded: RecordedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    body = world.record("alfworld")
+    body = recorded.record("alfworld")
     tokens = body.tokens().copy()
     place = body.steps[0].start - 3
     tokens[place] += 1
-    world.keep(msgspec.structs.replace(body, token_ids=tokens.tobytes()), "elsewhere")
-    assert not replay(world.path, "elsewhere", as_json=False)
+    recorded.keep(msgspec.structs.replace(body, token_ids=tokens.tobytes()), "elsewhere")
+    assert not replay(recorded.path, "elsewhere", as_json=False)
     out = capsys.readouterr().out
     assert out.splitlines()[2].startswith("prompt  messages")
     assert out.splitlines()[-1] == "different"
 
 
-def test_tokens_stay_as_recorded_where_a_fresh_environment_writes_others(world: World) -> None:
-    body = world.record("alfworld")
+def test_tokens_stay_as_recorded_where_a_fresh_environment_writes_others(
+    recorded: RecordedRun,
+) -> None:
+    body = recorded.record("alfworld")
     recorded_episode = RecordedEpisode(body, ChatTemplate.load(TINY), steps=2)
     first, end = body.steps[0].start, body.steps[1].end
     assert list(recorded_episode.stood(0, [1, 2, 3])) == body.tokens()[:first].tolist()
@@ -193,22 +122,22 @@ def test_tokens_stay_as_recorded_where_a_fresh_environment_writes_others(world: 
 
 
 def test_a_recorded_call_is_applied_though_it_would_be_read_otherwise_today(
-    world: World, capsys: pytest.CaptureFixture[str]
+    recorded: RecordedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    body = world.record("alfworld", 1)
+    body = recorded.record("alfworld", 1)
     turn = next(n for n, step in enumerate(body.steps) if step.call)
     steps = list(body.steps)
     steps[turn] = msgspec.structs.replace(steps[turn], call="I say nothing useful")
-    world.keep(msgspec.structs.replace(body, steps=tuple(steps)), "misread")
-    assert not replay(world.path, "misread", as_json=True)
+    recorded.keep(msgspec.structs.replace(body, steps=tuple(steps)), "misread")
+    assert not replay(recorded.path, "misread", as_json=True)
     fields = [(d["step"], d["field"]) for d in told(capsys)["differences"]]  # type: ignore[attr-defined]
     assert fields[:2] == [(turn, "call"), (turn, "messages")]
 
 
 def test_an_episode_that_ends_earlier_than_it_did_is_told(
-    world: World, capsys: pytest.CaptureFixture[str]
+    recorded: RecordedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    body = world.record("dbbench")
+    body = recorded.record("dbbench")
     last = body.steps[-1]
     again = msgspec.structs.replace(last, start=len(body), end=len(body) + 1, call="more")
     longer = msgspec.structs.replace(
@@ -219,8 +148,8 @@ def test_an_episode_that_ends_earlier_than_it_did_is_told(
         logprobs=body.logprobs + body.logprobs[-4:],
         policy_index=body.policy_index + b"\x00",
     )
-    world.keep(longer, "longer")
-    assert not replay(world.path, "longer", as_json=True)
+    recorded.keep(longer, "longer")
+    assert not replay(recorded.path, "longer", as_json=True)
     [difference] = [d for d in told(capsys)["differences"] if d["field"] == "done"]  # type: ignore[attr-defined]
     assert difference == {
         "step": len(body.steps) - 1,
@@ -230,32 +159,32 @@ def test_an_episode_that_ends_earlier_than_it_did_is_told(
     }
 
 
-def test_a_body_that_is_absent_or_damaged_is_one_clear_error(world: World) -> None:
-    absent = world.record("dbbench", 0, wire=b"")
+def test_a_body_that_is_absent_or_damaged_is_one_clear_error(recorded: RecordedRun) -> None:
+    absent = recorded.record("dbbench", 0, wire=b"")
     with pytest.raises(
         StoreError, match=f"episode {absent.episode_id}: the trajectory is not stored"
     ):
-        replay(world.path, absent.episode_id, as_json=True)
-    torn = world.record("dbbench", 1, wire=b"\x00torn")
+        replay(recorded.path, absent.episode_id, as_json=True)
+    torn = recorded.record("dbbench", 1, wire=b"\x00torn")
     with pytest.raises(MessageError, match=f"{torn.episode_id}: the stored trajectory is damaged"):
-        replay(world.path, torn.episode_id, as_json=True)
+        replay(recorded.path, torn.episode_id, as_json=True)
     with pytest.raises(StoreError, match="no episode nobody"):
-        replay(world.path, "nobody", as_json=True)
+        replay(recorded.path, "nobody", as_json=True)
 
 
 def test_many_are_counted_by_task_and_one_that_cannot_be_spares_the_others(
-    world: World, capsys: pytest.CaptureFixture[str]
+    recorded: RecordedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(2):
-        world.record("dbbench", number)
-        world.record("alfworld", number)
-    assert replay_all(world.path, "recorded", 100, as_json=False)
+        recorded.record("dbbench", number)
+        recorded.record("alfworld", number)
+    assert replay_all(recorded.path, "recorded", 100, as_json=False)
     lines = [line.split()[:5] for line in capsys.readouterr().out.splitlines()]
     assert lines[1:] == [["alfworld", "2", "2", "0", "0"], ["dbbench", "2", "2", "0", "0"]]
 
-    torn = world.record("alfworld", 2, wire=b"\x00torn")
+    torn = recorded.record("alfworld", 2, wire=b"\x00torn")
     result = CliRunner().invoke(
-        app, ["replay", str(world.path), "--all", "recorded", "--limit", "5", "--json"]
+        app, ["replay", str(recorded.path), "--all", "recorded", "--limit", "5", "--json"]
     )
     assert result.exit_code == 1, result.output
     found = {each["episode_id"]: each for each in json.loads(result.stdout)}
@@ -265,12 +194,12 @@ def test_many_are_counted_by_task_and_one_that_cannot_be_spares_the_others(
 
 
 def test_another_policy_goes_on_from_tokens_kept_as_they_were(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recorded: RecordedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    body = world.record("alfworld", 1)
+    body = recorded.record("alfworld", 1)
     step, out = 2, tmp_path / "out.body"
     branch_episode(
-        world.path, body.episode_id, BranchRequest(str(TINY), step, 0.0, 1, out), as_json=True
+        recorded.path, body.episode_id, BranchRequest(str(TINY), step, 0.0, 1, out), as_json=True
     )
     found = told(capsys)
     message = decode(out.read_bytes())
@@ -291,7 +220,9 @@ def test_another_policy_goes_on_from_tokens_kept_as_they_were(
     assert continuation["reward"] == new.reward == found["reward"]
     assert len(continuation["steps"]) == len(new.steps) - step
 
-    branch_episode(world.path, body.episode_id, BranchRequest(str(TINY), step, 0.0), as_json=False)
+    branch_episode(
+        recorded.path, body.episode_id, BranchRequest(str(TINY), step, 0.0), as_json=False
+    )
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[2 : 2 + len(new.steps)]] == [
         str(n) for n in range(len(new.steps))
@@ -299,35 +230,41 @@ def test_another_policy_goes_on_from_tokens_kept_as_they_were(
     assert lines[-1].startswith(f"now:      {new.status}, reward {new.reward:g}")
 
 
-def test_repeats_give_the_value_of_a_step(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    body = world.record("dbbench", 0)
-    branch_episode(world.path, body.episode_id, BranchRequest(str(TINY), 0, 1.0, 4), as_json=True)
+def test_repeats_give_the_value_of_a_step(
+    recorded: RecordedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = recorded.record("dbbench", 0)
+    branch_episode(
+        recorded.path, body.episode_id, BranchRequest(str(TINY), 0, 1.0, 4), as_json=True
+    )
     found = told(capsys)
     rewards = [each["reward"] for each in found["continuations"]]  # type: ignore[attr-defined]
     assert len(rewards) == 4
     assert found["reward"] == pytest.approx(sum(rewards) / 4)
-    branch_episode(world.path, body.episode_id, BranchRequest(str(TINY), 0, 1.0, 4), as_json=False)
+    branch_episode(
+        recorded.path, body.episode_id, BranchRequest(str(TINY), 0, 1.0, 4), as_json=False
+    )
     out = capsys.readouterr().out
     assert f"mean reward {found['reward']:.3f}" in out, "the same seeds, the same rewards"
 
 
 def test_a_step_that_is_not_there_or_a_state_that_is_not_reached_is_refused(
-    world: World,
+    recorded: RecordedRun,
 ) -> None:
-    body = world.record("dbbench", 0)
+    body = recorded.record("dbbench", 0)
     with pytest.raises(ConfigError, match=r"--from-step 99: the episode has the steps 0 to \d"):
-        branch_episode(world.path, body.episode_id, BranchRequest(str(TINY), 99), as_json=True)
+        branch_episode(recorded.path, body.episode_id, BranchRequest(str(TINY), 99), as_json=True)
     turn = next(n for n, step in enumerate(body.steps) if step.answer)
     steps = list(body.steps)
     steps[turn] = msgspec.structs.replace(steps[turn], answer="otherwise")
-    world.keep(msgspec.structs.replace(body, steps=tuple(steps)), "otherwise")
+    recorded.keep(msgspec.structs.replace(body, steps=tuple(steps)), "otherwise")
     with pytest.raises(EnvironmentFailure, match="differs before step"):
-        branch_episode(world.path, "otherwise", BranchRequest(str(TINY), turn + 1), as_json=True)
+        branch_episode(recorded.path, "otherwise", BranchRequest(str(TINY), turn + 1), as_json=True)
 
 
-def test_the_verb_refuses_what_contradicts_itself(world: World) -> None:
+def test_the_verb_refuses_what_contradicts_itself(recorded: RecordedRun) -> None:
     def refused(*arguments: str) -> str:
-        result = CliRunner().invoke(app, ["replay", str(world.path), *arguments])
+        result = CliRunner().invoke(app, ["replay", str(recorded.path), *arguments])
         assert result.exit_code == 2
         return result.output
 

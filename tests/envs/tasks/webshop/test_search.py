@@ -4,8 +4,12 @@ import json
 import math
 import string
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -35,6 +39,29 @@ QUERIES = st.lists(st.sampled_from([*WORDS, "unseen"]), max_size=6).map(" ".join
 )
 def test_a_text_becomes_stemmed_words_without_stop_words(text: str, expected: list[str]) -> None:
     assert terms(text) == expected
+
+
+class WatchedStemmer:
+    """Knows which threads used it."""
+
+    made: ClassVar[list["WatchedStemmer"]] = []
+
+    def __init__(self, _algorithm: str) -> None:
+        self.threads = set[int]()
+        self.made.append(self)
+
+    def stemWord(self, word: str) -> str:  # noqa: N802 - PyStemmer's name
+        self.threads.add(threading.get_ident())
+        return word
+
+
+def test_no_two_threads_share_a_stemmer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "Stemmer", SimpleNamespace(Stemmer=WatchedStemmer))
+    for word in ("zyzzyvaone", "zyzzyvatwo"):
+        thread = threading.Thread(target=terms, args=(word,))
+        thread.start()
+        thread.join()
+    assert [len(each.threads) for each in WatchedStemmer.made] == [1, 1]
 
 
 @given(st.text(max_size=60) | st.text(string.printable, max_size=60))
@@ -98,12 +125,12 @@ def test_a_long_query_is_cut() -> None:
 def test_a_missing_package_is_one_error_with_the_command(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agentrl.envs.tasks.webshop import search
-
-    search._stem.cache_clear()
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ItemError, match="webshop: search: ") as raised:
-        SearchIndex.build([f"a word for {package}"])
+    with (
+        ThreadPoolExecutor(1) as fresh,
+        pytest.raises(ItemError, match="webshop: search: ") as raised,
+    ):
+        fresh.submit(SearchIndex.build, [f"a word for {package}"]).result()
     assert raised.value.hint == "run `pip install 'agentrl-system[tasks]'`"
 
 

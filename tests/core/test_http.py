@@ -1,0 +1,75 @@
+"""What a client may not do to any of our HTTP servers."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+from running import eventually
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from agentrl.core.http import HttpServer, make_application
+
+HEAD = b"GET /known HTTP/1.1\r\nhost: here\r\n"
+
+
+async def known(_: Request) -> Response:
+    return PlainTextResponse("known")
+
+
+def fault(status: int, message: str) -> Response:
+    return PlainTextResponse(message, status)
+
+
+@pytest.fixture
+def server() -> Iterator[HttpServer]:
+    with closing(HttpServer("envs", "127.0.0.1", 0, guarded=False)) as server:
+        application = make_application([Route("/known", known)], fault)
+        server.start(application, connections=3, head_s=1.0)
+        yield server
+
+
+def connect(server: HttpServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=60)
+
+
+def read(client: socket.socket) -> bytes:
+    """What the server sends; empty: it has closed the connection."""
+    try:
+        return client.recv(1 << 16)
+    except ConnectionResetError:
+        return b""
+
+
+@pytest.mark.parametrize("head", [b"", HEAD])
+def test_a_client_that_never_finishes_a_head_is_disconnected(
+    server: HttpServer, head: bytes
+) -> None:
+    with connect(server) as client:
+        client.sendall(head)
+        assert read(client) == b""
+
+
+def test_a_client_that_never_finishes_its_next_head_is_disconnected(server: HttpServer) -> None:
+    with connect(server) as client:
+        client.sendall(HEAD + b"\r\n")
+        assert read(client).startswith(b"HTTP/1.1 200")
+        client.sendall(HEAD)
+        assert read(client) == b""
+
+
+def test_connections_beyond_the_limit_are_closed_until_others_have_ended(
+    server: HttpServer,
+) -> None:
+    def answers() -> bool:
+        with connect(server) as client:
+            client.sendall(HEAD + b"\r\n")
+            return read(client).startswith(b"HTTP/1.1 200")
+
+    with ExitStack() as stack:
+        hanging = [stack.enter_context(connect(server)) for _ in range(3)]
+        assert answers() is False
+        assert [read(each) for each in hanging] == [b""] * 3, "their time has passed"
+    eventually(answers, within_s=60, text=lambda: "the server refuses everybody")
