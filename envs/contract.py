@@ -160,6 +160,21 @@ class Counting(Protocol):
         """Receive the tokens before and of the turn; finish_reason: stop or length."""
 
 
+@runtime_checkable
+class Attachable(Protocol):
+    """An environment in another process, which may outlive the worker that uses it."""
+
+    def attach(self, session: str, fence: int) -> int:
+        """Start the session of this name, or go on with it; return how many turns it has applied.
+
+        Called before `start`, if at all. The first messages and those turns are answered from
+        memory. Afterwards attempts with a lower fence can no longer use the session.
+        """
+
+    def leave(self) -> None:
+        """Leave the session to the next attempt; `close` does nothing then."""
+
+
 class Expert(Protocol):
     """An expert that solves generated items."""
 

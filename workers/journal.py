@@ -17,11 +17,12 @@ from agentrl.core.journal import SampledStep, decode_step, encode_step
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
 from agentrl.core.threads import vital_thread
+from agentrl.core.types import ABORT
 from agentrl.db.store import Store
 from agentrl.db.transitions import journal
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.db.transitions.journal import FormerStep, NewStep
-from agentrl.envs.contract import Recovery
+from agentrl.envs.contract import Attachable, Environment, Recovery
 
 COMMIT_S = 0.05  # least time between the beginnings of two transactions
 LOOK_S = 1.0  # between two looks whether the journal still lives
@@ -134,20 +135,39 @@ class AttemptJournal:
         run_id: str,
         claimed: ClaimedEpisode,
         recorded: Sequence[SampledStep] = (),
-        parent_fence: int | None = None,
+        fences: tuple[int | None, int | None] = (None, None),
     ) -> None:
-        """`parent_fence`: of the attempt that stored the last recorded step."""
+        """`fences`: of the attempts that stored the first and the last recorded step."""
         self._store = store
         self._run_id = run_id
         self._claimed = claimed
         self._recorded = recorded
-        self._parent_fence = parent_fence
+        first, self._parent_fence = fences
+        self._session = f"{run_id}/{claimed.episode_id}/{first or claimed.fence}"
         self._number = 0  # of the next step
+        self.continuation = ""  # what became of the recorded steps: attached or replayed
 
-    @property
-    def continues(self) -> bool:
-        """Return whether a former attempt recorded steps."""
-        return bool(self._recorded)
+    def attach(self, environment: Environment, recovery: Recovery) -> None:
+        """Go on with the session of the former attempt where it lives, else have it replayed.
+
+        Raises NotContinuable if it lives no more and cannot be replayed, or if it is ahead of what
+        was recorded: the former attempt acted while this one was claimed.
+        """
+        applied = 0
+        if isinstance(environment, Attachable):
+            applied = environment.attach(self._session, self._claimed.fence)
+        ended = [step.step.finish_reason != ABORT for step in self._recorded]
+        if applied > sum(ended):
+            raise NotContinuable("ahead")
+        if recovery == "restart_only" and self._recorded and applied < sum(ended[:-1]):
+            raise NotContinuable(recovery)
+        if self._recorded:
+            self.continuation = "attached" if applied else "replayed"
+
+    def leave(self, environment: Environment) -> None:
+        """Leave the session to the next attempt, if it can outlive this process."""
+        if isinstance(environment, Attachable):
+            environment.leave()
 
     @property
     def remaining(self) -> int:
@@ -189,8 +209,8 @@ class Takeover:
         self._run_id = run_id
         self._append = append
 
-    def open(self, claimed: ClaimedEpisode, recovery: Recovery) -> AttemptJournal:
-        """Return the journal of an attempt. `recovery`: of its task."""
+    def open(self, claimed: ClaimedEpisode) -> AttemptJournal:
+        """Return the journal of an attempt."""
         if claimed.fence == 1:
             return AttemptJournal(self._append, self._run_id, claimed)
         found = self._store.ask(
@@ -199,14 +219,15 @@ class Takeover:
         if found == []:
             return AttemptJournal(self._append, self._run_id, claimed)
         try:
-            former = _require_continuable(found, claimed, recovery)
+            former = _require_continuable(found, claimed)
             recorded = [decode_step(step.body) for step in former]
-        except _NotContinuable as error:
+        except NotContinuable as error:
             return self.start_anew(claimed, str(error))
         except MessageError as error:
             return self.start_anew(claimed, "unreadable", str(error))
         log.info("Episode continues from its recorded steps", steps=len(recorded))
-        return AttemptJournal(self._append, self._run_id, claimed, recorded, former[-1].fence)
+        fences = former[0].fence, former[-1].fence
+        return AttemptJournal(self._append, self._run_id, claimed, recorded, fences)
 
     def start_anew(self, claimed: ClaimedEpisode, status: str, detail: str = "") -> AttemptJournal:
         """Delete what former attempts recorded; return an empty journal. `status`: why."""
@@ -220,22 +241,20 @@ class Takeover:
         return AttemptJournal(self._append, self._run_id, claimed)
 
 
-class _NotContinuable(Exception):
+class NotContinuable(Exception):
     """Why an attempt starts anew, as one word."""
 
 
 def _require_continuable(
-    found: Sequence[FormerStep] | None, claimed: ClaimedEpisode, recovery: Recovery
+    found: Sequence[FormerStep] | None, claimed: ClaimedEpisode
 ) -> Sequence[FormerStep]:
-    """Raise _NotContinuable unless the attempt may repeat the steps.
+    """Raise NotContinuable unless the attempt may repeat the steps.
 
     If an attempt was lost before it added a step to those it found, the last action may be what
     ends its worker, so the next attempt does not repeat it.
     """
-    if recovery == "restart_only":
-        raise _NotContinuable(recovery)
     if found is None:
-        raise _NotContinuable("incomplete")
+        raise NotContinuable("incomplete")
     if claimed.attempt - found[-1].attempt > 1:
-        raise _NotContinuable("no_progress")
+        raise NotContinuable("no_progress")
     return found

@@ -43,10 +43,15 @@ from agentrl.workers.episode import (
     EpisodeLoop,
     EpisodeStopped,
     ReplayDiverged,
-    StepJournal,
 )
 from agentrl.workers.episode_context import Clock, make_context
-from agentrl.workers.journal import ClaimLapsed, GroupCommit, Takeover
+from agentrl.workers.journal import (
+    AttemptJournal,
+    ClaimLapsed,
+    GroupCommit,
+    NotContinuable,
+    Takeover,
+)
 from agentrl.workers.policies.client import PolicyClient
 from agentrl.workers.policies.pool import PolicyPool, Sampler, is_live
 from agentrl.workers.policies.statistics import PoolConfig
@@ -207,23 +212,28 @@ class EpisodeWorker:
         """Run an attempt; continue a former one as far as its steps are recorded."""
         if self._takeover is None:
             return self._play(claimed)
-        journal = self._takeover.open(claimed, recovery_of(self._sources[claimed.task]))
+        journal = self._takeover.open(claimed)
         try:
+            trajectory = self._play(claimed, journal)
+        except NotContinuable as error:
+            journal = self._takeover.start_anew(claimed, str(error))
             trajectory = self._play(claimed, journal)
         except ReplayDiverged as error:
             journal = self._takeover.start_anew(claimed, "diverged", str(error))
             trajectory = self._play(claimed, journal)
-        if journal.continues:
-            metrics.TAKEOVERS.labels(task=claimed.task, status="continued").inc()
+        if journal.continuation:
+            metrics.TAKEOVERS.labels(task=claimed.task, status=journal.continuation).inc()
         return trajectory
 
-    def _play(self, claimed: ClaimedEpisode, journal: StepJournal | None = None) -> Trajectory:
+    def _play(self, claimed: ClaimedEpisode, journal: AttemptJournal | None = None) -> Trajectory:
         source = self._sources[claimed.task]
         item = self._items[claimed.task].get(claimed.item_id)
         if item is None:
             raise ItemError(f"task {claimed.task} has no item {claimed.item_id}")
         environment = source.make(item)
         try:
+            if journal is not None:
+                journal.attach(environment, recovery_of(source))
             seed = f"{self._config.seed}/{claimed.episode_id}/{claimed.attempt}"
             weigh = self._pool.weigh(claimed.task)
             sampler = Sampler(self._pool, self._config.pool.sampling, seed, weigh)
@@ -238,6 +248,10 @@ class EpisodeWorker:
                 ),
                 journal,
             )
+        except Exception as error:
+            if journal is not None and self._is_handed_over(error):
+                journal.leave(environment)
+            raise
         finally:
             close_environment(environment)
 
@@ -301,7 +315,7 @@ class EpisodeWorker:
         if isinstance(error, ClaimLapsed):
             log.warning("Claim expired before the attempt ended")
             return "lapsed"
-        if self.stop.is_set() or is_no_fault_of_the_attempt(error):
+        if self._is_given_back(error):
             self._store.transact(lambda session: episodes.release(session, claimed))
             told = log.info if isinstance(error, EpisodeStopped) else log.warning
             told("Episode given back", error=str(error))
@@ -316,6 +330,13 @@ class EpisodeWorker:
             )
         )
         return reason
+
+    def _is_handed_over(self, error: Exception) -> bool:
+        """Return whether the next attempt may go on where this one was."""
+        return isinstance(error, StoreUnavailable | ClaimLapsed) or self._is_given_back(error)
+
+    def _is_given_back(self, error: Exception) -> bool:
+        return self.stop.is_set() or is_no_fault_of_the_attempt(error)
 
     def _keep_lease(self) -> None:
         """Send heartbeats until closed; retry while the database is unavailable."""

@@ -142,7 +142,7 @@ JOURNAL = Histogram(
 )
 TAKEOVERS = Counter(
     "agentrl_takeovers_total",
-    "Attempts that found recorded steps: continued, or why they started anew",
+    "Attempts that found recorded steps: attached, replayed, or why they started anew",
     ("task", "status"),
     registry=WORKER,
 )

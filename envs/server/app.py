@@ -4,8 +4,9 @@ task.
     HTTP ─▶ token, size, JSON, fields ─▶ Sessions
 
 Tasks are served under /<task>/api; a single task is also served under /api. Refusals are
-`{"detail": …}`: 400 session or item, 401 token, 403 a web page, 404 and 405 path, 406 full, 413
-size, 415 no JSON, 422 names the field, 431 head, 503 end. The whole protocol: docs/env-server.md.
+`{"detail": …}`: 400 session or item, 401 token, 403 a web page, 404 and 405 path, 406 full, 409
+another attempt, 413 size, 415 no JSON, 422 names the field, 431 head, 503 end. The whole protocol:
+docs/env-server.md.
 """
 
 import asyncio
@@ -117,36 +118,38 @@ class EnvApp:
             missing = "missing: an item's id or its place in get_indices; -1 needs custom_task"
             raise Refused(422, f"index is {missing} - at `$.index`")
         source = self._hosted[task].source
-        answer = await self._sessions.start(
+        answer, applied = await self._sessions.start(
             (task, body.session_id),
             body.index,
             lambda: source.make(find(source, body)),
-            repeatable=_turn(request) == 0,
+            repeatable=_number(request, wire.TURN) == 0,
             caller=Caller(
                 partial(wait_disconnected, request),
                 ContainerOwner.parse(request.headers.get(wire.OWNER, "")),
+                _number(request, wire.FENCE),
             ),
         )
-        return _json(200, answer, {wire.SESSION: str(body.session_id), wire.TURN: "0"})
+        return _json(200, answer, {wire.SESSION: str(body.session_id), wire.TURN: str(applied)})
 
     async def _interact(self, task: str, request: Request) -> Response:
         body = await _body(request, wire.Interact)
-        turn = _turn(request)
+        turn, fence = _number(request, wire.TURN), _number(request, wire.FENCE)
         if turn == 0:
             raise Refused(422, f"{wire.TURN}: a session's first turn is 1")
         max_turns = self._hosted[task].max_turns
         key = (task, body.session_id)
-        answer = await self._sessions.interact(key, body.messages[-1], turn, max_turns)
+        answer = await self._sessions.interact(key, body.messages[-1], turn, max_turns, fence)
         return _json(200, {wire.SESSION: body.session_id, "env_out": answer})
 
     async def _cancel(self, task: str, request: Request) -> Response:
         body = await _body(request, wire.Cancel)
-        await self._sessions.cancel((task, body.session_id))
+        await self._sessions.cancel((task, body.session_id), _number(request, wire.FENCE))
         return _json(200, {wire.SESSION: body.session_id})
 
     async def _cancel_with_notice(self, task: str, request: Request) -> Response:
         body = await _body(request, wire.Cancel)
-        self._controller.notify(body.session_id, self._sessions.wait_idle((task, body.session_id)))
+        ended = self._sessions.wait_idle((task, body.session_id), _number(request, wire.FENCE))
+        self._controller.notify(body.session_id, ended)
         return _json(200, {wire.SESSION: body.session_id})
 
     async def _cancel_all(self, task: str, _: Request) -> Response:
@@ -265,13 +268,13 @@ def indices(source: TaskSource) -> list[str]:
     return [item.item_id for split in source.splits for item in source.items(split)]
 
 
-def _turn(request: Request) -> int | None:
-    """Return the turn's number, if the client counts turns. Raises Refused."""
-    text = request.headers.get(wire.TURN)
+def _number(request: Request, header: str) -> int | None:
+    """Return the number in a header, if there is one. Raises Refused."""
+    text = request.headers.get(header)
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise Refused(422, f"{wire.TURN}: {text[:20]!r} is no turn number")
+        raise Refused(422, f"{header}: {text[:20]!r} is no number")
     return int(text)
 
 

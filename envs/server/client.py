@@ -9,6 +9,7 @@ limits the turns itself, and a request that may have arrived is never repeated.
 """
 
 import contextlib
+import hashlib
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,7 @@ from agentrl.envs.sandbox.container_owner import ContainerOwner
 from agentrl.envs.server import wire
 
 T = TypeVar("T")
+Fence = int | None  # of the attempt that asks
 
 CONNECT_S = 5.0
 READ_S = 60.0  # of one try; a turn may take longer, and is then asked for again
@@ -58,11 +60,11 @@ log = get_logger()
 
 
 class Reply(NamedTuple):
-    """A reply. `counts`: the server counts turns, so that requests can be repeated."""
+    """A reply. `turn`: of the session; None: the server counts none, so nothing can be repeated."""
 
     status: int
     content: bytes
-    counts: bool
+    turn: int | None
 
 
 class RemoteServer:
@@ -80,19 +82,20 @@ class RemoteServer:
             self._headers["authorization"] = f"Bearer {token}"
         self._http = urllib3.PoolManager(maxsize=CONNECTIONS, block=False, retries=False)
 
-    def start(self, body: Mapping[str, Any]) -> tuple[wire.EnvOut, bool]:
-        """Start a session; return the first answer, and whether turns are counted.
+    def start(self, body: Mapping[str, Any], fence: Fence) -> tuple[wire.EnvOut, int | None]:
+        """Start a session, or go on with one; return the first answer, and how many turns were
+        applied: None if they are not counted.
 
         Raises EnvironmentFailure, ItemError, ConfigError.
         """
-        reply = self._patiently("start_sample", body, 0, self._start_s)
-        if reply.status == 400 and reply.counts:
+        reply = self._patiently("start_sample", body, 0, self._start_s, fence)
+        if reply.status == 400 and reply.turn is not None:
             raise ItemError(f"env server {self.url}: {_detail(reply.content)}")
-        return self._answer(reply, wire.EnvOut), reply.counts
+        return self._answer(reply, wire.EnvOut), reply.turn
 
-    def interact(self, body: Mapping[str, Any], turn: int | None) -> wire.EnvOut:
+    def interact(self, body: Mapping[str, Any], turn: int | None, fence: Fence) -> wire.EnvOut:
         """Send a turn. `turn`: None if not counted. Raises EnvironmentFailure, ConfigError."""
-        reply = self._patiently("interact", body, turn, self._turn_s)
+        reply = self._patiently("interact", body, turn, self._turn_s, fence)
         return self._answer(reply, wire.InteractAnswer).env_out
 
     def indices(self) -> list[int | str]:
@@ -100,15 +103,20 @@ class RemoteServer:
         reply = self._patiently("get_indices", None, 0, self._start_s)
         return self._answer(reply, list[int | str])
 
-    def cancel(self, session_id: int) -> None:
+    def cancel(self, session_id: int, fence: Fence) -> None:
         """Cancel with one quick request; if it is lost, the server ends the session later."""
         try:
-            self._ask("cancel", {wire.SESSION: session_id}, None, CANCEL_S)
+            self._ask("cancel", {wire.SESSION: session_id}, None, CANCEL_S, fence)
         except HTTPError as error:
             log.info("Session not cancelled", session_id=session_id, error=str(error))
 
     def _patiently(
-        self, verb: str, body: Mapping[str, Any] | None, turn: int | None, patience_s: float
+        self,
+        verb: str,
+        body: Mapping[str, Any] | None,
+        turn: int | None,
+        patience_s: float,
+        fence: Fence = None,
     ) -> Reply:
         """Repeat a request until it is answered; the turn's number makes this safe.
 
@@ -121,7 +129,7 @@ class RemoteServer:
             try:
                 left = deadline - time.monotonic()
                 read_s = patience_s if turn is None else min(READ_S, max(left, 1.0))
-                reply = self._ask(verb, body, turn, read_s)
+                reply = self._ask(verb, body, turn, read_s, fence)
                 if reply.status not in WAIT:
                     return reply
                 why = _detail(reply.content)
@@ -135,10 +143,16 @@ class RemoteServer:
             time.sleep(PAUSE_S[min(tries, len(PAUSE_S)) - 1] * random.uniform(0.5, 1.0))
 
     def _ask(
-        self, verb: str, body: Mapping[str, Any] | None, turn: int | None, read_s: float
+        self,
+        verb: str,
+        body: Mapping[str, Any] | None,
+        turn: int | None,
+        read_s: float,
+        fence: Fence,
     ) -> Reply:
         """Send one request. Raises HTTPError."""
-        told = {} if turn is None else {wire.TURN: str(turn)}
+        numbers = {wire.TURN: turn, wire.FENCE: fence}
+        told = {name: str(number) for name, number in numbers.items() if number is not None}
         response = self._http.request(
             "GET" if body is None else "POST",
             f"{self.url}/{verb}",
@@ -146,7 +160,8 @@ class RemoteServer:
             headers=self._headers | told | tracing.headers(),
             timeout=urllib3.Timeout(connect=CONNECT_S, read=read_s),
         )
-        return Reply(response.status, response.data, wire.TURN in response.headers)
+        number = response.headers.get(wire.TURN, "")
+        return Reply(response.status, response.data, int(number) if number.isdecimal() else None)
 
     def _answer(self, reply: Reply, kind: type[T]) -> T:
         if reply.status == 401:
@@ -174,7 +189,8 @@ class RemoteEnvironment:
         self._first: wire.EnvOut | None = None
         self._tools: Sequence[Any] = ()
         self._turn = 0
-        self._counts = False
+        self._fence: Fence = None
+        self._applied: int | None = None  # turns of the session before this attempt
         self._over = True
 
     @property
@@ -182,6 +198,17 @@ class RemoteEnvironment:
         """Return the tools of the latest answer: an environment may add some in its course."""
         self._begin()
         return tuple(wire.tool(each) for each in self._tools)
+
+    def attach(self, session: str, fence: int) -> int:
+        """Start the session of this name, or go on with it; a task worker knows no names."""
+        if not self._remote.worker:
+            digest = hashlib.sha256(session.encode()).digest()
+            self._session_id, self._fence = int.from_bytes(digest[:8]) >> 11, fence
+        self._begin()
+        return self._applied or 0
+
+    def leave(self) -> None:
+        self._over = True
 
     def start(self) -> Observation:
         return Observation(tuple(wire.message(each) for each in self._begin().messages))
@@ -192,7 +219,8 @@ class RemoteEnvironment:
             raise EnvironmentFailure("the episode is over")
         self._turn += 1
         body = {wire.SESSION: self._session_id, "messages": [wire.assistant(calls)]}
-        answer = self._remote.interact(body, self._turn if self._counts else None)
+        turn = None if self._applied is None else self._turn
+        answer = self._remote.interact(body, turn, self._fence)
         self._check(answer)
         self._tools = answer.tools or self._tools
         messages = tuple(wire.message(each) for each in answer.messages)
@@ -217,14 +245,14 @@ class RemoteEnvironment:
     def close(self) -> None:
         if not self._over:
             self._over = True
-            self._remote.cancel(self._session_id)
+            self._remote.cancel(self._session_id, self._fence)
 
     def _begin(self) -> wire.EnvOut:
         """Return the first answer. Raises ItemError, EnvironmentFailure."""
         if self._first is None:
             self._over = False
             body = {wire.SESSION: self._session_id, **self._start}
-            first, self._counts = self._remote.start(body)
+            first, self._applied = self._remote.start(body, self._fence)
             self._check(first)
             self._first, self._tools = first, first.tools or ()
         return self._first

@@ -85,7 +85,9 @@ class OpenEnvPlay:
             key = self._key = (self._task, random.SystemRandom().getrandbits(53))
             caller = Caller(_never)
             make = partial(self._source.make, item)
-            answer = await sessions.start(key, item.item_id, make, repeatable=False, caller=caller)
+            answer, _ = await sessions.start(
+                key, item.item_id, make, repeatable=False, caller=caller
+            )
         except (Refused, AgentRLError) as error:
             raise ProtocolError("EXECUTION_ERROR", str(error)) from error
         self._accept(answer)

@@ -18,7 +18,8 @@ class Timings:
     `queue_s`: how long a start waits for a free place. `kept_s`: how long a final answer can be
     requested again. `close_s`: how long the server waits for running turns when it ends. `tend_s`:
     time between two checks for idle sessions. `call_s`: limit of one environment call. `beat_s`:
-    time between two heartbeats to a controller.
+    time between two heartbeats to a controller. `orphan_s`: how long a session with a fence waits
+    for its next attempt after the process of the last one ended.
     """
 
     queue_s: float = 30.0
@@ -27,6 +28,7 @@ class Timings:
     tend_s: float = 1.0
     call_s: float = 240.0
     beat_s: float = 8.0
+    orphan_s: float = 60.0
 
 
 class Refused(Exception):
@@ -40,25 +42,28 @@ class Refused(Exception):
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The client that starts an episode. `gone` ends when it disconnects. `owner`: its process, if
-    known.
+    known. `fence`: of its attempt; a newer attempt may go on with the session.
     """
 
     gone: Callable[[], Awaitable[None]]
     owner: ContainerOwner | None = None
+    fence: int | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Session:
     """One episode.
 
-    `answer`: of the last turn, finished or running. `turn`: number of that turn. `asking`: clients
-    that wait for the start. `waiting`: it has no place yet. `owner`: process that started it, if
-    known. `hangs`: its environment did not answer in time; it is closed if it ever does.
+    `answers`: of the turns that may be asked for again, finished or running: the last one, and with
+    a fence all. `turn`: number of the last turn. `asking`: clients that wait for the start.
+    `waiting`: it has no place yet. `owner`: process that started it, if known. `fence`: of the
+    newest attempt. `orphan_since`: monotonic time at which its owner was found to have ended.
+    `hangs`: its environment did not answer in time; it is closed if it ever does.
     """
 
     key: Key
     index: int | str
-    answer: asyncio.Task[dict[str, Any]]
+    answers: dict[int, asyncio.Task[dict[str, Any]]]
     turn: int = 0
     asking: int = 0
     waiting: bool = False
@@ -66,4 +71,29 @@ class Session:
     used: float = 0.0
     finished: bool = False
     owner: ContainerOwner | None = None
+    fence: int | None = None
+    orphan_since: float | None = None
     hangs: bool = False
+
+    @property
+    def answer(self) -> "asyncio.Task[dict[str, Any]]":
+        """Return the answer of the last turn."""
+        return self.answers[self.turn]
+
+    def next_turn(self, answer: "asyncio.Task[dict[str, Any]]") -> None:
+        """Begin a turn."""
+        if self.fence is None:
+            self.answers.clear()
+        self.turn += 1
+        self.answers[self.turn] = answer
+
+    def obey(self, fence: int | None) -> None:
+        """Raise Refused for a request of an attempt that another one has replaced."""
+        if self.fence is not None and fence != self.fence:
+            raise Refused(409, f"attempt {self.fence} uses session {self.key[1]}, not {fence}")
+
+    def hand_over(self, caller: Caller) -> None:
+        """Let a newer attempt go on with the session. Raises Refused for an older one."""
+        if self.fence is not None and caller.fence is not None and caller.fence > self.fence:
+            self.fence, self.owner, self.orphan_since = caller.fence, caller.owner, None
+        self.obey(caller.fence)

@@ -4,7 +4,8 @@
                                     └─ idle too long, cancelled, failed ─▶ closed
 
 A request with a turn number may be repeated, even while the first is running: it is applied once
-and gets the same answer.
+and gets the same answer. A start with a higher fence lets another attempt go on with a session: it
+gets the answers to the turns that were applied, and the former attempt is refused.
 """
 
 import asyncio
@@ -57,8 +58,10 @@ class Sessions:
         *,
         repeatable: bool,
         caller: Caller,
-    ) -> dict[str, Any]:
-        """Start an episode; return the first answer. Raises Refused: full, used id, unknown item.
+    ) -> tuple[dict[str, Any], int]:
+        """Start an episode, or go on with one; return the first answer and the number of its turns.
+
+        Raises Refused: full, used id, unknown item, another attempt uses it.
 
         If a client disconnects while it waits for a place, its start is dropped.
         """
@@ -66,47 +69,61 @@ class Sessions:
         if session is None or (session.finished and not repeatable):
             if self.draining:
                 raise Refused(503, "the env server is ending")
-            session = self._open[key] = Session(key, index, _task(self._begin(key, make)))
-            session.owner = caller.owner
+            session = Session(key, index, {0: _task(self._begin(key, make))})
+            self._open[key] = session
+            session.owner, session.fence = caller.owner, caller.fence
             session.waiting = self._places.locked()
             if not session.waiting:  # taken now: two starts at once must not both count on it
                 await self._places.acquire()
-        elif not repeatable or session.turn:
+        elif not repeatable or 0 not in session.answers:
             raise Refused(400, f"session {key[1]} exists already")
+        session.hand_over(caller)
         if session.waiting:
             await self._waited(session, caller.gone)
-        return await asyncio.shield(session.answer)
+        applied = session.turn
+        return await asyncio.shield(session.answers[0]), applied
 
     async def interact(
-        self, key: Key, message: wire.AssistantMessage, turn: int | None, max_turns: int
+        self,
+        key: Key,
+        message: wire.AssistantMessage,
+        turn: int | None,
+        max_turns: int,
+        fence: int | None = None,
     ) -> dict[str, Any]:
-        """Apply a turn; return its answer. Raises Refused: unknown session, busy, wrong turn.
+        """Apply a turn; return its answer.
+
+        Raises Refused: unknown session, busy, wrong turn, another attempt uses it.
 
         A client that numbers its turns counts them itself; for others `max_turns` is the limit.
         """
         session = self._open.get(key)
-        if session is not None and turn == session.turn:
-            return await asyncio.shield(session.answer)
-        if session is None or session.finished:
+        if session is None:
+            raise Refused(400, wire.NO_SESSION)
+        session.obey(fence)
+        if turn in session.answers:
+            return await asyncio.shield(session.answers[turn])
+        if session.finished:
             raise Refused(400, wire.NO_SESSION)
         if not session.answer.done():
             raise Refused(400, f"session {key[1]} is busy")
         if turn is not None and turn != session.turn + 1:
             raise Refused(400, f"turn {turn} of session {key[1]}: {session.turn + 1} is next")
-        session.turn += 1
-        last = turn is None and session.turn >= max_turns
-        session.answer = _task(self._apply(session, message, last))
+        last = turn is None and session.turn + 1 >= max_turns
+        session.next_turn(_task(self._apply(session, message, last)))
         return await asyncio.shield(session.answer)
 
-    async def cancel(self, key: Key) -> None:
+    async def cancel(self, key: Key, fence: int | None = None) -> None:
         """End an episode after its running turn. Raises Refused."""
-        await self.wait_idle(key)
+        await self.wait_idle(key, fence)
 
-    def wait_idle(self, key: Key) -> Awaitable[None]:
+    def wait_idle(self, key: Key, fence: int | None = None) -> Awaitable[None]:
         """Remove an episode from the list; await its end. Raises Refused."""
         session = self._open.get(key)
         if session is None or session.finished:
             raise Refused(400, wire.NO_SESSION)
+        if fence is not None:
+            session.obey(fence)
         del self._open[key]
         return self._end(session)
 
@@ -127,11 +144,14 @@ class Sessions:
         """Cancel idle episodes, and forget old final answers."""
         now = time.monotonic()
         gone = {each for each in {s.owner for s in self._open.values()} if each and each.gone()}
+        for session in self._open.values():
+            if session.owner in gone and session.orphan_since is None:
+                session.orphan_since = now
         idle = [
             session
             for session in self._open.values()
             if session.answer.done() and not session.finished
-            if session.owner in gone or now - session.used > self._idle_s
+            if self._is_abandoned(session, now) or now - session.used > self._idle_s
         ]
         for session in idle:
             task, session_id = session.key
@@ -140,6 +160,12 @@ class Sessions:
         while self._kept and now - self._kept[0].used > self.timings.kept_s:
             self._drop(self._kept.popleft())
         await asyncio.gather(*(self._end(session) for session in idle))
+
+    def _is_abandoned(self, session: Session, now: float) -> bool:
+        """Return whether its owner has ended and nobody goes on with it."""
+        if session.orphan_since is None:
+            return False
+        return session.fence is None or now - session.orphan_since > self.timings.orphan_s
 
     async def close(self) -> None:
         """Cancel all episodes; a hanging turn ends with the process."""

@@ -1,8 +1,8 @@
 """The environment protocol: JSON bodies, OpenAI messages, published statuses.
 
 It is the protocol of AgentRL's task workers. Our additions, which others ignore: `score` and
-`error` of an answer, `error` of a tool call, and the header `agentrl-turn`, which makes requests
-repeatable.
+`error` of an answer, `error` of a tool call, the header `agentrl-turn`, which makes requests
+repeatable, and `agentrl-fence`, with which another attempt goes on with a session.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 SESSION = "session_id"
 OWNER = "agentrl-owner"  # header of a start: the process that owns the session
+FENCE = "agentrl-fence"  # header: the attempt that asks; a session obeys the newest it met
 TURN = "agentrl-turn"  # header: 0 starts, 1 is the first turn; the same number is the same request
 MAX_BODY = 8 << 20  # bytes
 RUNNING, FAILED = "running", "task error"

@@ -159,7 +159,7 @@ class PausedWorker(EpisodeWorker):
 
     def _attempt(self, claimed: ClaimedEpisode) -> Trajectory:
         assert self._takeover is not None
-        journal = self._takeover.open(claimed, "replayable")
+        journal = self._takeover.open(claimed)
         self._kept.begin(claimed, journal._recorded)
         while (answer := pause("attempt", claimed)) == STEP:
             step = self._kept.new_step()

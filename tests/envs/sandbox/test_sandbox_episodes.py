@@ -58,7 +58,7 @@ def end(episode: Evaluates, *turns: str) -> dict[str, Any]:
 
     async def played() -> dict[str, Any]:
         sessions, key = Sessions(1, 60.0), ("t", 1)
-        answer = await sessions.start(
+        answer, _ = await sessions.start(
             key, 0, lambda: episode, repeatable=False, caller=Caller(stays)
         )
         for turn in turns:

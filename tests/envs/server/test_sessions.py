@@ -13,7 +13,7 @@ import pytest
 
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.core.process import process_began
-from agentrl.envs.contract import Environment, Observation, Outcome, Tool, ToolCall
+from agentrl.envs.contract import Environment, Message, Observation, Outcome, Tool, ToolCall
 from agentrl.envs.sandbox.container_owner import ContainerOwner
 from agentrl.envs.server import wire
 from agentrl.envs.server.session import Caller, Refused, Timings
@@ -45,13 +45,23 @@ class Closing:
 async def start(
     sessions: Sessions, number: int, environment: Environment, owner: ContainerOwner | None = None
 ) -> dict[str, Any]:
-    there = asyncio.Event().wait
+    answer, _ = await attach(sessions, number, environment, owner)
+    return answer
+
+
+async def attach(
+    sessions: Sessions,
+    number: int,
+    environment: Environment,
+    owner: ContainerOwner | None = None,
+    fence: int | None = None,
+) -> tuple[dict[str, Any], int]:
     return await sessions.start(
         ("t", number),
         0,
         lambda: environment,
-        repeatable=False,
-        caller=Caller(there, owner),
+        repeatable=fence is not None,
+        caller=Caller(asyncio.Event().wait, owner, fence),
     )
 
 
@@ -81,21 +91,81 @@ def test_tending_survives_a_session_that_is_cancelled_meanwhile() -> None:
     assert [environment.closed for environment in asyncio.run(race())] == [1, 1]
 
 
-def test_the_sessions_of_a_process_that_ended_free_their_places() -> None:
+@pytest.fixture
+def ended() -> ContainerOwner:
+    """A process of this machine that has ended."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     began = process_began(dead.pid) or 0
     dead.wait()
+    return replace(ContainerOwner.this(), pid=dead.pid, began=began)
+
+
+def test_the_sessions_of_a_process_that_ended_free_their_places(ended: ContainerOwner) -> None:
     here = ContainerOwner.this()
 
     async def tended() -> dict[int, int | str]:
         sessions = Sessions(4, 60.0)
-        owners = [replace(here, pid=dead.pid, began=began), here, None, replace(here, host="x")]
+        owners = [ended, here, None, replace(here, host="x")]
         for number, owner in enumerate(owners):
             await start(sessions, number, Closing(), owner)
         await sessions.tend()
         return sessions.running()
 
     assert set(asyncio.run(tended())) == {1, 2, 3}, "of another host nothing can be known"
+
+
+@pytest.mark.parametrize(("orphan_s", "left"), [(60.0, {0: 0}), (-1.0, {})])
+def test_a_session_with_a_fence_waits_a_while_for_its_next_attempt(
+    ended: ContainerOwner, orphan_s: float, left: dict[int, int]
+) -> None:
+    async def tended() -> dict[int, int | str]:
+        sessions = Sessions(4, 60.0, Timings(orphan_s=orphan_s))
+        await attach(sessions, 0, Closing(), ended, fence=1)
+        await sessions.tend()
+        return sessions.running()
+
+    assert asyncio.run(tended()) == left
+
+
+def test_an_attempt_goes_on_with_a_session_and_its_owner_is_the_new_one(
+    ended: ContainerOwner,
+) -> None:
+    async def handed_over() -> None:
+        sessions, environment = Sessions(4, 60.0, Timings(orphan_s=0.0)), Counted()
+        await attach(sessions, 0, environment, ended, fence=1)
+        said = [await sessions.interact(("t", 0), SAID, turn, 9, 1) for turn in (1, 2)]
+        assert await attach(sessions, 0, Closing(), ContainerOwner.this(), fence=3) == (
+            await sessions.interact(("t", 0), SAID, 0, 9, 3),
+            2,
+        )
+        again = [await sessions.interact(("t", 0), SAID, turn, 9, 3) for turn in (1, 2, 3)]
+        assert again[:2] == said
+        assert [each["messages"][0]["content"] for each in again] == ["1", "2", "3"]
+        await sessions.tend()
+        assert list(sessions.running()) == [0]
+        await sessions.close()
+
+    asyncio.run(handed_over())
+
+
+def test_a_former_attempt_is_refused() -> None:
+    async def late() -> None:
+        sessions, environment = Sessions(4, 60.0), Counted()
+        await attach(sessions, 0, environment, fence=1)
+        await attach(sessions, 0, environment, fence=2)
+        for asked in (
+            sessions.interact(("t", 0), SAID, 1, 9, 1),
+            sessions.interact(("t", 0), SAID, 1, 9),
+            sessions.cancel(("t", 0), 1),
+            attach(sessions, 0, environment, fence=1),
+        ):
+            with pytest.raises(Refused, match="attempt 2 uses session 0") as refused:
+                await asked
+            assert refused.value.code == 409
+        assert environment.turns == 0
+        await sessions.cancel(("t", 0), 2)
+
+    asyncio.run(late())
 
 
 def test_two_that_cancel_everything_at_once_end_each_session_once() -> None:
@@ -114,6 +184,16 @@ def test_two_that_cancel_everything_at_once_end_each_session_once() -> None:
         return environments
 
     assert [environment.closed for environment in asyncio.run(race())] == [1, 1]
+
+
+class Counted(Closing):
+    """Answers with the number of the turn."""
+
+    turns = 0
+
+    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:  # noqa: ARG002
+        self.turns += 1
+        return Outcome((Message("user", str(self.turns)),))
 
 
 class Faulty(Closing):
@@ -235,7 +315,7 @@ def test_a_client_that_hangs_up_while_it_waits_gives_up_its_place_in_the_queue()
         assert refused.value.code == 406
         assert list(sessions.running()) == [0, 2]
         await sessions.cancel(("t", 0))
-        assert (await patient.asked)["status"] == "running"
+        assert (await patient.asked)[0]["status"] == "running"
         await sessions.close()
         return environments
 
@@ -263,7 +343,7 @@ def test_of_two_that_start_at_once_for_one_place_the_second_waits_for_it() -> No
     async def play() -> None:
         sessions = Sessions(1, 60.0)
         clients = [Client(sessions, number, Closing()) for number in range(2)]
-        assert (await clients[0].asked)["status"] == "running"
+        assert (await clients[0].asked)[0]["status"] == "running"
         await asyncio.wait_for(sessions.cancel(("t", 1)), 5)
         with pytest.raises(Refused):
             await clients[1].asked
