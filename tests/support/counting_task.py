@@ -1,7 +1,7 @@
 """A task of a few lines, for tests of the protocol: add numbers until the target is reached."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentrl.core.errors import EnvironmentFailure, ItemError
@@ -30,9 +30,13 @@ ADD = Tool(
 
 
 class Counting:
-    """A total above the target is no success; 7 takes two seconds, 13 breaks it."""
+    """A total above the target is no success; 7 takes two seconds, 13 breaks it.
+
+    `at_seven`: what it does then.
+    """
 
     tools: tuple[Tool, ...] = (ADD,)
+    at_seven: Callable[[], object] = staticmethod(lambda: time.sleep(2.0))
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -54,7 +58,8 @@ class Counting:
             return Outcome((), done=True, status=Status.INVALID_ACTION)
         if number == 13:
             raise EnvironmentFailure("13 is not a number here")
-        time.sleep(2.0 if number == 7 else 0.0)
+        if number == 7:
+            self.at_seven()
         self._total += number
         if self._total < self._target:
             return Outcome((Message("tool", str(self._total), "add"),))

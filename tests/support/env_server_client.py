@@ -12,6 +12,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -108,8 +109,18 @@ REQUESTS: list[Exchange] = [
 ]
 
 
-def run_conversation(url: str, requests: list[Exchange] | None = None) -> list[Exchange]:
-    """Send the requests; return each with `status`, `session` (a header) and `answer`."""
+def run_conversation(
+    url: str,
+    requests: list[Exchange] | None = None,
+    *,
+    begun: Callable[[], object] = lambda: time.sleep(0.7),
+    over: Callable[[], object] = lambda: None,
+) -> list[Exchange]:
+    """Send the requests; return each with `status`, `session` (a header) and `answer`.
+
+    `begun` returns once a request in the background is under way, by default after a part of the
+    two seconds that 7 takes. `over` is called once those that are sent meanwhile are answered.
+    """
     http = urllib3.PoolManager(maxsize=2, retries=False, timeout=10.0)
     said: list[Future[Exchange]] = []
     with ThreadPoolExecutor(2) as threads:
@@ -117,8 +128,11 @@ def run_conversation(url: str, requests: list[Exchange] | None = None) -> list[E
             if not request.get("meanwhile"):
                 wait(said)
             said.append(threads.submit(_ask, http, url, request))
-            if request.get("background"):  # until it is under way
-                time.sleep(0.7)  # of two that 7 takes
+            if request.get("background"):
+                begun()
+            if request.get("meanwhile"):
+                said[-1].result()
+                over()
     return [each.result() for each in said]
 
 

@@ -1,9 +1,11 @@
 """Our server answers as the original's task worker did in a recorded conversation."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
+import counting_task
 import pytest
 from env_server_client import PLACES, run_conversation
 
@@ -20,12 +22,20 @@ OURS = {"score", "error"}
 
 def test_every_answer_is_the_one_the_original_worker_gave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.TASKS, "counting", "counting_task:CountingSource")
+    begun, over = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert over.wait(60)
+
+    monkeypatch.setattr(counting_task.Counting, "at_seven", staticmethod(wait))
     envs = Envs(concurrency=PLACES)
     config = Config(tasks={"counting": Task(max_turns=30)}, envs=envs)
     server = EnvServer(config.tasks, config.envs, Timings(queue_s=0.1))
     theirs = json.loads(RECORDED.read_text())
     try:
-        ours = run_conversation(f"{server.url}/counting/api", theirs)
+        api = f"{server.url}/counting/api"
+        ours = run_conversation(api, theirs, begun=lambda: begun.wait(60), over=over.set)
     finally:
         server.close()
     assert len(ours) == len(theirs) > 40
