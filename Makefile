@@ -34,7 +34,7 @@ export OMP_NUM_THREADS ?= 1
 # Three test processes import everything: bytecode is worth keeping.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup openenv verifiers vllm quickstart smollm test test-all test-oracles lint format docs lock up down services
+.PHONY: help setup openenv verifiers vllm quickstart smollm test test-all test-oracles mutants lint format docs lock up down services
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -56,15 +56,15 @@ smollm: models/smollm2 ## warm-start and train SmolLM2-135M, a pretrained langua
 test: .venv/.dev ## run the tests; those of a missing service are skipped, and the end says how to start it
 	$(BIN)/python -m pytest -m "not slow and not oracles" -n 3 --dist loadfile
 
-test-all: .venv/.dev .venv-openenv/.done .venv-verifiers/.done .venv-vllm/.done ## run all tests, also the slow ones; files that passed on this commit are not run again
+test-all: .venv/.dev .venv-openenv/.done .venv-verifiers/.done .venv-vllm/.done models/smollm2 ## run all tests, also the slow ones; files that passed on this tree are not run again
 	PYTHONPATH=tests/support AGENTRL_TEST_VLLM=.venv-vllm/bin/python \
 		$(BIN)/python -m pytest -m "not oracles" -n 2 --dist loadfile -p stamps --stamps .pytest_cache/stamps $(ARGS)
 
 test-oracles: .venv/.dev .venv-oracles/.done ## compare with other people's programs, in an environment of their own
 	AGENTRL_ORACLES=.venv-oracles/bin/python $(BIN)/python -m pytest -m oracles
 
-mutants: .venv/.dev .venv/.mutants ## change 80 lines, one by one: which share `make test` notices (an hour)
-	$(BIN)/python tests/mutants/run.py $(ARGS)
+mutants: .venv/.dev .venv/.mutants ## change 80 lines, one by one: which share `make test` notices (an hour; needs all services)
+	REQUIRE_SERVICES=1 $(BIN)/python tests/mutants/run.py $(ARGS)
 
 lint: .venv/.dev ## ruff, mypy, the import contract, spelling
 	$(BIN)/ruff check .

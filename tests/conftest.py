@@ -19,7 +19,6 @@ import pytest
 import structlog
 from backends import DATABASES
 from hypothesis import settings
-from stamps import MISSING
 
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
@@ -45,6 +44,8 @@ def import_this_checkout() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *inherited])
 
 
+MISSING = " is missing ("
+"""Part of the reason of each test that was skipped because a service is missing."""
 START = 'eval "$(.ci/services start /var/tmp/agentrl-services {})"'
 """The command that starts one service and exports its address (Debian, as root)."""
 

@@ -18,9 +18,8 @@ from agentrl.core.config.sections import Envs, Task
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.types import Status
 from agentrl.envs import registry
-from agentrl.envs.contract import Environment, Item, ToolCall
-from agentrl.envs.server import client
-from agentrl.envs.server.client import RemoteSource
+from agentrl.envs.contract import Environment, Item, TaskSource, ToolCall
+from agentrl.envs.server.client import RemoteServer, RemoteSource, RemoteWorker
 from agentrl.envs.server.server import EnvServer
 
 pytestmark = pytest.mark.oracles
@@ -60,7 +59,7 @@ def add(number: Any) -> list[ToolCall]:
     return [ToolCall("add", {"number": number})]
 
 
-def begun(source: RemoteSource, place: int) -> Environment:
+def begun(source: TaskSource, place: int) -> Environment:
     environment = source.make(source.items("all")[place])
     environment.start()
     return environment
@@ -103,12 +102,10 @@ def test_its_other_ends_are_ours(worker: int) -> None:
         begun(source, 2).call(add(13))
 
 
-def test_a_full_worker_is_asked_again_and_closing_frees_its_place(
-    worker: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = RemoteSource(Envs(url=f"http://127.0.0.1:{worker}/api"), "counting", {})
+def test_a_full_worker_is_asked_again_and_closing_frees_its_place(worker: int) -> None:
+    remote = RemoteServer(Envs(url=f"http://127.0.0.1:{worker}/api"), "counting", start_s=0.5)
+    source = RemoteWorker(remote, "counting", {})
     environments = [begun(source, 3) for _ in range(PLACES)]
-    monkeypatch.setattr(client, "START_S", 0.5)
     with pytest.raises(EnvironmentFailure, match="concurrency limit"):
         begun(source, 3)
     for environment in environments:

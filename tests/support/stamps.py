@@ -1,19 +1,21 @@
-"""pytest plugin: skip the test files that already passed on this commit (`make test-all`).
+"""pytest plugin: skip the test files that already passed on this tree (`make test-all`).
 
-`-p stamps --stamps DIR` writes an empty file under DIR/<tree> for each test file whose selected
-tests all passed, at the moment the last of them ends, and deselects the files that have one. <tree>
-is git's hash of the tracked files as they are in the working tree, so any edit starts anew. A file
-with a test that was skipped because a service is missing gets no stamp.
+`-p stamps --stamps DIR` writes an empty file under DIR/<tree> for each test file whose tests all
+passed, at the moment the last of them ends, and deselects the files that have one. <tree> is a hash
+of the files as they are in the working tree, also those that git does not know yet, so any edit
+starts anew. A file with a skipped test gets no stamp; nor does any where tests were selected by
+name, or by another mark than `make test-all`'s.
 """
 
+import hashlib
 import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-MISSING = " is missing ("
-"""Part of the reason of each test that was skipped because a service is missing."""
+MARKS = "not oracles"
+"""What `make test-all` selects."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,8 +24,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("stamps"):
+        chosen = config.option
+        whole = chosen.markexpr == MARKS and not chosen.keyword and "::" not in "".join(config.args)
         folder = config.getoption("stamps").absolute() / _tree(config.rootpath)
-        config.pluginmanager.register(Stamps(folder), "stamps-of-this-tree")
+        config.pluginmanager.register(Stamps(folder, writes=whole), "stamps-of-this-tree")
 
 
 def _tree(root: Path) -> str:
@@ -31,7 +35,12 @@ def _tree(root: Path) -> str:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=True)
         return done.stdout.decode().strip()
 
-    return git("rev-parse", f"{git('stash', 'create') or 'HEAD'}^{{tree}}")
+    tree = git("rev-parse", f"{git('stash', 'create') or 'HEAD'}^{{tree}}")
+    unknown = git("ls-files", "--others", "--exclude-standard").splitlines()
+    if not unknown:
+        return tree
+    known_by = hashlib.sha1(git("hash-object", "--", *unknown).encode(), usedforsecurity=False)
+    return f"{tree}-{known_by.hexdigest()[:12]}"
 
 
 class Stamps:
@@ -40,8 +49,9 @@ class Stamps:
     With pytest-xdist the workers collect and deselect, the controller counts and writes.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, writes: bool) -> None:
         self._folder = folder
+        self._writes = writes
         self._left: Counter[str] = Counter()
         self._spoiled: set[str] = set()
 
@@ -61,12 +71,12 @@ class Stamps:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         file = _file(report.nodeid)
-        if report.failed or (report.skipped and MISSING in str(report.longrepr)):
+        if report.failed or report.skipped:
             self._spoiled.add(file)
         if report.when != "teardown":
             return
         self._left[file] -= 1
-        if self._left[file] == 0 and file not in self._spoiled:
+        if self._writes and self._left[file] == 0 and file not in self._spoiled:
             self._stamp(report.nodeid).parent.mkdir(parents=True, exist_ok=True)
             self._stamp(report.nodeid).touch()
 

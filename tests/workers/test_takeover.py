@@ -84,7 +84,7 @@ def _continued(world: World, rooms: Rooms, command: RunEpisode) -> Trajectory:
 
 
 @pytest.mark.parametrize("action", range(1, TURNS + 1))
-def test_a_worker_thatdies_at_an_action_costs_no_sampled_token(
+def test_a_worker_that_dies_at_an_action_costs_no_sampled_token(
     world: World, rooms: Rooms, script: Script, command: RunEpisode, action: int
 ) -> None:
     rooms.room.at[action] = die

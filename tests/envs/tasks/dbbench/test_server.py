@@ -27,7 +27,7 @@ def server(mariadb_url: str) -> Server:
 
 @pytest.fixture
 def database(server: Server) -> Iterator[ServerDatabase]:
-    with closing(ServerDatabase([TABLE], server=server, timeout_s=1.0)) as opened:
+    with closing(ServerDatabase([TABLE], server=server, timeout_s=30.0)) as opened:
         yield opened
 
 
@@ -78,7 +78,7 @@ def test_a_long_result_is_cut_and_its_statement_ended(server: Server) -> None:
 
 @pytest.mark.parametrize("before", ["select 1", "set session max_statement_time = 0"])
 def test_a_statement_that_takes_too_long_is_told_so(server: Server, before: str) -> None:
-    opened = ServerDatabase([TABLE], server=server, timeout_s=0.5, grace_s=0.5)
+    opened = ServerDatabase([TABLE], server=server, timeout_s=3.0, grace_s=3.0)
     with closing(opened) as database:
         database.execute(before)
         assert database.execute(ENDLESS) == TIMED_OUT
@@ -87,7 +87,7 @@ def test_a_statement_that_takes_too_long_is_told_so(server: Server, before: str)
 
 def test_a_benchmark_that_was_cut_is_told_so(server: Server) -> None:
     """The server ends it in time, and answers as if it had run to its end."""
-    with closing(ServerDatabase([TABLE], server=server, timeout_s=0.5)) as database:
+    with closing(ServerDatabase([TABLE], server=server, timeout_s=3.0)) as database:
         assert database.execute("select benchmark(1000000000000, md5('x'))") == TIMED_OUT
         assert database.execute("select benchmark(10, md5('x'))") == "[(0,)]"
 
@@ -118,7 +118,7 @@ def test_nothing_outside_its_database_is_reached(database: ServerDatabase, sql: 
 
 
 def test_episodes_do_not_see_each_other(server: Server, database: ServerDatabase) -> None:
-    with closing(ServerDatabase([TABLE], server=server, timeout_s=1.0)) as other:
+    with closing(ServerDatabase([TABLE], server=server, timeout_s=30.0)) as other:
         assert database.execute("show databases") == "[('dbbench',), ('information_schema',)]"
         assert other._name not in database.execute("select * from information_schema.schemata")
         denied = database.execute(f"select * from {other._name}.`The Staff`")  # noqa: S608
@@ -131,7 +131,7 @@ def test_awkward_text_is_answered_with_text(database: ServerDatabase, sql: str) 
 
 
 def test_closing_leaves_nothing_and_can_be_repeated(server: Server) -> None:
-    database = ServerDatabase([TABLE], server=server, timeout_s=1.0)
+    database = ServerDatabase([TABLE], server=server, timeout_s=30.0)
     assert len(left(server, database._name)) == 2
     database.close()
     database.close()
@@ -143,7 +143,7 @@ def test_closing_leaves_nothing_and_can_be_repeated(server: Server) -> None:
 def test_a_broken_table_is_the_items_fault_and_leaves_nothing(server: Server) -> None:
     name, twice = f"agentrl_broken_{secrets.token_hex(4)}", Table("twice", ["a", "A"], [])
     with pytest.raises(ItemError, match="table twice"):
-        ServerDatabase([twice], server=server, timeout_s=1.0, name=name)
+        ServerDatabase([twice], server=server, timeout_s=30.0, name=name)
     assert left(server, name) == []
 
 
@@ -202,7 +202,7 @@ def test_a_server_that_is_not_there_is_an_environment_failure() -> None:
 
 
 def test_a_lost_server_fails_the_episode(server: Server) -> None:
-    database = ServerDatabase([TABLE], server=server, timeout_s=1.0)
+    database = ServerDatabase([TABLE], server=server, timeout_s=30.0)
     assert database._agent is not None
     assert database._admin is not None
     for connection in (database._agent, database._admin):
