@@ -34,12 +34,14 @@ export OMP_NUM_THREADS ?= 1
 # Three test processes import everything: bytecode is worth keeping.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup openenv verifiers vllm quickstart smollm test test-all test-oracles mutants lint format docs lock up down services
+.PHONY: help setup harbor openenv verifiers vllm quickstart smollm test test-all test-oracles mutants lint format docs lock up down services
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 setup: .venv/.dev ## make .venv with everything a developer needs, at the locked versions
+
+harbor: .venv-harbor/.done ## make .venv-harbor, Harbor's own reader of task folders, which the tests of its adapter ask
 
 openenv: .venv-openenv/.done ## make .venv-openenv, OpenEnv's own package, which the tests of its adapter run
 
@@ -56,7 +58,7 @@ smollm: models/smollm2 ## warm-start and train SmolLM2-135M, a pretrained langua
 test: .venv/.dev ## run the tests; those of a missing service are skipped, and the end says how to start it
 	$(BIN)/python -m pytest -m "not slow and not oracles" -n 3 --dist loadfile
 
-test-all: .venv/.dev .venv-openenv/.done .venv-verifiers/.done .venv-vllm/.done models/smollm2 ## run all tests, also the slow ones; files that passed on this tree are not run again
+test-all: .venv/.dev .venv-harbor/.done .venv-openenv/.done .venv-verifiers/.done .venv-vllm/.done models/smollm2 ## run all tests, also the slow ones; files that passed on this tree are not run again
 	PYTHONPATH=tests/support AGENTRL_TEST_VLLM=.venv-vllm/bin/python \
 		$(BIN)/python -m pytest -m "not oracles" -n 2 --dist loadfile -p stamps --stamps .pytest_cache/stamps $(ARGS)
 
@@ -142,10 +144,13 @@ models/smollm2: | .venv/.dev ## import SmolLM2-135M-Instruct, a real pretrained 
 	@.venv-vllm/bin/python -m pip uninstall -qq -y $(VLLM_NOT)
 	@touch $@
 
-.venv-openenv/.done .venv-verifiers/.done: .venv-%/.done: requirements/%.lock
+# Harbor wants Python 3.12 for its commands; its reader of tasks runs on ours.
+.venv-harbor/.done: PIP_FLAGS := --ignore-requires-python
+
+.venv-harbor/.done .venv-openenv/.done .venv-verifiers/.done: .venv-%/.done: requirements/%.lock
 	@echo "Installing $* into .venv-$* …" >&2
 	@$(PYTHON) -m venv .venv-$*
-	@.venv-$*/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r $<
+	@.venv-$*/bin/python -m pip install -qq --disable-pip-version-check --no-deps $(PIP_FLAGS) -r $<
 	@touch $@
 
 .venv-oracles/.done: requirements/torch.lock requirements/oracles.txt requirements/oracles-bare.txt

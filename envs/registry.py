@@ -34,8 +34,9 @@ TASKS = {
 OF_USERS = {  # their items are a user's own: no generator, no expert, nothing to hold them to
     "gateway": "agentrl.envs.gateway.source:GatewaySource",
 }
-ADAPTERS = {  # but for verifiers, each is also the name of the extra that installs its package
+ADAPTERS = {  # each is also the name of its package's extra; harbor and verifiers need none
     "gymnasium": "agentrl.envs.adapters.gymnasium.source:GymnasiumSource",
+    "harbor": "agentrl.envs.adapters.harbor.source:HarborSource",
     "mcp": "agentrl.envs.adapters.mcp.source:McpSource",
     "openenv": "agentrl.envs.adapters.openenv.source:OpenEnvSource",
     "reasoning-gym": "agentrl.envs.adapters.reasoning_gym.source:ReasoningGymSource",

@@ -199,6 +199,14 @@ def openenv_python() -> Path:
 
 
 @pytest.fixture(scope="session")
+def harbor_python() -> Path:
+    """A Python that has Harbor's package."""
+    python = Path(__file__).parents[1] / ".venv-harbor" / "bin" / "python"
+    found = str(python) if python.exists() else None
+    return Path(_service("AGENTRL_TEST_HARBOR", "Harbor", "make harbor", found)).absolute()
+
+
+@pytest.fixture(scope="session")
 def verifiers_python() -> Path:
     """A Python that has verifiers."""
     python = Path(__file__).parents[1] / ".venv-verifiers" / "bin" / "python"

@@ -1,4 +1,4 @@
-"""The only module that talks to the Docker engine: creates, finds and removes our containers.
+"""Creates, finds and removes our containers on a Docker engine; nothing else does.
 
 We attach to the main process of a container before it starts. When the owner ends for any reason,
 the engine closes the process's stdin, the process ends, and the engine removes the container. If
@@ -11,7 +11,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,6 +22,8 @@ import requests
 from agentrl.core.errors import ConfigError, EnvironmentFailure
 from agentrl.core.logging import get_logger
 from agentrl.envs.sandbox.container_owner import ContainerOwner
+from agentrl.envs.sandbox.engine_errors import cause_text, engine_errors
+from agentrl.envs.sandbox.images import Images
 from agentrl.envs.sandbox.limits import create_request
 from agentrl.envs.sandbox.program import SandboxLimits
 
@@ -36,7 +38,6 @@ REMOVAL_S = 5  # of a container that the engine is removing already
 REASON_S = 2.0  # after a container's end, to be told that memory was the reason
 KILLED = "137"  # how a container ends that SIGKILL ended
 REMOVING = 409  # what a removal is told that is on its way already
-OURS = {"agentrl-sandbox": "sandbox", "agentrl-os": "os"}  # image → its file in deploy/images
 INCLUSIVE = ("btrfs", "zfs")  # storage drivers that count the image in a container's size
 
 log = get_logger()
@@ -75,19 +76,10 @@ class Engine:
             self._api.ping()
         except (docker.errors.DockerException, requests.RequestException) as error:
             raise ConfigError(
-                f"no Docker engine answers at {self._url}: {_cause(error)}",
+                f"no Docker engine answers at {self._url}: {cause_text(error)}",
                 hint="start Docker, or export DOCKER_HOST=…",
             ) from error
-
-    def require(self, image: str) -> None:
-        """Raise ConfigError if the engine lacks the image."""
-        try:
-            self._api.inspect_image(image)
-        except docker.errors.ImageNotFound as error:
-            raise ConfigError(
-                f"the Docker engine at {self._url} has no image {image} (envs.docker_image)",
-                hint=_image_hint(image),
-            ) from error
+        self.images = Images(self._api, self._url)
 
     def create(self, image: str, argv: Sequence[str], limits: SandboxLimits) -> str:
         """Create a container; return its id. Raises EnvironmentFailure."""
@@ -104,19 +96,31 @@ class Engine:
     def start(self, container: str) -> socket.socket:
         """Attach to the container's main process, then start it. Raises EnvironmentFailure."""
         streams = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-        with _engine_errors("start"):
+        with engine_errors("start"):
             stream = self._api.attach_socket(container, params=streams)
             # A descriptor of our own: closing the SDK's response ends its part, not the connection.
             connection = socket.socket(fileno=os.dup(stream.fileno()))
             stream._response.close()  # noqa: SLF001
             stream.close()
         try:
-            with _engine_errors("start"):
+            with engine_errors("start"):
                 self._api.start(container)
         except EnvironmentFailure:
             connection.close()
             raise
         return connection
+
+    def put(self, container: str, folder: str, archive: bytes) -> None:
+        """Unpack a tar archive in a folder of its root. Raises EnvironmentFailure."""
+        with engine_errors("copy"):
+            self._api.put_archive(container, folder, archive)
+
+    def set_network(self, container: str, *, connected: bool) -> None:
+        """Connect it to the engine's bridge, or disconnect it. Raises EnvironmentFailure."""
+        networks = ("none", "bridge") if connected else ("bridge", "none")
+        with engine_errors("network"):
+            self._api.disconnect_container_from_network(container, networks[0])
+            self._api.connect_container_to_network(container, networks[1])
 
     def running(self, container: str) -> bool:
         """Return whether it runs and is not paused. Raises EnvironmentFailure without an answer."""
@@ -137,7 +141,7 @@ class Engine:
         """
         asked = {"container": container, "event": ["oom", "die"]}
         until = f"{time.time() + REASON_S:.9f}"
-        with contextlib.suppress(EnvironmentFailure), _engine_errors("events"):
+        with contextlib.suppress(EnvironmentFailure), engine_errors("events"):
             told = self._api.events(since=1, until=until, filters=asked, decode=True)
             with contextlib.closing(told):
                 for event in told:
@@ -153,7 +157,7 @@ class Engine:
         Its lease ends in any case: what remains is removed by `reap`.
         """
         self.forget(container)
-        with _engine_errors("remove"):
+        with engine_errors("remove"):
             try:
                 self._api.remove_container(container, force=True, v=True)
             except docker.errors.NotFound:
@@ -172,7 +176,7 @@ class Engine:
 
         These are containers of dead owners, and our own containers without a lease.
         """
-        with _engine_errors("list containers"):
+        with engine_errors("list containers"):
             listed = self._api.containers(all=True, filters={"label": OWNER})
         orphans = [each["Id"] for each in listed if self._is_orphan(each["Labels"])]
         if not orphans:
@@ -197,7 +201,7 @@ class Engine:
             )
             return str(answer["Id"])
 
-        with _engine_errors("create"):
+        with engine_errors("create"):
             if limits.disk_bytes and self.quota is not False:
                 try:
                     container = made(self._quota(image, limits.disk_bytes))
@@ -220,7 +224,7 @@ class Engine:
     def _inspect(self, container: str, **asked: int) -> Mapping[str, Any]:
         """Return the engine's data on it; empty if it is gone. Raises EnvironmentFailure."""
         url = f"{self._api.base_url}/v{self._api.api_version}/containers/{container}/json"
-        with _engine_errors("inspect"):
+        with engine_errors("inspect"):
             answer = self._api.get(url, params=asked, timeout=self._ask_s)
             if answer.status_code == requests.codes.not_found:
                 return {}
@@ -249,37 +253,3 @@ class Engine:
             while time.monotonic() < deadline:  # waiting for "removed" misses what just was
                 self._api.inspect_container(container)
                 time.sleep(0.02)
-
-
-@contextlib.contextmanager
-def _engine_errors(what: str) -> Iterator[None]:
-    """Convert all errors of the engine and the connection to one-line EnvironmentFailures."""
-    try:
-        yield
-    except (docker.errors.DockerException, requests.RequestException, OSError) as error:
-        raise EnvironmentFailure(f"Docker engine: {what}: {_cause(error)}") from error
-
-
-def _image_hint(image: str) -> str:
-    """Return how to get an image. A build never uses a name that may belong to somebody else."""
-    if file := OURS.get(image.removesuffix(":latest")):
-        return f"docker build -t {image} -f deploy/images/{file}.Dockerfile deploy/images"
-    return (
-        f"docker pull {image}, or build deploy/images/sandbox.Dockerfile (os.Dockerfile for the "
-        "task os) under a name of your own for envs.docker_image (verbs: --image, --peer image=)"
-    )
-
-
-def _cause(error: BaseException) -> str:
-    """Return the engine's own explanation, or else the system's error on the connection."""
-    told: str = getattr(error, "explanation", None) or _of_the_system(error) or str(error)
-    return told.strip().splitlines()[0][:300]
-
-
-def _of_the_system(error: BaseException | None) -> str:
-    """Return the outermost system error that is not a library's wrapper; empty: none."""
-    while error is not None:
-        if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
-            return error.strerror or str(error)
-        error = error.__cause__ or error.__context__
-    return ""

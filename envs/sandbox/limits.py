@@ -28,7 +28,8 @@ def create_request(
     `quota`: limit in bytes of the container's root, enforced by the engine; 0: none.
     """
     return {
-        "command": list(argv),
+        "entrypoint": list(argv[:1]),  # the image's own would come before, and write among answers
+        "command": list(argv[1:]),
         "stdin_open": True,
         "user": "0:0" if limits.root else NOBODY,
         "working_dir": "/root" if limits.root else "/tmp",  # noqa: S108
@@ -50,7 +51,7 @@ def _host(limits: SandboxLimits, version: str, quota: int) -> HostConfig:
     in_memory = f"rw,noexec,nosuid,nodev,size={limits.tmpfs_bytes}"
     host = HostConfig(
         version=version,
-        network_mode="none",
+        network_mode="bridge" if limits.network else "none",
         ipc_mode="private" if limits.root else "none",  # none: no /dev/shm to write to
         cap_drop=["ALL"],
         cap_add=list(limits.capabilities),

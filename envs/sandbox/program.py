@@ -5,6 +5,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 
 BOOT = """
 import os, runpy, sys
@@ -25,8 +26,19 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageBuild:
+    """How to get an image that the engine lacks. `folder`: with its Dockerfile; None: not at all.
+
+    `timeout_s`: seconds of wall clock for the build.
+    """
+
+    folder: Path | None
+    timeout_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Limits of one container, which has no network and no swap. `cpus`: cores.
+    """Limits of one container, which has no swap. `cpus`: cores. `network`: the engine's bridge.
 
     `root`: its processes run as root with only these `capabilities`, and the main process is PID 1,
     which no signal from inside reaches; otherwise they run as nobody, below an init. `disk_bytes`:
@@ -40,6 +52,7 @@ class SandboxLimits:
     root: bool = False
     capabilities: tuple[str, ...] = ()
     disk_bytes: int = 0
+    network: bool = False
 
 
 OS = SandboxLimits(

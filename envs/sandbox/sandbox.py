@@ -18,10 +18,11 @@ from agentrl.core.logging import get_logger
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.sandbox.channel import Channel
 from agentrl.envs.sandbox.disk_watch import DiskWatch
-from agentrl.envs.sandbox.program import Program, SandboxLimits
+from agentrl.envs.sandbox.program import ImageBuild, Program, SandboxLimits
 
 if TYPE_CHECKING:
     from agentrl.envs.sandbox.docker_engine import Engine
+    from agentrl.envs.sandbox.images import ImageSettings
 
 START_S = 30.0  # to send a program to its container
 REMOVERS = 16  # threads that remove containers at the end
@@ -35,7 +36,7 @@ class Spec:
 
     `reuse`: leases of one container. `spares`: idle ones kept ready. `linger_s`: how long
     additional idle ones are kept. `trusted_s`: how long after its release a sandbox is leased again
-    without a check.
+    without a check. `build`: the image is built by the first lease; None: it has to be there.
     """
 
     image: str
@@ -46,6 +47,7 @@ class Spec:
     linger_s: float = 60.0
     trusted_s: float = 1.0
     name: str = ""
+    build: ImageBuild | None = None
 
 
 @runtime_checkable
@@ -90,6 +92,14 @@ class Sandbox:
         trusted = time.monotonic() - self.idle_since < self._trusted_s
         return trusted or self._engine.running(self.container)
 
+    def put(self, folder: str, archive: bytes) -> None:
+        """Unpack a tar archive in a folder of the container. Raises EnvironmentFailure."""
+        self._engine.put(self.container, folder, archive)
+
+    def set_network(self, *, connected: bool) -> None:
+        """Connect the container to the engine's bridge, or disconnect it."""
+        self._engine.set_network(self.container, connected=connected)
+
     def end(self, passed: str) -> None:
         """Remove the container; waiting callers get the limit that the agent `passed`."""
         self._passed = passed
@@ -115,11 +125,13 @@ class Sandboxes:
     """The sandboxes of one task on one engine; thread-safe."""
 
     def __init__(self, engine: "Engine", spec: Spec) -> None:
-        """Raises ConfigError if the engine lacks the image."""
-        engine.require(spec.image)
+        """Raises ConfigError if the engine lacks an image that is not built here."""
+        if spec.build is None:
+            engine.images.require(spec.image)
         self._engine = engine
         self._spec = spec
         self._lock = threading.Lock()
+        self._building = threading.Lock()
         self._idle: list[Sandbox] = []
         self._leased: set[Sandbox] = set()
         self._closed = threading.Event()
@@ -135,7 +147,11 @@ class Sandboxes:
                 sandbox.abandon()
                 raise
             self._remove(sandbox)
-        return self._lend(Sandbox(self._engine, self._spec))
+        return self._lend(self._make())
+
+    def image_settings(self) -> "ImageSettings":
+        """Return what the image sets for its processes. Raises EnvironmentFailure."""
+        return self._engine.images.settings(self._spec.image)
 
     def release(self, sandbox: Sandbox, *, sound: bool) -> None:
         """Take a sandbox back, or remove it if it is not `sound` or has been used too often."""
@@ -162,7 +178,7 @@ class Sandboxes:
         for sandbox in old:
             self._remove(sandbox)
         for _ in range(lacking):
-            self.release(Sandbox(self._engine, self._spec), sound=True)
+            self.release(self._make(), sound=True)
 
     def close(self) -> None:
         """Remove all sandboxes, even leased ones; their users get an EnvironmentFailure."""
@@ -172,6 +188,13 @@ class Sandboxes:
             self._idle.clear()
         with ThreadPoolExecutor(REMOVERS) as threads:
             list(threads.map(self._remove, everyone))
+
+    def _make(self) -> Sandbox:
+        """Create a sandbox, and its image before the first one. Raises EnvironmentFailure."""
+        if self._spec.build is not None:
+            with self._building:
+                self._engine.images.provide(self._spec.image, self._spec.build)
+        return Sandbox(self._engine, self._spec)
 
     def _take(self) -> Sandbox | None:
         """Return the most recently used idle sandbox, so that others can expire."""

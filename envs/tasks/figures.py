@@ -77,13 +77,14 @@ def adapter_figures(task: str, settings: Settings) -> Iterator[Figure]:
     for split in source.splits:
         yield from _attempt_figures(f"items {split}", _repeatable(source, again, split))
     items = source.items(source.splits[-1])[: _few(source, settings)]
-    yield from _attempt_figures("expert", _imported_expert(source, items, source.splits[-1]))
-    tools = _tools(source, items[0])
-    played = _play_items(source, items, lambda _, seed: RandomToolCalls(tools, seed))
-    yield Figure(f"random {source.splits[-1]}", _played_text(played))
-    yield _repetition(
-        source, items, source.splits[-1], lambda _, seed: RandomToolCalls(tools, seed)
-    )
+    with _hosting(source, settings):
+        yield from _attempt_figures("expert", _imported_expert(source, items, source.splits[-1]))
+        tools = _tools(source, items[0])
+        played = _play_items(source, items, lambda _, seed: RandomToolCalls(tools, seed))
+        yield Figure(f"random {source.splits[-1]}", _played_text(played))
+        yield _repetition(
+            source, items, source.splits[-1], lambda _, seed: RandomToolCalls(tools, seed)
+        )
 
 
 def _repeatable(source: TaskSource, again: TaskSource, split: str) -> Iterator[Figure]:

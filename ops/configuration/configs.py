@@ -185,9 +185,10 @@ def check_tasks(config: Config) -> None:
     for name, task in config.tasks.items():
         try:
             source = registry.source(name, task.options, task.source)
+            contained = needs_container(source)
         except ItemError as error:
             raise ConfigError(f"tasks.{name}: {error}", hint=error.hint) from error
-        if needs_container(source) and not config.envs.url:
+        if contained and not config.envs.url:
             raise ConfigError(
                 f"tasks.{name} runs in containers, which need an env server",
                 hint="set envs.url to an env server",

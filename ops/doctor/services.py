@@ -107,7 +107,7 @@ def _image(config: Config) -> str:
 
     engine = Engine(run="doctor")
     try:
-        engine.require(config.envs.docker_image)
+        engine.images.require(config.envs.docker_image)
     finally:
         engine.close()
     return f"has {config.envs.docker_image}"

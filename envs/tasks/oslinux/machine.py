@@ -50,13 +50,13 @@ def program() -> Program:
 
 
 class Machine:
-    """Leases a sandbox until it is closed. Raises EnvironmentFailure anywhere.
+    """Leases a sandbox until it is closed. Raises EnvironmentFailure anywhere. `task`: for errors.
 
     The sandbox is nobody else's afterwards: its agent was root.
     """
 
-    def __init__(self, sandboxes: Sandboxes) -> None:
-        self._sandboxes = sandboxes
+    def __init__(self, sandboxes: Sandboxes, task: str = "os") -> None:
+        self._sandboxes, self._task = sandboxes, task
         self._sandbox: Sandbox | None = sandboxes.lease()
 
     def run(
@@ -76,6 +76,14 @@ class Machine:
         """Run a command in the episode's shell."""
         return self._ask({"shell": text, "timeout_s": timeout_s}, timeout_s, CommandResult)
 
+    def put(self, folder: str, archive: bytes) -> None:
+        """Unpack a tar archive in a folder."""
+        self._leased().put(folder, archive)
+
+    def set_network(self, *, connected: bool) -> None:
+        """Connect the machine to the network, or disconnect it."""
+        self._leased().set_network(connected=connected)
+
     def fingerprint(self) -> str:
         """Hash what was written to the disk since the start."""
         return self._ask({"fingerprint": "/"}, PLAIN_S, _FingerprintReply).digest
@@ -88,7 +96,7 @@ class Machine:
         """Kill every other process."""
         if not self._ask({"stop": True}, PLAIN_S, _StopReply).stopped:
             self.close()
-            raise EnvironmentFailure("os: processes that cannot be killed")
+            raise EnvironmentFailure(f"{self._task}: processes that cannot be killed")
 
     def close(self) -> None:
         """Give the sandbox up. Safe to call twice."""
@@ -98,14 +106,18 @@ class Machine:
 
     def _ask(self, request: Mapping[str, Any], timeout_s: float, kind: type[T]) -> T:
         """Send a request; give the sandbox up if there is no answer."""
-        if self._sandbox is None:
-            raise EnvironmentFailure("os: the machine is closed")
+        sandbox = self._leased()
         try:
-            line = self._sandbox.channel.ask(json.dumps(request).encode(), timeout_s + GRACE_S)
+            line = sandbox.channel.ask(json.dumps(request).encode(), timeout_s + GRACE_S)
             return msgspec.json.decode(line, type=kind)
         except Overrun:
             self.close()
             raise
         except (EnvironmentFailure, msgspec.MsgspecError) as error:
             self.close()
-            raise EnvironmentFailure(f"os: {error}") from error
+            raise EnvironmentFailure(f"{self._task}: {error}") from error
+
+    def _leased(self) -> Sandbox:
+        if self._sandbox is None:
+            raise EnvironmentFailure(f"{self._task}: the machine is closed")
+        return self._sandbox

@@ -1,6 +1,7 @@
 """What a command wrote, as the agent reads it: control sequences stripped, cut."""
 
 import re
+from collections.abc import Callable
 
 MAX_TEXT = 800  # characters; what is longer is cut to KEPT
 KEPT = 780
@@ -22,9 +23,20 @@ _CONTROL = re.compile(
 _NO_TERMINAL = re.compile(r"bash: \[\d+: \d+ \(\d+\)\] tcsetattr: [^\n]*\n")
 
 
-def observation(text: str, *, late_s: float | None = None, ended: bool = False) -> str:
+def cut(text: str) -> str:
+    """Cut a text to MAX_TEXT characters: KEPT of them and a note."""
+    return text if len(text) <= MAX_TEXT else text[:KEPT] + TRUNCATED
+
+
+def observation(
+    text: str,
+    *,
+    late_s: float | None = None,
+    ended: bool = False,
+    shorten: Callable[[str], str] = cut,
+) -> str:
     """Return the reply to a command. `late_s`: the limit at which it was stopped."""
-    shown = cut(strip_control(text))
+    shown = shorten(strip_control(text))
     if late_s is not None:
         shown = shown.rstrip("\n") + LATE.format(late_s)
     if ended:
@@ -35,11 +47,6 @@ def observation(text: str, *, late_s: float | None = None, ended: bool = False) 
 def strip_control(text: str) -> str:
     """Strip control sequences, and control characters but tab, line feed and carriage return."""
     return _NO_TERMINAL.sub("", _CONTROL.sub("", text))
-
-
-def cut(text: str) -> str:
-    """Cut a text to MAX_TEXT characters: KEPT of them and a note."""
-    return text if len(text) <= MAX_TEXT else text[:KEPT] + TRUNCATED
 
 
 def output(reply: str) -> str:

@@ -20,7 +20,7 @@ from agentrl.ops.tasks.show import list_tasks
     ("named", "error"),
     [
         ("gymnasum:CartPole-v1", "sums: .*unknown adapter gymnasum; did you mean gymnasium"),
-        ("zzz:x", "known: gymnasium, mcp, openenv, reasoning-gym, textarena, verifiers"),
+        ("zzz:x", "known: gymnasium, harbor, mcp, openenv, reasoning-gym, textarena, verifiers"),
         ("gymnasium", "sums: source gymnasium: nothing follows the adapter's name"),
         ("gymnasium:", "nothing follows the adapter's name"),
     ],
@@ -60,14 +60,15 @@ for adapter in registry.ADAPTERS:
 
 
 def test_an_adapter_whose_package_is_missing_names_the_extra() -> None:
-    """In a process that cannot import the packages; the registry needs none of them, and verifiers
-    is asked in a Python of its own.
+    """In a process that cannot import the packages. The registry needs none of them, harbor has
+    none, and verifiers is asked in a Python of its own.
     """
     ended = subprocess.run(
         [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True
     )
+    without = ("harbor", "verifiers")
     rows = [line.split("|") for line in ended.stdout.splitlines()]
-    assert [row[0] for row in rows] == [each for each in registry.ADAPTERS if each != "verifiers"]
+    assert [row[0] for row in rows] == [each for each in registry.ADAPTERS if each not in without]
     for adapter, error, hint in rows:
         assert error.startswith(f"mine: source {adapter}:x: No module named")
         assert hint == f"pip install 'agentrl-system[{adapter}]'"
@@ -98,7 +99,7 @@ def test_a_source_without_a_demonstrator_says_so() -> None:
 def test_the_list_of_tasks_names_the_adapters(capsys: pytest.CaptureFixture[str]) -> None:
     list_tasks(as_json=False)
     assert (
-        "gymnasium:…, mcp:…, openenv:…, reasoning-gym:…, textarena:…, verifiers:…"
+        "gymnasium:…, harbor:…, mcp:…, openenv:…, reasoning-gym:…, textarena:…, verifiers:…"
         in capsys.readouterr().out
     )
     list_tasks(as_json=True)

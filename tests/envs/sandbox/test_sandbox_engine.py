@@ -48,7 +48,7 @@ def test_a_missing_image_or_engine_is_one_line_with_its_mend(engine: Engine) -> 
 
 def test_an_image_of_ours_is_built_under_its_own_name(engine: Engine) -> None:
     with pytest.raises(ConfigError) as missing:
-        engine.require("agentrl-os:latest")
+        engine.images.require("agentrl-os:latest")
     wanted = "docker build -t agentrl-os:latest -f deploy/images/os.Dockerfile deploy/images"
     assert missing.value.hint == wanted
 

@@ -1,0 +1,112 @@
+"""The images of a Docker engine: finds them, and builds those that come as a folder."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import docker
+import docker.errors
+
+from agentrl.core.errors import ConfigError, EnvironmentFailure
+from agentrl.core.logging import get_logger
+from agentrl.envs.sandbox.engine_errors import engine_errors
+from agentrl.envs.sandbox.program import ImageBuild
+
+OURS = {"agentrl-sandbox": "sandbox", "agentrl-os": "os"}  # image → its file in deploy/images
+BUILT = "agentrl.built"  # label of the images that are built here
+KEPT_LINES = 5  # of a build's output, to tell why it failed
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSettings:
+    """What an image sets for its processes. `folder`: their working directory; empty: none."""
+
+    env: Mapping[str, str]
+    folder: str
+
+
+class Images:
+    """Thread-safe. `url`: the engine's address, for errors."""
+
+    def __init__(self, api: docker.APIClient, url: str) -> None:
+        self._api, self._url = api, url
+
+    def require(self, image: str) -> None:
+        """Raise ConfigError if the engine lacks the image."""
+        try:
+            self._api.inspect_image(image)
+        except docker.errors.ImageNotFound as error:
+            raise ConfigError(
+                f"the Docker engine at {self._url} has no image {image} (envs.docker_image)",
+                hint=_image_hint(image),
+            ) from error
+
+    def settings(self, image: str) -> ImageSettings:
+        """Return what the image sets. Raises EnvironmentFailure."""
+        with engine_errors("inspect image"):
+            found: Mapping[str, Any] = self._api.inspect_image(image)["Config"]
+        pairs = (each.partition("=") for each in found.get("Env") or ())
+        return ImageSettings({name: value for name, _, value in pairs}, found["WorkingDir"] or "")
+
+    def provide(self, image: str, build: ImageBuild) -> None:
+        """Build an image unless the engine has it.
+
+        Raises EnvironmentFailure with the last lines of the build's output.
+        """
+        with engine_errors("inspect image"):
+            try:
+                self._api.inspect_image(image)
+            except docker.errors.ImageNotFound:
+                pass
+            else:
+                return
+        if build.folder is None:
+            raise EnvironmentFailure(
+                f"the Docker engine at {self._url} has no image {image}",
+                hint=f"docker pull {image}",
+            )
+        log.info("Image build started", image=image, folder=str(build.folder))
+        began = time.monotonic()
+        self._build(image, build)
+        seconds = round(time.monotonic() - began, 1)
+        log.info("Image built", image=image, seconds=seconds)
+
+    def _build(self, image: str, build: ImageBuild) -> None:
+        deadline = time.monotonic() + build.timeout_s
+        lines: list[str] = []
+        what = f"build of {build.folder}"
+        with engine_errors(what):
+            events: Iterator[Mapping[str, Any]] = self._api.build(
+                path=str(build.folder),
+                tag=image,
+                labels={BUILT: "true"},
+                rm=True,
+                forcerm=True,
+                decode=True,
+                timeout=build.timeout_s,
+            )
+            with closing(events):  # type: ignore[type-var]
+                for event in events:
+                    if "error" in event:
+                        said = " | ".join([*lines[-KEPT_LINES:], str(event["error"])])
+                        raise EnvironmentFailure(
+                            f"Docker engine: {what}: {said}", hint=f"docker build {build.folder}"
+                        )
+                    lines += str(event.get("stream", "")).strip().splitlines()[-KEPT_LINES:]
+                    del lines[:-KEPT_LINES]
+                    if time.monotonic() > deadline:
+                        raise TimeoutError(f"not done within {build.timeout_s:g} s")
+
+
+def _image_hint(image: str) -> str:
+    """Return how to get an image. A build never uses a name that may belong to somebody else."""
+    if file := OURS.get(image.removesuffix(":latest")):
+        return f"docker build -t {image} -f deploy/images/{file}.Dockerfile deploy/images"
+    return (
+        f"docker pull {image}, or build deploy/images/sandbox.Dockerfile (os.Dockerfile for the "
+        "task os) under a name of your own for envs.docker_image (verbs: --image, --peer image=)"
+    )
