@@ -40,21 +40,28 @@ class Result:
 Reward = Callable[[Mapping[str, Any], Any], Any]
 
 
-@cache
 def load_reward(name: str, task: str = "gateway") -> Reward:
-    """Return the function with a name. Raises ItemError."""
+    """Return the reward function with a name. Raises ItemError."""
+    return load_function(name, task, "reward")
+
+
+@cache
+def load_function(name: str, task: str, option: str) -> Callable[..., Any]:
+    """Return the user's function that an option names. Raises ItemError."""
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
-        raise ItemError(f"{task}: option reward: {name!r} is not the name of a function", hint=MEND)
+        raise ItemError(
+            f"{task}: option {option}: {name!r} is not the name of a function", hint=MEND
+        )
     try:
         module = _file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
         function = getattr(module, attribute)
     except Exception as error:  # whatever the user's module raises when it is imported
-        text = f"{task}: option reward: {name}: {in_words(error)}"
+        text = f"{task}: option {option}: {name}: {in_words(error)}"
         raise ItemError(text, hint=import_hint(error) or MEND) from error
     if not callable(function):
-        raise ItemError(f"{task}: option reward: {name} is not a function", hint=MEND)
-    found: Reward = function
+        raise ItemError(f"{task}: option {option}: {name} is not a function", hint=MEND)
+    found: Callable[..., Any] = function
     return found
 
 

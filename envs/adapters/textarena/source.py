@@ -1,6 +1,7 @@
-"""Single-player games of TextArena as tasks: an item is a seed of `reset`, a turn is a move.
+"""Games of TextArena as tasks: an item is a seed of `reset`, a turn is a move.
 
 textarena:ID ─▶ reset(seed) ─▶ what the game says ─▶ act(action) ─▶ step ─▶ what is new ─▶ …
+In a game of two, the opponent's moves come between the agent's.
 """
 
 import random
@@ -8,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import textarena
@@ -16,8 +17,8 @@ from textarena.envs.registration import ENV_REGISTRY
 
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.core.types import Status
+from agentrl.envs.adapters.textarena.opponent import Conversation, Endpoint, Move, load_opponent
 from agentrl.envs.contract import (
-    Environment,
     Expert,
     Item,
     Message,
@@ -39,7 +40,9 @@ _drawing = threading.Lock()  # games draw from the one generator of the module `
 
 
 class TextArenaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options. `config`: arguments of `textarena.make`."""
+    """Options. `config`: arguments of `textarena.make`. `opponent`: of a game of two, a function or
+    a model. `seat`: the agent's; `any`: the item's seed draws it.
+    """
 
     seed: int = 0
     items: options.Count = 1000
@@ -47,6 +50,8 @@ class TextArenaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompt: str = ""
     max_turns: options.Count = MAX_TURNS
     config: dict[str, Any] = {}
+    opponent: str | Endpoint = ""
+    seat: Literal["any", "first", "second"] = "any"
 
 
 class Game(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,22 +61,34 @@ class Game(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TextArenaEnvironment:
-    """One game of one player."""
+    """One game, of one player or against an opponent."""
 
     tools = (ACT,)
 
-    def __init__(self, game: Any, item: Item, prompt: str, max_turns: int) -> None:
-        self._game, self._task, self._prompt = game, item.task, prompt
-        self._left = max_turns
+    def __init__(
+        self, game: Any, item: Item, given: TextArenaOptions, opponent: Move | None
+    ) -> None:
+        self._game, self._task, self._prompt = game, item.task, given.prompt
+        self._left = given.max_turns
         seed = options.read(item.item_id, Game, item.content).seed
         self._random = random.Random(seed)
         self._seed = seed
+        self._opponent = opponent
+        self._luck = random.Random(f"opponent {seed}")
+        self._seat = _seat(given, self._luck) if opponent else 0
+        self._heard: Conversation = []  # by the opponent
 
-    def start(self) -> Observation:
+    def reset(self) -> None:
         """Raises EnvironmentFailure."""
         with self._playing("reset"):
-            self._game.reset(num_players=1, seed=self._seed)
-            told = self._told()
+            self._game.reset(num_players=2 if self._opponent else 1, seed=self._seed)
+
+    def start(self) -> Observation:
+        """Raises EnvironmentFailure, also where the game is over before the agent's turn."""
+        self.reset()
+        told = self._await_turn()
+        if told is None:
+            raise EnvironmentFailure(f"{self._task}: the opponent ended the game at once")
         return Observation((Message("system", self._prompt), Message("user", told)))
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
@@ -101,24 +118,42 @@ class TextArenaEnvironment:
         return self._move(str(call.arguments.get("action", "")))
 
     def _move(self, action: str) -> tuple[str, bool]:
+        told = None if self._step(action) else self._await_turn()
+        return told or "", told is None
+
+    def _step(self, action: str) -> bool:
         with self._playing("step"):
             done, _ = self._game.step(action)
-            return ("" if done else self._told()), bool(done)
+        return bool(done)
 
-    def _told(self) -> str:
-        """What the game said since the last move, without the move itself."""
+    def _await_turn(self) -> str | None:
+        """Let the opponent move until it is the agent's turn; None: the game is over."""
+        while True:
+            with self._playing("observe"):
+                player, told = self._told()
+            if self._opponent is None or player == self._seat:
+                return told
+            self._heard.append({"role": "user", "content": told})
+            action = self._opponent(self._heard, self._luck)
+            self._heard.append({"role": "assistant", "content": action})
+            if self._step(action):
+                return None
+
+    def _told(self) -> tuple[int, str]:
+        """Whose turn it is, and what the game told that player since its last move."""
         player, said = self._game.get_observation()
         if isinstance(said, str):
-            return said
-        return "\n".join(text for sender, text, _ in said if sender != player)
+            return player, said
+        return player, "\n".join(text for sender, text, _ in said if sender != player)
 
     def _end(self) -> Outcome:
         with self._playing("close"):
             rewards, known = self._game.close()
-        reward = float(rewards[0])
-        foul = bool(known[0].get("invalid_move"))
-        status = Status.INVALID_ACTION if foul else Status.COMPLETED
-        return Outcome((), done=True, status=status, reward=reward, score=reward)
+        reward = float(rewards[self._seat])
+        fouls = {player: bool(each.get("invalid_move")) for player, each in known.items()}
+        status = Status.INVALID_ACTION if fouls[self._seat] else Status.COMPLETED
+        metrics = {"opponent_invalid": float(fouls[1 - self._seat])} if self._opponent else {}
+        return Outcome((), done=True, status=status, reward=reward, score=reward, metrics=metrics)
 
     @contextmanager
     def _playing(self, what: str) -> Iterator[None]:
@@ -139,29 +174,36 @@ class TextArenaSource:
     """The items of one game: seeds of its `reset`."""
 
     splits = SPLITS
-    recovery: Recovery = "replayable"
 
     def __init__(self, task: str, argument: str, given: Mapping[str, Any]) -> None:
-        """Raises ItemError for a game or option that is not there, and for games of several."""
+        """Raises ItemError for a game, option or opponent that is not there, ConfigError."""
         self.name, self._id = task, argument
-        self._options = options.parse(task, TextArenaOptions, given)
-        self.max_turns: int = self._options.max_turns
+        asked = options.parse(task, TextArenaOptions, given)
+        prompt = asked.prompt or f"You play {argument}. Call act with your move."
+        self._options = msgspec.structs.replace(asked, prompt=prompt)
+        self.max_turns: int = asked.max_turns
+        self._opponent = load_opponent(task, asked.opponent) if asked.opponent else None
+        self.recovery: Recovery = (
+            "restart_only" if isinstance(asked.opponent, Endpoint) else "replayable"
+        )
         if argument not in ENV_REGISTRY:
             near = get_close_matches(argument, ENV_REGISTRY, n=3)
             hint = f"similar names: {', '.join(near)}" if near else "see TextArena's list of games"
             raise ItemError(f"{task}: textarena has no game {argument}", hint=hint)
         try:
-            self.make(Item(task, "0", {"seed": 0})).start()
+            self.make(Item(task, "0", {"seed": 0})).reset()
         except EnvironmentFailure as error:
-            text = f"{task}: textarena:{argument} cannot be played by one player: {error}"
-            raise ItemError(text) from error
+            players = "two players" if self._opponent else "one player"
+            text = f"{task}: textarena:{argument} cannot be played by {players}: {error}"
+            hint = "" if self._opponent else "give a game of two an opponent: the option opponent"
+            raise ItemError(text, hint=hint) from error
 
     def items(self, split: str) -> Sequence[Item]:
         """Raises ItemError."""
         wanted = self._options.items if split == "train" else self._options.test_items
         return seed_items(self.name, split, wanted, f"textarena {self._options.seed}")
 
-    def make(self, item: Item) -> Environment:
+    def make(self, item: Item) -> TextArenaEnvironment:
         """Raises ItemError."""
         raw = self._id + RAW
         try:
@@ -172,8 +214,11 @@ class TextArenaSource:
             raise ItemError(f"{self.name}: textarena:{self._id}: {why}", hint=hint) from error
         except (ImportError, TypeError, ValueError, AssertionError) as error:
             raise ItemError(f"{self.name}: textarena:{self._id}: {error}") from error
-        prompt = self._options.prompt or f"You play {self._id}. Call act with your move."
-        return TextArenaEnvironment(game, item, prompt, self.max_turns)
+        return TextArenaEnvironment(game, item, self._options, self._opponent)
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:  # noqa: ARG002
         raise ItemError(f"item {item.item_id}: TextArena has no demonstrator of {self._id}")
+
+
+def _seat(given: TextArenaOptions, luck: random.Random) -> int:
+    return luck.randrange(2) if given.seat == "any" else ("first", "second").index(given.seat)
