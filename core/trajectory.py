@@ -36,7 +36,8 @@ class StepRecord(
     `start`, `end`: span of the sampled tokens in the trajectory. `requested_at`: seconds since the
     epoch on the database's clock. `call`: the parsed calls as JSON text. `answer`: the
     environment's answer. `redrawn`: policies that refused or died before this one answered. A step
-    that ends as `abort` has no call: the next step continues the same turn.
+    that ends as `abort` has no call: the next step continues the same turn. `reward`: of its turn,
+    if the turn did not end the episode; read it with `Trajectory.step_rewards`.
     """
 
     policy_index: int
@@ -51,6 +52,7 @@ class StepRecord(
     call: str
     answer: str
     redrawn: int = 0
+    reward: float = 0.0
 
 
 class PolicyRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -106,6 +108,16 @@ class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def turns(self) -> int:
         """Return the number of turns with an answer; an aborted step is not a turn."""
         return sum(step.finish_reason != ABORT for step in self.steps)
+
+    def step_rewards(self) -> list[float]:
+        """Return the reward of each step; their sum is the episode's.
+
+        The last step has what the others leave: all of it in a body without rewards of steps.
+        """
+        rewards = [step.reward for step in self.steps]
+        if rewards:
+            rewards[-1] += self.reward - math.fsum(rewards)
+        return rewards
 
     @cached_property
     def sha256(self) -> str:
@@ -208,6 +220,8 @@ def check(trajectory: Trajectory) -> None:
 def _check_numbers(trajectory: Trajectory, where: str) -> None:
     if not (math.isfinite(trajectory.reward) and math.isfinite(trajectory.score)):
         raise MessageError(f"{where}: the reward or the score is not finite")
+    if not all(math.isfinite(step.reward) for step in trajectory.steps):
+        raise MessageError(f"{where}: the reward of a step is not finite")
     if not np.isfinite(trajectory.behaviour()).all():
         raise MessageError(f"{where}: a log-probability is not finite")
     if trajectory.behaviour()[trajectory.mask() == 0].any():

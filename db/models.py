@@ -189,6 +189,7 @@ class Step(Base):
     call: Mapped[str] = mapped_column(Text)
     answer: Mapped[str] = mapped_column(Text)
     redrawn: Mapped[int] = mapped_column(default=0, server_default="0")  # policies replaced
+    reward: Mapped[float | None]  # null: recorded before rewards of steps were
 
 
 class StoredTrajectory(Base):

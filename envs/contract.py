@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 from agentrl.core.errors import ItemError, nearest
 from agentrl.core.types import ID_LENGTH, Status
 
+PROGRESS = "progress"  # the metric that says which share of the item is done, 0 to 1
 UNSTORABLE = re.compile("[\\0\\ud800-\\udfff]")  # NUL and halves of characters
 
 
@@ -118,8 +119,10 @@ class Observation:
 class Outcome:
     """The environment's answer to a turn.
 
-    `messages`: role tool (or user); empty when done. `reward`: used for training. `score`: the
-    benchmark's own figure. Both count only when `done`; `status` says how the episode ended.
+    `messages`: role tool (or user); empty when done. `reward`: of this turn, used for training; the
+    episode's reward is the sum over its turns. `score`: the benchmark's own figure, which counts
+    only when `done`; `status` then says how the episode ended. `metrics`: the last ones are those
+    of the episode; PROGRESS may be given at every turn.
     """
 
     messages: tuple[Message, ...]

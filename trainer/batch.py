@@ -1,6 +1,6 @@
 """The groups of one update as flat arrays of tokens.
 
-groups ─▶ rewards ─▶ group advantages ─▶ normalised in each task ─▶ one entry a token ─▶ Batch
+groups ─▶ rewards of turns ─▶ advantages of tokens ─▶ normalised in each task ─▶ Batch
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from agentrl.core.errors import ConfigError
 from agentrl.core.trajectory import Trajectory
-from agentrl.core.types import ABNORMAL, CURRENT, SOLVED
-from agentrl.trainer.algorithm.advantages import Floats, group_advantages, task_normalise
+from agentrl.core.types import CURRENT, SOLVED
+from agentrl.trainer.algorithm.advantages import Floats, task_normalise
 from agentrl.trainer.algorithm.losses.registry import known_losses
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.algorithm.token_weights import shares
+from agentrl.trainer.turns import shaped_reward, token_advantages, trained_reward
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -69,20 +70,6 @@ class Batch:
         return np.repeat(self.task_ids, self.lengths)
 
 
-def shaped_reward(trajectory: Trajectory, abnormal_reward: float | None) -> float:
-    """Return the reward for training; `abnormal_reward` replaces that of abnormal ends."""
-    if abnormal_reward is not None and trajectory.status in ABNORMAL:
-        return abnormal_reward
-    return trajectory.reward
-
-
-def trained_reward(trajectory: Trajectory, settings: Settings) -> float:
-    """Return `shaped_reward` minus the penalties for steps and sampled tokens."""
-    cost = settings.turn_penalty * trajectory.turns
-    cost += settings.token_penalty * int(trajectory.mask().sum())
-    return shaped_reward(trajectory, settings.abnormal_reward) - cost
-
-
 def has_spread(group: TrainableGroup, abnormal_reward: float | None = None) -> bool:
     """Return whether the members' rewards differ, without penalties. Otherwise there is no
     gradient.
@@ -99,7 +86,7 @@ def assemble_batch(groups: Sequence[TrainableGroup], settings: Settings) -> Batc
     _refuse_mixed(members, settings)
     tasks = tuple(sorted({group.task for group in groups}))
     rewards = [[trained_reward(m, settings) for m in g.members] for g in groups]
-    advantages = _concatenate(group_advantages(rewards, settings.advantage), np.float32)
+    advantages = [each for group in groups for each in token_advantages(group.members, settings)]
     lengths = np.array([len(member) for member in members], np.int64)
     task_ids = np.array([tasks.index(g.task) for g in groups for _ in g.members], np.int64)
     group_ids = np.array([n for n, g in enumerate(groups) for _ in g.members], np.int64)
@@ -141,21 +128,23 @@ def with_advantages(groups: Sequence[TrainableGroup], batch: Batch) -> list[Trai
 
 
 def _normalise(
-    advantages: Floats, task_ids: Ints, masks: Sequence[Bools], settings: Settings
+    advantages: Sequence[Floats], task_ids: Ints, masks: Sequence[Bools], settings: Settings
 ) -> tuple[Floats, frozenset[int]]:
     """Return [N] token advantages, and the tasks that were not normalised.
 
-    advantages, task_ids: [M]. `task`: over loss tokens. `environment`: over trajectories with loss
-    tokens, so that a long trajectory has the same weight as a short one.
+    advantages: [T] of each trajectory. task_ids: [M]. `task`: over loss tokens. `environment`: over
+    trajectories with loss tokens, whose tokens have one advantage, so that a long trajectory has
+    the same weight as a short one.
     """
     lengths = np.array([mask.size for mask in masks], np.int64)
     if settings.normalise == "environment":
         counted = np.array([mask.any() for mask in masks], np.bool_)
-        advantages, skipped = task_normalise(
-            advantages, task_ids, counted, FEWEST_TRAJECTORIES, settings.norm_floor
+        of_episodes = np.array([each[0] if each.size else 0.0 for each in advantages], np.float32)
+        normalised, skipped = task_normalise(
+            of_episodes, task_ids, counted, FEWEST_TRAJECTORIES, settings.norm_floor
         )
-        return np.repeat(advantages, lengths), skipped
-    per_token = np.repeat(advantages, lengths)
+        return np.repeat(normalised, lengths), skipped
+    per_token = _concatenate(advantages, np.float32)
     if settings.normalise == "none":
         return per_token, frozenset()
     return task_normalise(

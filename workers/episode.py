@@ -10,6 +10,7 @@ Steps that a former attempt recorded are repeated instead of sampled.
 This module knows no queue, no database and no Celery.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ from agentrl.workers.policies.client import (
     Unreachable,
 )
 from agentrl.workers.policies.pool import NoLivePolicy, Sampler
-from agentrl.workers.turn import apply_turn, checked_outcome
+from agentrl.workers.turn import apply_turn, checked_outcome, checked_reward
 from agentrl.workers.waiting import WaitingAttempts
 
 ANSWER_KEPT = 2000  # characters of an environment's answer that a step record keeps
@@ -185,6 +186,7 @@ class EpisodeLoop:
                 env_s=env_s,
                 call=calls if isinstance(calls, str) else msgspec.json.encode(calls).decode(),
                 answer="\n".join(message.content for message in outcome.messages)[:ANSWER_KEPT],
+                reward=0.0 if outcome.done else checked_reward(outcome),
             )
         )
         return outcome
@@ -390,7 +392,7 @@ class EpisodeLoop:
             task=self._claimed.task,
             item_id=self._claimed.item_id,
             status=outcome.status,
-            reward=outcome.reward,
+            reward=math.fsum([*(step.reward for step in self._steps), outcome.reward]),
             score=outcome.score,
             token_ids=arrays.token_ids,
             loss_mask=arrays.loss_mask,

@@ -147,6 +147,7 @@ def _body_row(trajectory: Trajectory, wire: bytes, received_at: float) -> dict[s
 def _step_rows(trajectory: Trajectory) -> list[dict[str, Any]]:
     """A row of `steps` each; what a record and the table call alike needs no word here."""
     rows = []
+    rewards = trajectory.step_rewards()
     for number, step in enumerate(trajectory.steps):
         policy = trajectory.policies[step.policy_index]
         rows.append(
@@ -161,6 +162,7 @@ def _step_rows(trajectory: Trajectory) -> list[dict[str, Any]]:
                 "token_end": step.end,
                 "call": _readable(step.call),
                 "answer": _readable(step.answer),
+                "reward": rewards[number],
             }
         )
     return rows

@@ -36,10 +36,15 @@ def checked_outcome(outcome: Outcome) -> Outcome:
         raise EnvironmentFailure(f"the environment ended as {outcome.status}")
     return dataclasses.replace(
         outcome,
-        reward=_number("reward", outcome.reward),
+        reward=checked_reward(outcome),
         score=_number("score", outcome.score),
         metrics={name: _number(f"metrics[{name!r}]", n) for name, n in outcome.metrics.items()},
     )
+
+
+def checked_reward(outcome: Outcome) -> float:
+    """Return the reward of a turn as a float. Raises EnvironmentFailure if it is not a number."""
+    return _number("reward", outcome.reward)
 
 
 def _number(name: str, value: object) -> float:

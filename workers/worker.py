@@ -36,6 +36,7 @@ from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, runs
 from agentrl.db.transitions.episodes import ClaimedEpisode, EpisodeResult
 from agentrl.envs.contract import Item, TaskSource, recovery_of
+from agentrl.envs.process_rewards import with_process_rewards
 from agentrl.workers.attempt_errors import is_no_fault_of_the_attempt, reason_of
 from agentrl.workers.attempt_telemetry import observe_attempt
 from agentrl.workers.episode import (
@@ -230,7 +231,8 @@ class EpisodeWorker:
         item = self._items[claimed.task].get(claimed.item_id)
         if item is None:
             raise ItemError(f"task {claimed.task} has no item {claimed.item_id}")
-        environment = source.make(item)
+        rewards = self._config.tasks[claimed.task].process_rewards
+        environment = with_process_rewards(source.make(item), rewards)
         try:
             if journal is not None:
                 journal.attach(environment, recovery_of(source))

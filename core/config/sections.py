@@ -71,6 +71,18 @@ class Broker(Section, frozen=True):
     """Message bodies above this size (bytes) are compressed with zstd."""
 
 
+class ProcessRewards(Section, frozen=True):
+    """Rewards of single turns by rule (docs/credit.md), added to the task's own in training
+    episodes. Evaluations do not count them.
+    """
+
+    valid_call: float = 0.0
+    """Reward of a turn with calls, all of known tools and with arguments that fit."""
+    progress: float = 0.0
+    """Reward for the whole way to the goal. A turn gets the share by which it advances, negative if
+    it goes back. Only for tasks that report `progress`."""
+
+
 class Task(Section, frozen=True):
     """One task that the policy is trained on."""
 
@@ -89,6 +101,7 @@ class Task(Section, frozen=True):
     """Other people's environments, as ADAPTER:ARGUMENT. Empty: the task named NAME."""
     options: dict[str, Any] = {}
     """Options of the task itself. The page of the task or adapter describes them."""
+    process_rewards: ProcessRewards = ProcessRewards()
 
 
 class Dispatch(Section, frozen=True):
@@ -351,10 +364,15 @@ class Trainer(Section, frozen=True):
     """Whether `gspo` may train on trajectories that several policies sampled."""
     kl_weight: AtLeast0 | None = None
     """Weight of the KL divergence to the first checkpoint of the run."""
+    credit: str | None = None
+    """How the turns of an episode are credited: all with its reward (`outcome`), each with the
+    discounted rewards that follow (`discounted`) or with the compared rewards of single turns
+    (`turn`), or also by comparing turns that began in the same state (`gigpo`)."""
+    credit_options: dict[str, Any] = {}
+    """Options of `credit` (docs/credit.md)."""
     advantage: str | None = None
-    """Advantage of an episode: the reward minus the mean of its group (`centred`), also divided by
-    the group's standard deviation (`std`), or minus the mean of the other episodes
-    (`leave_one_out`)."""
+    """How the rewards of a group are compared: minus their mean (`centred`), also divided by their
+    standard deviation (`std`), or minus the mean of the others (`leave_one_out`)."""
     normalise: Literal["none", "task", "environment"] | None = None
     """Normalisation of advantages per task (minus mean, divided by standard deviation, at least
     0.1): over loss tokens (`task`) or over trajectories (`environment`)."""
@@ -365,7 +383,7 @@ class Trainer(Section, frozen=True):
     task_weights: dict[str, AtLeast0] = {}
     """Weight of each task in the loss. A task that is not named has weight 1."""
     abnormal_reward: float | None = None
-    """Reward of episodes that end as task_limit or invalid_action, instead of their own."""
+    """Reward of the last turn of episodes that end as task_limit or invalid_action."""
     turn_penalty: float = 0.0
     """Subtracted from the reward for each step."""
     token_penalty: float = 0.0

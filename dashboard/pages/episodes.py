@@ -225,7 +225,8 @@ def _sibling(store: Store, member: Member) -> None:
     with store.read() as session:
         did = episode_steps(session, member.episode_id, member.fence)
     for step in did:
-        st.caption(f"Step {step.number} · v{step.version} {step.track}")
+        paid = f" · reward {step.reward:.3g}" if step.reward else ""
+        st.caption(f"Step {step.number} · v{step.version} {step.track}{paid}")
         said = episodes.readable(step.call) or "–"
         st.html(markup.plain(f"{said}\n⟶ {step.answer[: episodes.TEXT]}"))
     if not did:

@@ -227,6 +227,8 @@ def headline(step: StepRow) -> str:
     ]
     if step.finish_reason != "stop":
         parts.append(f"finish reason {step.finish_reason}")
+    if step.reward:
+        parts.append(f"reward {step.reward:.3g}")
     if step.redrawn:
         parts.append(f"{step.redrawn} policies replaced")
     return " · ".join(parts)

@@ -15,7 +15,7 @@ TEXT = 20_000  # characters of a call or an answer that are read
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One step: policy, call, answer. Times in seconds."""
+    """One step: policy, call, answer. Times in seconds. `reward`: None in an old row."""
 
     number: int
     server_id: str
@@ -32,6 +32,7 @@ class StepRow:
     call: str
     answer: str
     redrawn: int
+    reward: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,15 +224,17 @@ class RemoteEnvironment:
         self._check(answer)
         self._tools = answer.tools or self._tools
         messages = tuple(wire.message(each) for each in answer.messages)
-        if not answer.finish:
+        self._over = answer.finish
+        if not answer.finish and self._applied is None:  # a task worker rewards only the end
             return Outcome(messages)
-        self._over = True
         try:
             reward, score = wire.finite(answer.reward), wire.score(answer)
         except wire.MalformedBody as error:
             raise EnvironmentFailure(
                 f"env server {self._remote.url} sent a malformed answer: {error}"
             ) from error
+        if not answer.finish:
+            return Outcome(messages, reward=reward, metrics=_numbers(answer.metric))
         return Outcome(
             messages,
             done=True,

@@ -123,7 +123,7 @@ class OpenEnvPlay:
         observation = {"tool_name": action.tool_name, "result": result, "error": None}
         return {
             "observation": observation | {"metadata": metadata},
-            "reward": answer["reward"] if done else None,
+            "reward": answer["reward"],
             "done": done,
             "metadata": metadata,
         }

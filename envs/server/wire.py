@@ -166,7 +166,7 @@ def outcome_answer(outcome: Outcome, tools: Sequence[Tool], ids: Sequence[str]) 
     """Return an outcome in the format of the protocol."""
     said = answer(outcome.messages, tools, ids)
     if not outcome.done:
-        return said
+        return said | {"reward": outcome.reward, "metric": dict(outcome.metrics)}
     return said | {
         "status": STATUSES.get(outcome.status, "unknown"),
         "finish": True,

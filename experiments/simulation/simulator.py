@@ -25,6 +25,7 @@ from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.registry.tracks import select_checkpoint
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Item, TaskSource
+from agentrl.envs.process_rewards import with_process_rewards
 from agentrl.experiments.simulation.lockstep_episode import Question, Work, play
 from agentrl.serving.engine_api import Completion as Answer
 from agentrl.serving.engine_api import Request
@@ -171,7 +172,8 @@ class Simulator:
             claimed = ClaimedEpisode(
                 name, job.group_id, job.member, job.item.task, job.item.item_id, 1, 1
             )
-            environment = source.make(job.item)
+            rewards = self.config.tasks[job.item.task].process_rewards
+            environment = with_process_rewards(source.make(job.item), rewards)
             try:
                 loop = EpisodeLoop(claimed, "", environment, draws(self, sampling, job), context)
                 return job, loop.run(limits)

@@ -222,7 +222,9 @@ def _walk(
         origin, path = get_origin(each.type), f"{place.name}.{each.name}".lstrip(".")
         inner = get_args(each.type)[-1] if origin in (list, dict) else each.type
         if isinstance(inner, type) and issubclass(inner, Section):
-            within = KeySection(path, FORMS[origin].format(path), said[inner.__name__][0], ())
+            opens = f"{place.opens.strip('[]')}.{each.name}".lstrip(".")
+            about = said[inner.__name__][0]
+            within = KeySection(path, FORMS[origin].format(opens), about, ())
             own = default if isinstance(default, inner) else None
             below.append(_walk(inner, own, within, said))
             meaning = key.meaning or f"{within.about.partition('. ')[0].rstrip('.')}."

@@ -42,7 +42,7 @@ version {versions}. One row is one episode.
 | `logprobs` | natural log-probability of a token when it was sampled; 0 where the mask is 0 |
 | `policy_index` | which of `policies` sampled a token; 0 outside the steps |
 | `policies` | checkpoint, version, track and server of each policy that acted |
-| `steps` | the span (`start`, `end`) of each policy call, its policy and temperature |
+| `steps` | the span (`start`, `end`) of each policy call, its policy, temperature and reward |
 | `reward`, `score` | what was trained on, and the benchmark's own figure |
 | `advantage`, `trained_version` | of the update that trained on the episode; null: none did |
 | `status` | how the episode ended |

@@ -170,7 +170,8 @@ def _row(each: ExportedEpisode) -> dict[str, Any]:
         "steps": [
             {"policy_index": step.policy_index, "start": step.start, "end": step.end}
             | {"temperature": step.temperature, "finish_reason": step.finish_reason}
-            for step in body.steps
+            | {"reward": reward}
+            for step, reward in zip(body.steps, body.step_rewards(), strict=True)
         ],
         "metrics": json.dumps(body.metrics),
     }

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import msgspec
 
@@ -112,10 +113,7 @@ def describe_branch(
         "reward_low": None if around is None else mean - around,
         "reward_high": None if around is None else mean + around,
         "success": fmean(each.score >= SOLVED for each in found),
-        "continuations": [
-            {**_end(each), "steps": [_step(each, step) for step in each.steps[request.step :]]}
-            for each in found
-        ],
+        "continuations": [{**_end(each), "steps": _steps(each)[request.step :]} for each in found],
     }
 
 
@@ -189,6 +187,11 @@ def _end(body: Trajectory) -> dict[str, object]:
     }
 
 
+def _steps(body: Trajectory) -> list[Mapping[str, Any]]:
+    found = zip(body.steps, body.step_rewards(), strict=True)
+    return [{**_step(body, step), "reward": reward} for step, reward in found]
+
+
 def _step(body: Trajectory, step: StepRecord) -> Mapping[str, object]:
     used = body.policies[step.policy_index]
     return {
@@ -213,7 +216,7 @@ def _show(
         _show_rewards(found, told)
         return
     table = plain("step", "recorded", "answer", "now", "answer")
-    for number, (then, now) in enumerate(zip_longest(body.steps, found[0].steps)):
+    for number, (then, now) in enumerate(zip_longest(_steps(body), _steps(found[0]))):
         cells = ("=", "") if number < request.step else _cells(now)
         table.add_row(str(number), *_cells(then), *cells)
     console().print(table)
@@ -233,8 +236,12 @@ def _show_rewards(found: Sequence[Trajectory], told: Mapping[str, object]) -> No
     print(f"mean reward {rewards}, success {solved}/{len(found)} ({low:.1%} – {high:.1%})")
 
 
-def _cells(step: StepRecord | None) -> tuple[str, str]:
-    return ("", "") if step is None else (_short(step.call), _short(step.answer))
+def _cells(step: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Return the call and the answer of a step, and its reward if it has one."""
+    if step is None:
+        return "", ""
+    reward = f" [reward {step['reward']:.3g}]" if step["reward"] else ""
+    return _short(step["call"]), _short(step["answer"]) + reward
 
 
 def _words(body: Trajectory) -> str:

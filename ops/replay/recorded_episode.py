@@ -7,6 +7,8 @@
 So `workers/episode.py` plays a recording like an episode, and nothing is re-tokenised.
 """
 
+import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +73,7 @@ class RecordedEpisode:
         self.steps = recorded.steps[:steps]
         self.played = 0  # steps
         self.succeeded = False  # whether who goes on has begun
+        self._rewards: list[float] = []  # of the turns so far
         self._template = template
         self._successor = successor
         self._whole = len(self.steps) == len(recorded.steps)
@@ -132,6 +135,7 @@ class RecordedEpisode:
     def answered(self, outcome: Outcome) -> None:
         """Compare the answer to this turn; return its messages as tokens."""
         body, step = self.recorded, self.steps[self.played - 1]
+        self._rewards.append(outcome.reward)
         answer = "\n".join(message.content for message in outcome.messages)[:ANSWER_KEPT]
         if answer != step.answer:
             self._note("messages", step.answer, answer)
@@ -142,6 +146,7 @@ class RecordedEpisode:
         if not (last or outcome.done):
             return
         ended = outcome if outcome.done else Outcome((), status=Status.TASK_LIMIT)
+        ended = dataclasses.replace(ended, reward=math.fsum(self._rewards))
         for field in ("status", "reward", "score"):
             then, now = getattr(body, field), getattr(ended, field)
             if then != now:

@@ -22,6 +22,7 @@ from agentrl.db.transitions import recordings
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.db.transitions.recordings import Recording
 from agentrl.envs.contract import Item, TaskSource
+from agentrl.envs.process_rewards import with_process_rewards
 from agentrl.envs.server.in_process import host_sandboxes
 from agentrl.ops.replay.recorded_episode import Difference, RecordedEpisode
 from agentrl.ops.runs import hub
@@ -80,7 +81,8 @@ class Replayer:
         own = dataclasses.replace(
             own, sampling=sampling, client=recorded_episode, converse=recorded_episode.converse
         )
-        environment = source.make(item)
+        rewards = self.config.tasks[recording.task].process_rewards
+        environment = with_process_rewards(source.make(item), rewards)
         try:
             sampler = Sampler(recorded_episode, sampling, f"{self.config.run.seed}/{name}")
             loop = EpisodeLoop(

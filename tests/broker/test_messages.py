@@ -47,6 +47,24 @@ def test_a_body_has_one_hash_however_it_was_compressed(body: Trajectory) -> None
         assert received.trajectory.sha256 == body.sha256
 
 
+def test_a_body_without_rewards_of_steps_keeps_its_hash() -> None:
+    recorded = "be97c8cff1e99432307eab08c7bcee1846c0402b9bb2e7228d02248e84a3c46a"
+    assert trajectory().sha256 == recorded
+    assert trajectory().step_rewards() == [0.0, 1.0]
+
+
+def test_the_rewards_of_steps_travel_and_add_up_to_the_episodes() -> None:
+    body = trajectory()
+    first = msgspec.structs.replace(body.steps[0], reward=0.25)
+    body = msgspec.structs.replace(body, steps=(first, *body.steps[1:]))
+    received = decode(encode(EpisodeFinished(trajectory=body)))
+    assert isinstance(received, EpisodeFinished)
+    assert received.trajectory.step_rewards() == [0.25, 0.75]
+    wrong = msgspec.structs.replace(first, reward=float("inf"))
+    with pytest.raises(MessageError, match="the reward of a step is not finite"):
+        check(msgspec.structs.replace(body, steps=(wrong, *body.steps[1:])))
+
+
 numbers = st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False))
 
 

@@ -83,6 +83,7 @@ def test_the_page_of_one_episode(url: str, show: Any, said: Any) -> None:
     page = said(app)
     assert "**Step 0 · v0 current · 3 tokens · 0.10 s policy · 0.01 s environment**" in page
     assert "**member 1** · completed · reward 1" in page
+    assert "Step 1 · v0 lagged(4) · reward 1" in page
     assert "No update trained on this episode" in page
     assert "⟨5⟩" in page  # no tokenizer is there
     for mode in ("advantage", "policy"):

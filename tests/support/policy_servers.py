@@ -57,10 +57,14 @@ class FixedPool:
 class ScriptedEnvironment:
     """Answers every turn with the next of its answers; what follows the last ends the episode."""
 
-    def __init__(self, answers: Sequence[str], end: Outcome | Exception) -> None:
+    def __init__(
+        self, answers: Sequence[str], end: Outcome | Exception, *, reward: float = 0.0
+    ) -> None:
+        """`reward`: of each turn before the end."""
         self.closed = 0
         self._answers = list(answers)
         self._end = end
+        self._reward = reward
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -72,7 +76,7 @@ class ScriptedEnvironment:
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         if self._answers:
             role = "user" if isinstance(calls, str) else "tool"
-            return Outcome((Message(role, self._answers.pop(0)),))
+            return Outcome((Message(role, self._answers.pop(0)),), reward=self._reward)
         if isinstance(self._end, Exception):
             raise self._end
         return self._end

@@ -225,6 +225,16 @@ def test_the_same_attempt_is_sampled_the_same(pool: FixedPool, context: EpisodeC
     assert first.policy_index == again.policy_index
 
 
+def test_rewards_of_turns_add_up_to_the_episodes(pool: FixedPool, context: EpisodeContext) -> None:
+    whole = _run(ScriptedEnvironment(["and?"] * 2, won(), reward=0.25), pool, context)
+    assert (whole.reward, whole.step_rewards()) == (1.5, [0.25, 0.25, 1.0])
+    cut = _run(ScriptedEnvironment(["and?"] * 20, won(), reward=0.25), pool, context)
+    assert (cut.status, cut.step_rewards()) == (Status.TASK_LIMIT, [0.25] * LIMITS.max_turns)
+    broken = ScriptedEnvironment(["and?"], won(), reward=float("nan"))
+    with pytest.raises(EnvironmentFailure, match="the environment's reward is nan"):
+        _run(broken, pool, context)
+
+
 def test_turns_that_run_out_are_a_task_limit(pool: FixedPool, context: EpisodeContext) -> None:
     trajectory = _run(ScriptedEnvironment(["and?"] * 20, won()), pool, context)
     assert (trajectory.status, trajectory.reward) == (Status.TASK_LIMIT, 0.0)

@@ -4,9 +4,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
+
 from agentrl.core.config.sections import Dispatch, Lora, Sampling, Trainer
 from agentrl.core.errors import ConfigError, require_known
 from agentrl.trainer.algorithm.advantages import ADVANTAGES
+from agentrl.trainer.algorithm.credit.registry import known_credits, read_options
 from agentrl.trainer.algorithm.losses.registry import known_losses
 from agentrl.trainer.algorithm.losses.tokens import Clip
 
@@ -40,6 +43,8 @@ class Settings:
     importance: Importance
     mixed_sequences: bool
     kl_weight: float
+    credit: str
+    credit_options: msgspec.Struct
     advantage: str
     normalise: Literal["none", "task", "environment"]
     task_norm_min_tokens: int
@@ -66,6 +71,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dual_clip": 3.0,
         "importance": "truncated",
         "kl_weight": 0.0,
+        "credit": "outcome",
         "advantage": "centred",
         "normalise": "task",
         "aggregate": "token_mean",
@@ -80,6 +86,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dual_clip": 3.0,
         "importance": "none",
         "kl_weight": 1e-4,
+        "credit": "outcome",
         "advantage": "std",
         "normalise": "task",
         "aggregate": "token_mean",
@@ -103,6 +110,12 @@ def resolve_settings(config: Trainer) -> Settings:
     _check_engine(config)
     values = _configured_values(config)
     importance = _importance(config, values.pop("importance"), values["old"])
+    if values["normalise"] == "environment" and values["credit"] != "outcome":
+        raise ConfigError(
+            'trainer.normalise = "environment" counts every episode once, but '
+            f'trainer.credit = "{values["credit"]}" gives its turns different advantages',
+            hint='set normalise = "task" or "none"',
+        )
     if config.dual_clip is not None and not known_losses()[values["loss"]].dual_clip:
         raise ConfigError(
             f"trainer.dual_clip: the loss {values['loss']} has no dual clip", hint="remove the key"
@@ -118,6 +131,7 @@ def resolve_settings(config: Trainer) -> Settings:
         max_grad_norm=config.max_grad_norm,
         clip=clip,
         importance=importance,
+        credit_options=read_options(values["credit"], config.credit_options),
         mixed_sequences=config.mixed_sequences,
         task_norm_min_tokens=config.task_norm_min_tokens,
         norm_floor=NORM_FLOOR,
@@ -144,7 +158,11 @@ def preset_value(key: str) -> dict[str, Any]:
 
 def choices(key: str) -> Collection[str]:
     """Return the allowed names of a key of [trainer] that files of `trainer/algorithm` register."""
-    registries: Mapping[str, Collection[str]] = {"loss": known_losses(), "advantage": ADVANTAGES}
+    registries: Mapping[str, Collection[str]] = {
+        "loss": known_losses(),
+        "credit": known_credits(),
+        "advantage": ADVANTAGES,
+    }
     return registries.get(key, ())
 
 

@@ -1,10 +1,11 @@
 """Environments of Gymnasium as tasks: an item is a seed of `reset`, a turn is one or more steps.
 
 gymnasium:ID ─▶ gymnasium.make ─▶ reset(seed) ─▶ a text ─▶ act(action) ─▶ step ─▶ …
-the rewards of all steps, discounted and added up ─▶ the episode's reward
+the rewards of a turn's steps, discounted and added up ─▶ the turn's reward
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -67,6 +68,7 @@ class GymnasiumEnvironment:
         self._seed = options.read(item.item_id, Episode, item.content).seed
         self._rewards: list[float] = []
         self._turns = 0
+        self._paid = 0  # how many rewards earlier turns had
         self._closed = False
 
     @property
@@ -96,7 +98,7 @@ class GymnasiumEnvironment:
                 return self._end(Status.COMPLETED if terminated else Status.TASK_LIMIT)
         if self._turns >= self._given.max_turns:
             return self._end(Status.TASK_LIMIT)
-        return Outcome(tuple(answers))
+        return Outcome(tuple(answers), reward=self._turn_reward())
 
     def close(self) -> None:
         if not self._closed:
@@ -126,14 +128,21 @@ class GymnasiumEnvironment:
             text += f"\n{spaces.drawn(str(self._made.render()))}"
         return text
 
+    def _turn_reward(self) -> float:
+        """Return the discounted rewards of the steps since the last turn."""
+        first, self._paid = self._paid, len(self._rewards)
+        rate = self._given.discount
+        new = enumerate(self._rewards[first:], first)
+        return math.fsum(reward * rate**step for step, reward in new)
+
     def _end(self, status: Status) -> Outcome:
         found = sum(self._rewards)
-        rate, solved = self._given.discount, self._given.solved
+        solved = self._given.solved
         return Outcome(
             (),
             done=True,
             status=status,
-            reward=sum(reward * rate**step for step, reward in enumerate(self._rewards)),
+            reward=self._turn_reward(),
             score=found if solved is None else float(found >= solved),
             metrics={"return": found, "steps": float(len(self._rewards))},
         )

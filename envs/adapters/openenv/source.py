@@ -1,7 +1,7 @@
 """Environments of an OpenEnv server as tasks: an item is a task of the server, or a seed.
 
 openenv:URL ─▶ reset(split, index) or reset(seed) ─▶ a text ─▶ act or a tool ─▶ step ─▶ …
-the rewards of all steps ─▶ the episode's reward
+the rewards of a turn's steps ─▶ the turn's reward
 """
 
 import json
@@ -84,6 +84,7 @@ class OpenEnvEnvironment:
         self._served = session.tools()
         self.tools: tuple[Tool, ...] = (*((action,) if action else ()), *self._served)
         self._rewards: list[float] = []
+        self._paid = 0  # how many rewards earlier turns had
         self._turns = 0
 
     def start(self) -> Observation:
@@ -110,7 +111,7 @@ class OpenEnvEnvironment:
                 return self._end(Status.COMPLETED)
         if self._turns >= self._given.max_turns:
             return self._end(Status.TASK_LIMIT)
-        return Outcome(tuple(answers))
+        return Outcome(tuple(answers), reward=self._turn_reward())
 
     def close(self) -> None:
         self._session.close()
@@ -161,9 +162,15 @@ class OpenEnvEnvironment:
             return text
         return json.dumps(shown, ensure_ascii=False) if shown else ""
 
+    def _turn_reward(self) -> float:
+        """Return the rewards of the steps since the last turn; 0 where only the last one counts."""
+        first, self._paid = self._paid, len(self._rewards)
+        return math.fsum(self._rewards[first:]) if self._given.reward == "sum" else 0.0
+
     def _end(self, status: Status) -> Outcome:
-        rewards, solved = self._rewards, self._given.solved
-        reward = math.fsum(rewards) if self._given.reward == "sum" else (rewards or [0.0])[-1]
+        rewards, solved, summed = self._rewards, self._given.solved, self._given.reward == "sum"
+        last = (rewards or [0.0])[-1]
+        whole = math.fsum(rewards) if summed else last
         state: Mapping[str, Any] = {}
         with suppress(EnvironmentFailure):  # the rewards have arrived: they count without it
             state = self._session.state()
@@ -176,8 +183,8 @@ class OpenEnvEnvironment:
             (),
             done=True,
             status=status,
-            reward=reward,
-            score=reward if solved is None else float(reward >= solved),
+            reward=self._turn_reward() if summed else last,
+            score=whole if solved is None else float(whole >= solved),
             metrics=numbers,
         )
 

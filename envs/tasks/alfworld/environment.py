@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from agentrl.core.types import Status
-from agentrl.envs.contract import Message, Observation, Outcome, ToolCall, strings
+from agentrl.envs.contract import PROGRESS, Message, Observation, Outcome, ToolCall, strings
 from agentrl.envs.tasks.alfworld.nearest_action import nearest_action
 from agentrl.envs.tasks.alfworld.playable import PlayableGame
 from agentrl.envs.tasks.options import Style
@@ -47,14 +47,15 @@ class AlfworldEnvironment:
         action = written_action(calls[0])
         if isinstance(action, Message):
             return Outcome((action,))
-        answer = self._act(action)
+        answer, progress = self._act(action), self._story.progress
+        metrics = {} if progress is None else {PROGRESS: progress}
         if self._story.won:
-            return Outcome((), done=True, reward=1.0, score=1.0)
+            return Outcome((), done=True, reward=1.0, score=1.0, metrics=metrics)
         self._repeats = self._repeats + 1 if action == self._last else 1
         self._last = action
         if self._repeats == MAX_REPEATS:
-            return Outcome((), done=True, status=Status.INVALID_ACTION)
-        return Outcome((Message("tool", self._listing(answer), ACT),))
+            return Outcome((), done=True, status=Status.INVALID_ACTION, metrics=metrics)
+        return Outcome((Message("tool", self._listing(answer), ACT),), metrics=metrics)
 
     def close(self) -> None:
         """Do nothing: an episode holds only memory."""

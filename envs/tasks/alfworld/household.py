@@ -71,6 +71,24 @@ class Household:
         target = self.scene.errand.target
         return [t for t, place in self.where.items() if kind_of(place) == target and self.ready(t)]
 
+    def progress(self) -> float:
+        """Return which share of the errand is done, 0 to 1: things taken, treated, delivered."""
+        if self.won:
+            return 1.0
+        errand = self.scene.errand
+        if errand.kind == "look":
+            return 0.5 if self.fits(self.held) else 0.0
+        treated = errand.kind in MADE
+        things = filter(self.fits, {*self.where, self.held})
+        done = sorted((self._stages(thing, treated=treated) for thing in things), reverse=True)
+        return sum(done[: errand.count]) / (errand.count * (2 + treated))
+
+    def _stages(self, thing: str, *, treated: bool) -> int:
+        """Return the stages of a thing that are done, of two, or of three if it must be treated."""
+        if thing in self.delivered():
+            return 2 + treated
+        return (thing == self.held) + (treated and self.ready(thing))
+
     def _commands(self) -> Iterator[tuple[str, Command]]:
         for place in self.scene.places:
             if place.name != self.at:

@@ -22,6 +22,10 @@ class PlayableGame(Protocol):
     @property
     def won(self) -> bool: ...
 
+    @property
+    def progress(self) -> float | None:
+        """Return which share of the task is done, 0 to 1; None: unknown."""
+
     def welcome(self) -> str:
         """Return the task and the first observation."""
 
@@ -36,6 +40,7 @@ class ReleaseGame:
     """A published game with its own rules. Raises EnvironmentFailure for missing words."""
 
     nothing = NOTHING_HAPPENS
+    progress = None
 
     def __init__(self, play: Play) -> None:
         self._play = play
@@ -69,6 +74,10 @@ class GeneratedGame:
     @property
     def won(self) -> bool:
         return self._household.won
+
+    @property
+    def progress(self) -> float:
+        return self._household.progress()
 
     def welcome(self) -> str:
         return welcome(self._household.scene, self._style)

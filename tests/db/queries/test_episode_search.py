@@ -254,6 +254,7 @@ def test_the_story_of_an_episode_has_its_steps_siblings_and_body(world: World) -
     assert (told.group_state, told.itself.member, told.itself.reward) == ("trained", 1, 1.0)
     assert [each.member for each in told.members] == [0, 1]
     assert [(deed.number, deed.track) for deed in told.steps] == [(0, "current"), (1, "lagged(4)")]
+    assert [deed.reward for deed in told.steps] == [0.0, 1.0]
     assert told.itself.update is not None
     assert told.itself.update.advantage == 0.5
     assert told.sha256 == bodies[1].sha256

@@ -65,12 +65,14 @@ def test_a_drawn_state_reaches_the_agent_without_colours() -> None:
     assert answer == Message("tool", "4\n  (Down)\nSFFF\n[F]HFH\nFFFH\nHFFG", "act")
 
 
-def test_rewards_of_every_step_add_up_until_the_turns_run_out() -> None:
+def test_every_turn_has_its_reward_until_the_turns_run_out() -> None:
     """A pole falls to one side after about ten pushes; each step before that gives 1."""
     environment = started(source("CartPole-v1", max_turns=4))
     outcomes = [environment.call(act(turn % 2)) for turn in range(4)]
     assert [each.done for each in outcomes] == [False, False, False, True]
-    assert (outcomes[-1].status, outcomes[-1].reward) == (Status.TASK_LIMIT, 4.0)
+    assert [each.reward for each in outcomes] == [1.0] * 4
+    assert outcomes[-1].status == Status.TASK_LIMIT
+    assert outcomes[-1].metrics == {"return": 4.0, "steps": 4.0}
     assert outcomes[-1].score == 0.0, "the environment's own threshold is 475"
 
 

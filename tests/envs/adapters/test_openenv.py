@@ -174,15 +174,17 @@ def test_rewards_add_up_and_the_state_gives_the_metrics(sources: Sources) -> Non
     environment = begun(sources["words"], solved=0.5)
     try:
         environment.start()
-        (answer,) = environment.call(act("plum")).messages
+        first = environment.call(act("plum"))
+        (answer,) = first.messages
         assert (answer.role, answer.name, answer.content) == ("tool", "act", "no")
+        assert first.reward == -0.25
         assert environment.call("lemon").messages[0].content == "no", "a text is its one field"
         outcome = environment.call([*act("apple"), *act("after the end")])
     finally:
         environment.close()
         environment.close()
     assert (outcome.done, outcome.status) == (True, Status.COMPLETED)
-    assert (outcome.reward, outcome.score) == (0.5, 1.0)
+    assert (outcome.reward, outcome.score) == (1.0, 1.0), "0.5 in all"
     assert outcome.metrics == {"step_count": 3.0}
 
 

@@ -126,7 +126,7 @@ def test_a_generic_client_plays_an_episode(found: Mapping[str, Any]) -> None:
         {"role": "system", "content": "You count."},
         {"role": "user", "content": "Reach 5."},
     ]
-    assert generic["one"] == ["2", None]
+    assert generic["one"] == ["2", 0.0]
     state = dict(generic["state"])
     assert state.pop("episode_id")
     assert state == {"step_count": 1, "task": "counting", "item_id": "4"}

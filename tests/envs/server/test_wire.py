@@ -40,7 +40,7 @@ def test_an_outcome_survives_the_trip(text: str, done: bool, reward: float) -> N
     answer = wire.decode(sent, wire.EnvOut)
     assert [wire.message(each) for each in answer.messages] == list(outcome.messages)
     assert answer.messages[0].tool_call_id == "call_0"
-    assert (answer.finish, answer.reward) == (done, reward if done else 0)
+    assert (answer.finish, answer.reward) == (done, reward)
 
 
 @given(value=values)

@@ -53,6 +53,7 @@ def test_a_dataset_holds_the_tokens_and_what_they_say(played: RecordedRun, tmp_p
             body.status,
         )
         assert [step["end"] for step in row["steps"]] == [step.end for step in body.steps]
+        assert [step["reward"] for step in row["steps"]] == body.step_rewards()
         roles = [message["role"] for message in row["messages"]]
         assert roles.count("assistant") == body.turns
         answers = [step.answer for step in body.steps if step.answer]

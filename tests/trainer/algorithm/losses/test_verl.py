@@ -3,14 +3,16 @@
 Where the two differ by definition: docs/algorithms.md.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from reference_programs import GROUP, ROWS, Arrays, random_rows, run_reference
+from reference_programs import GROUP, ROWS, WIDTH, Arrays, random_rows, run_reference
 
-from agentrl.trainer.algorithm.advantages import ADVANTAGES, group_advantages
+from agentrl.trainer.algorithm.advantages import ADVANTAGES, Doubles, group_advantages
+from agentrl.trainer.algorithm.credit.turns import compare_within, discounted_returns
 from agentrl.trainer.algorithm.losses import cispo, gspo, importance, ppo_clip
 from agentrl.trainer.algorithm.losses.tokens import Clip, Tokens
 from agentrl.trainer.algorithm.presets import Importance
@@ -28,7 +30,8 @@ LOSSES = {
 @pytest.fixture(scope="module", params=[0, 1, 2])
 def asked(request: pytest.FixtureRequest) -> Arrays:
     groups = np.repeat(np.arange(ROWS // GROUP), GROUP)
-    return {**random_rows(request.param, moved=0.4), "groups": groups}
+    paid = np.random.default_rng(request.param).choice([0.0, 0.1, 1.0], (ROWS, WIDTH))
+    return {**random_rows(request.param, moved=0.4), "groups": groups, "paid": paid}
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,27 @@ def test_advantages_are_theirs(asked: Arrays, theirs: Arrays, kind: str) -> None
     rewards = asked["rewards"].reshape(-1, GROUP).tolist()
     ours = np.concatenate(group_advantages(rewards, kind))[:, None] * asked["mask"]
     assert ours == pytest.approx(theirs[kind], abs=1e-6)
+
+
+def test_discounted_returns_are_theirs(asked: Arrays, theirs: Arrays) -> None:
+    for paid, mask, returns in zip(asked["paid"], asked["mask"], theirs["returns"], strict=True):
+        assert discounted_returns(paid[mask], 0.9) == pytest.approx(returns[mask], abs=1e-6)
+
+
+def test_turns_compared_at_the_same_place_are_theirs(asked: Arrays, theirs: Arrays) -> None:
+    def compare(values: Sequence[float]) -> Doubles:
+        return group_advantages([values], "std")[0].astype(np.float64)
+
+    for first in range(0, ROWS, GROUP):
+        masks = asked["mask"][first : first + GROUP]
+        places = [np.flatnonzero(mask).tolist() for mask in masks]
+        paid = [row[mask] for row, mask in zip(asked["paid"][first:], masks, strict=False)]
+        together = masks.sum(axis=0) > 1  # one alone is 0 here and its reward there
+        for ours, place, row in zip(
+            compare_within(paid, places, compare), places, theirs["compared"][first:], strict=False
+        ):
+            shared = together[place]
+            assert ours[shared] == pytest.approx(row[place][shared], abs=1e-5)
 
 
 @pytest.mark.parametrize(
