@@ -24,7 +24,7 @@ from agentrl.core.logging import get_logger
 from agentrl.envs.sandbox.container_owner import ContainerOwner
 from agentrl.envs.sandbox.engine_errors import cause_text, engine_errors
 from agentrl.envs.sandbox.images import Images
-from agentrl.envs.sandbox.limits import create_request
+from agentrl.envs.sandbox.limits import INTERNAL, create_request
 from agentrl.envs.sandbox.program import SandboxLimits
 
 OWNER = "agentrl.owner"  # label: the process that made the container
@@ -37,7 +37,7 @@ REMOVERS = 16  # threads that remove many containers
 REMOVAL_S = 5  # of a container that the engine is removing already
 REASON_S = 2.0  # after a container's end, to be told that memory was the reason
 KILLED = "137"  # how a container ends that SIGKILL ended
-REMOVING = 409  # what a removal is told that is on its way already
+CONFLICT = 409  # of a removal that is on its way already, and of a name that is taken
 INCLUSIVE = ("btrfs", "zfs")  # storage drivers that count the image in a container's size
 
 log = get_logger()
@@ -163,7 +163,7 @@ class Engine:
             except docker.errors.NotFound:
                 return
             except docker.errors.APIError as error:
-                if error.status_code != REMOVING:
+                if error.status_code != CONFLICT:
                     raise
                 self._await_removal(container)
 
@@ -202,6 +202,8 @@ class Engine:
             return str(answer["Id"])
 
         with engine_errors("create"):
+            if limits.network == "internal":
+                self._provide_internal_network()
             if limits.disk_bytes and self.quota is not False:
                 try:
                     container = made(self._quota(image, limits.disk_bytes))
@@ -213,6 +215,19 @@ class Engine:
                     self.quota = True
                     return container
             return made(0)
+
+    def _provide_internal_network(self) -> None:
+        """Create it unless it is there; its containers cannot reach each other."""
+        if self._api.networks(names=[f"^{INTERNAL}$"]):
+            return
+        separate = {"com.docker.network.bridge.enable_icc": "false"}
+        try:
+            self._api.create_network(
+                INTERNAL, "bridge", separate, check_duplicate=True, internal=True
+            )
+        except docker.errors.APIError as error:
+            if error.status_code != CONFLICT:  # somebody else created it meanwhile
+                raise
 
     def _quota(self, image: str, disk_bytes: int) -> int:
         """Return the quota that leaves a container of this image `disk_bytes`."""

@@ -23,10 +23,14 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ImageSettings:
-    """What an image sets for its processes. `folder`: their working directory; empty: none."""
+    """What an image sets for its processes. `folder`: their working directory; empty: none.
+
+    `command`: its ENTRYPOINT and CMD.
+    """
 
     env: Mapping[str, str]
     folder: str
+    command: tuple[str, ...] = ()
 
 
 class Images:
@@ -50,7 +54,9 @@ class Images:
         with engine_errors("inspect image"):
             found: Mapping[str, Any] = self._api.inspect_image(image)["Config"]
         pairs = (each.partition("=") for each in found.get("Env") or ())
-        return ImageSettings({name: value for name, _, value in pairs}, found["WorkingDir"] or "")
+        env = {name: value for name, _, value in pairs}
+        command = (*(found.get("Entrypoint") or ()), *(found.get("Cmd") or ()))
+        return ImageSettings(env, found.get("WorkingDir") or "", command)
 
     def provide(self, image: str, build: ImageBuild) -> None:
         """Build an image unless the engine has it.

@@ -8,6 +8,7 @@ from docker.types import HostConfig, LogConfig, Ulimit
 from agentrl.envs.sandbox.program import SandboxLimits
 
 NOBODY = "65534:65534"
+INTERNAL = "agentrl-internal"  # a network without a way out, shared by all runs of an engine
 OPEN_FILES = 4096  # of one process of nobody's; root has what the engine gives its containers
 MASKED = (  # by every engine of itself; who names any has to name them
     *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys"),
@@ -51,7 +52,7 @@ def _host(limits: SandboxLimits, version: str, quota: int) -> HostConfig:
     in_memory = f"rw,noexec,nosuid,nodev,size={limits.tmpfs_bytes}"
     host = HostConfig(
         version=version,
-        network_mode="bridge" if limits.network else "none",
+        network_mode=INTERNAL if limits.network == "internal" else limits.network,
         ipc_mode="private" if limits.root else "none",  # none: no /dev/shm to write to
         cap_drop=["ALL"],
         cap_add=list(limits.capabilities),

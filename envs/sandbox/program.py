@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Literal
 
 BOOT = """
 import os, runpy, sys
@@ -38,7 +39,10 @@ class ImageBuild:
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Limits of one container, which has no swap. `cpus`: cores. `network`: the engine's bridge.
+    """Limits of one container, which has no swap. `cpus`: cores.
+
+    `network`: `bridge` is the engine's own; on `internal` only this machine is reached, and reaches
+    it.
 
     `root`: its processes run as root with only these `capabilities`, and the main process is PID 1,
     which no signal from inside reaches; otherwise they run as nobody, below an init. `disk_bytes`:
@@ -52,7 +56,7 @@ class SandboxLimits:
     root: bool = False
     capabilities: tuple[str, ...] = ()
     disk_bytes: int = 0
-    network: bool = False
+    network: Literal["none", "bridge", "internal"] = "none"
 
 
 OS = SandboxLimits(

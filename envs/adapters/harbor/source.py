@@ -144,7 +144,7 @@ class HarborSource:
             memory_bytes=min(asked.memory_mb or most.memory_mb, most.memory_mb) * MIB,
             cpus=min(asked.cpus or most.cpus, most.cpus),
             disk_bytes=min(asked.storage_mb or most.storage_mb, most.storage_mb) * MIB,
-            network=self._network(task)[0],
+            network="bridge" if self._network(task)[0] else "none",
         )
 
     def _network(self, task: TaskFolder) -> tuple[bool, bool]:

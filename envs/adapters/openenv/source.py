@@ -1,21 +1,24 @@
 """Environments of an OpenEnv server as tasks: an item is a task of the server, or a seed.
 
 openenv:URL ─▶ reset(split, index) or reset(seed) ─▶ a text ─▶ act or a tool ─▶ step ─▶ …
+openenv:IMAGE ─▶ a container with the server, for one episode at a time ─▶ the same
 the rewards of a turn's steps ─▶ the turn's reward
 """
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from agentrl.core.config.secrets import fill_secrets
-from agentrl.core.errors import EnvironmentFailure, ItemError
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.core.types import Status
+from agentrl.envs.adapters.openenv.container import ServerContainer, container_spec
 from agentrl.envs.adapters.openenv.server import (
     ActionRefused,
     Server,
@@ -35,6 +38,7 @@ from agentrl.envs.contract import (
     require_split,
     shortened,
 )
+from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
 from agentrl.envs.tasks import options
 from agentrl.envs.tasks.generated import SPLITS, seed_items
 
@@ -49,7 +53,8 @@ class OpenEnvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     the `sum` of its steps' rewards, or the `last` one. `solved`: the reward from which the score
     is 1; the score is the reward where absent. `headers`: of each request, `${NAME}` from the
     environment. `timeout_s`: of one answer. `wait_s`: for a server that is full or away. `seed`,
-    `items`, `test_items`: of a server without tasks.
+    `items`, `test_items`: of a server without tasks. Of an image: `port` of its server, `start_s`
+    until it listens there, `memory_mb` of its container, `tasks`: how many each split has.
     """
 
     prompt: str = ""
@@ -64,6 +69,10 @@ class OpenEnvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int = 0
     items: options.Count = 1000
     test_items: options.Count = 200
+    port: Annotated[int, Meta(ge=1, le=65535)] = 8000
+    start_s: Annotated[float, Meta(gt=0.0)] = 60.0
+    memory_mb: options.Count = 1024
+    tasks: dict[str, options.Count] = {}
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,9 +86,20 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class OpenEnvEnvironment:
     """One episode, in a session of its own."""
 
-    def __init__(self, session: Session, first: Step, action: Tool | None, given: OpenEnvOptions):
-        """`action`: None where an action is a tool's call. Raises EnvironmentFailure."""
+    def __init__(
+        self,
+        session: Session,
+        first: Step,
+        action: Tool | None,
+        given: OpenEnvOptions,
+        container: ServerContainer | None,
+    ) -> None:
+        """`action`: None where an action is a tool's call. `container`: of its own, to release.
+
+        Raises EnvironmentFailure.
+        """
         self._session, self._first, self._given = session, first, given
+        self._container = container
         self._action = action
         self._served = session.tools()
         self.tools: tuple[Tool, ...] = (*((action,) if action else ()), *self._served)
@@ -115,6 +135,9 @@ class OpenEnvEnvironment:
 
     def close(self) -> None:
         self._session.close()
+        container, self._container = self._container, None
+        if container is not None:
+            container.release(sound=True)
 
     def _make(self, call: ToolCall) -> tuple[str, bool]:
         """The answer to a call, and whether the episode is over."""
@@ -190,21 +213,25 @@ class OpenEnvEnvironment:
 
 
 class OpenEnvSource:
-    """The tasks of one server, or seeds of its `reset`. The server is asked when it is needed."""
+    """The tasks of one server, or seeds of its `reset`. The server is asked when it is needed.
+
+    Of an image, each episode has a container of its own.
+    """
 
     def __init__(self, task: str, argument: str, given: Mapping[str, Any]) -> None:
-        """Raises ItemError for an option or a URL that is not understood, ConfigError."""
+        """Raises ItemError for an option that is not understood, ConfigError."""
         self.name = task
         self._options = asked = options.parse(task, OpenEnvOptions, given)
-        if not argument.startswith(("http://", "https://")):
-            raise ItemError(
-                f"{task}: source openenv:{argument}: not a URL",
-                hint="start the environment's server, and write openenv:http://HOST:PORT",
-            )
         self.max_turns: int = asked.max_turns
         where = f"tasks.{task}.options.headers"
         headers = {name: fill_secrets(text, where) for name, text in asked.headers.items()}
-        self._server = Server(argument, headers, asked.timeout_s, asked.wait_s)
+        self._reach = partial(
+            Server, headers=headers, timeout_s=asked.timeout_s, wait_s=asked.wait_s
+        )
+        of_url = argument.startswith(("http://", "https://"))
+        self._image = "" if of_url else argument
+        self._server = self._reach(argument) if of_url else None
+        self._pool: Sandboxes | None = None
         self._tasks: Mapping[str, int] | None = None
         self._asked: tuple[Tool | None, OpenEnvOptions] | None = None
 
@@ -226,32 +253,53 @@ class OpenEnvSource:
         )
 
     def make(self, item: Item) -> Environment:
-        """Wait for a place on the server. Raises ItemError, EnvironmentFailure."""
+        """Wait for a place on the server. Raises ItemError, ConfigError, EnvironmentFailure."""
         place = options.read(item.item_id, Place, item.content)
-        self._asked = self._asked or self._ask()
-        action, given = self._asked
-        arguments = given.reset | msgspec.to_builtins(place)
-        session, first = self._server.open(arguments)
-        try:
-            return OpenEnvEnvironment(session, first, action, given)
-        except BaseException:
-            session.close()
-            raise
+        with ExitStack() as undo:
+            server, container = self._server, None
+            if server is None:
+                container = self._contained()
+                undo.callback(container.release, sound=False)
+                server = self._reach(container.url)
+            self._asked = self._asked or self._ask(server)
+            action, given = self._asked
+            session, first = server.open(given.reset | msgspec.to_builtins(place))
+            undo.callback(session.close)
+            made = OpenEnvEnvironment(session, first, action, given, container)
+            undo.pop_all()
+        return made
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:  # noqa: ARG002
         raise ItemError(f"item {item.item_id}: OpenEnv has no demonstrator of {self.name}")
 
-    def _ask(self) -> tuple[Tool | None, OpenEnvOptions]:
+    def specs(self, image: str) -> Sequence[Spec]:  # noqa: ARG002
+        """Return the kind of container of an image; none where the source is a URL."""
+        return [container_spec(self._image, self._options.memory_mb)] if self._image else []
+
+    def contain(self, pools: Mapping[str, Sandboxes]) -> None:
+        self._pool = pools[""]
+
+    def _contained(self) -> ServerContainer:
+        if self._pool is None:
+            raise ConfigError(
+                f"{self.name}: the image {self._image} needs an env server to run its containers",
+                hint="set envs.url to an env server, or name the URL of a server that runs",
+            )
+        return ServerContainer(self._pool, self._options.port, self._options.start_s)
+
+    def _ask(self, server: Server) -> tuple[Tool | None, OpenEnvOptions]:
         """What all episodes share: the action's tool, the options with a prompt."""
-        action, given = _act(self._server.action_schema()), self._options
+        action, given = _act(server.action_schema()), self._options
         if not given.prompt:
             ask = f"Call {ACT} with an action." if action else "Use the tools."
-            prompt = f"You act in {self._server.name()}. {ask}"
+            prompt = f"You act in {server.name()}. {ask}"
             given = msgspec.structs.replace(given, prompt=prompt)
         return action, given
 
     def _counts(self) -> Mapping[str, int]:
         """The number of tasks of each split; empty for a server without. Raises ItemError."""
+        if self._server is None:
+            return self._options.tasks
         if self._tasks is None:
             try:
                 self._tasks = self._server.splits() or {}

@@ -276,7 +276,7 @@ def test_limits_are_the_tasks_own_up_to_the_configurations(written: Written) -> 
     assert (limits.cpus, limits.memory_bytes, limits.disk_bytes) == (0.5, 1 << 30, 1 << 30)
     assert spec.build is not None
     assert spec.build.timeout_s == 7.0
-    assert (limits.network, limits.capabilities[:1], spec.reuse) == (False, ("CHOWN",), 1)
+    assert (limits.network, limits.capabilities[:1], spec.reuse) == ("none", ("CHOWN",), 1)
 
 
 def test_a_build_that_fails_tells_its_last_words(opened: Opened, sandbox_image: str) -> None:
