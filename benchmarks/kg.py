@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from agentrl.envs.server.in_process import play
+from agentrl.envs.play import play
 from agentrl.envs.tasks.kg.source import KgSource
 
 ITEMS, OPEN = 200, 500

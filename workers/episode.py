@@ -19,7 +19,7 @@ from typing import Protocol
 
 import msgspec
 
-from agentrl.core.config.sections import Sampling
+from agentrl.core.config.sections import Sampling, Task, Worker
 from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.core.journal import SampledStep
 from agentrl.core.logging import get_logger
@@ -90,6 +90,22 @@ class EpisodeLimits:
     deadline_s: float
     policy_wait_s: float
     completion_timeout_s: float = 600.0
+
+    @classmethod
+    def of(
+        cls, worker: Worker, task: Task, most: int, horizon: int | None = None
+    ) -> "EpisodeLimits":
+        """Return the configured limits. `most`: turns of a task that configures none.
+
+        `horizon`: turns of the episode's group, if it has fewer.
+        """
+        turns = task.max_turns or most
+        return cls(
+            max_turns=min(turns, horizon or turns),
+            deadline_s=worker.attempt_deadline_s,
+            policy_wait_s=worker.policy_wait_s,
+            completion_timeout_s=worker.completion_timeout_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,7 @@ from agentrl.broker.messages import EpisodeFinished, RunEpisode
 from agentrl.broker.topology import TRAJECTORIES
 from agentrl.core.config.sections import Dispatch, Model, Task
 from agentrl.core.config.sections import Worker as WorkerSection
-from agentrl.core.errors import (
-    AgentRLError,
-    ItemError,
-    StoreUnavailable,
-    in_words,
-)
+from agentrl.core.errors import AgentRLError, ItemError, StoreUnavailable, in_words
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import FOREVER
 from agentrl.core.telemetry import metrics, tracing
@@ -231,8 +226,9 @@ class EpisodeWorker:
         item = self._items[claimed.task].get(claimed.item_id)
         if item is None:
             raise ItemError(f"task {claimed.task} has no item {claimed.item_id}")
-        rewards = self._config.tasks[claimed.task].process_rewards
-        environment = with_process_rewards(source.make(item), rewards)
+        task = self._config.tasks[claimed.task]
+        limits = EpisodeLimits.of(self._config.worker, task, source.max_turns, claimed.horizon)
+        environment = with_process_rewards(source.make(item), task.process_rewards)
         try:
             if journal is not None:
                 journal.attach(environment, recovery_of(source))
@@ -241,26 +237,13 @@ class EpisodeWorker:
             sampler = Sampler(self._pool, self._config.pool.sampling, seed, weigh)
             with tracing.span("start"):
                 loop = EpisodeLoop(claimed, self._run_id, environment, sampler, self._context)
-            return loop.run(
-                EpisodeLimits(
-                    max_turns=self._turns(claimed, source.max_turns),
-                    deadline_s=self._config.worker.attempt_deadline_s,
-                    policy_wait_s=self._config.worker.policy_wait_s,
-                    completion_timeout_s=self._config.worker.completion_timeout_s,
-                ),
-                journal,
-            )
+            return loop.run(limits, journal)
         except Exception as error:
             if journal is not None and self._is_handed_over(error):
                 journal.leave(environment)
             raise
         finally:
             close_environment(environment)
-
-    def _turns(self, claimed: ClaimedEpisode, most: int) -> int:
-        """Return the turn limit: the configured one or `most`, at most the group's horizon."""
-        turns = self._config.tasks[claimed.task].max_turns or most
-        return min(turns, claimed.horizon or turns)
 
     def _finish(self, claimed: ClaimedEpisode, trajectory: Trajectory) -> str:
         """Publish the body with a confirm, then update the row. Return the outcome."""

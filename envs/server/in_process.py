@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from agentrl.envs.contract import Environment, Expert, Item, Outcome, TaskSource
+from agentrl.envs.contract import TaskSource
 from agentrl.envs.sandbox.sandbox import SandboxedSource, make_sandboxes
 
 
@@ -29,21 +29,3 @@ def host_sandboxes(source: TaskSource, url: str, image: str) -> Iterator[None]:
         for pool in make_sandboxes(source, engine, image):
             undo.callback(pool.close)
         yield
-
-
-def play(source: TaskSource, item: Item, agent: Expert) -> Outcome:
-    """Play an agent's episode to its end or last turn; after the last turn it is not `done`.
-
-    Raises EnvironmentFailure, ItemError.
-    """
-    environment: Environment = source.make(item)
-    try:
-        outcome = Outcome(environment.start().messages)
-        for _ in range(source.max_turns):
-            act = agent.act(outcome.messages)
-            outcome = environment.call(act if isinstance(act, str) else [act])
-            if outcome.done:
-                break
-        return outcome
-    finally:
-        environment.close()

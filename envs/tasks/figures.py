@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from itertools import combinations, product
 from random import Random
@@ -24,7 +24,8 @@ from agentrl.envs.contract import (
     ToolCall,
     recovery_of,
 )
-from agentrl.envs.server.in_process import host_sandboxes, needs_container, play
+from agentrl.envs.play import play
+from agentrl.envs.server.in_process import host_sandboxes, needs_container
 from agentrl.envs.tasks.check import Figure, Settings
 from agentrl.envs.tasks.datasets import MissingDataset
 from agentrl.envs.tasks.options import Difficulty
@@ -95,11 +96,8 @@ def _repeatable(source: TaskSource, again: TaskSource, split: str) -> Iterator[F
 
 
 def _tools(source: TaskSource, item: Item) -> tuple[Tool, ...]:
-    environment = source.make(item)
-    try:
+    with closing(source.make(item)) as environment:
         return environment.tools
-    finally:
-        environment.close()
 
 
 class RandomToolCalls:

@@ -1,39 +1,28 @@
 """Repeats the actions of an episode in an environment made anew and compares its answers."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
-from agentrl.envs.contract import Expert, Item, Observation, Outcome, TaskSource, Tool, ToolCall
-
-Act = Sequence[ToolCall] | str
+from agentrl.envs.contract import Expert, Item, Observation, Outcome, TaskSource, Tool
+from agentrl.envs.play import Turn, acts_of, take_turns
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedEpisode:
-    """What an environment was told and what it answered."""
+    """What an environment was told and what it answered. `tools`: before the first turn."""
 
     tools: tuple[Tool, ...]
     first: Observation
-    turns: Sequence[tuple[Act, Outcome]]
+    turns: Sequence[Turn]
 
 
 def record_episode(source: TaskSource, item: Item, agent: Expert) -> PlayedEpisode:
     """Play an agent's episode to its end or last turn. Raises EnvironmentFailure, ItemError."""
-    environment = source.make(item)
-    try:
-        first = environment.start()
-        messages, turns = first.messages, []
-        for _ in range(source.max_turns):
-            said = agent.act(messages)
-            act: Act = said if isinstance(said, str) else [said]
-            outcome = environment.call(act)
-            turns.append((act, outcome))
-            if outcome.done:
-                break
-            messages = outcome.messages
-        return PlayedEpisode(environment.tools, first, turns)
-    finally:
-        environment.close()
+    with closing(source.make(item)) as environment:
+        first, tools = environment.start(), environment.tools
+        turns = take_turns(environment, first.messages, acts_of(agent), source.max_turns)
+        return PlayedEpisode(tools, first, list(turns))
 
 
 def first_difference(source: TaskSource, item: Item, played: PlayedEpisode) -> str:
@@ -41,16 +30,16 @@ def first_difference(source: TaskSource, item: Item, played: PlayedEpisode) -> s
 
     Raises EnvironmentFailure, ItemError.
     """
-    environment = source.make(item)
-    try:
-        if environment.start() != played.first or environment.tools != played.tools:
+    acts = iter([act for act, _ in played.turns])
+    with closing(source.make(item)) as environment:
+        first = environment.start()
+        if first != played.first or environment.tools != played.tools:
             return "another first prompt"
-        for number, (act, before) in enumerate(played.turns, 1):
-            if _compared(environment.call(act)) != _compared(before):
+        turns = take_turns(environment, first.messages, lambda _: next(acts), len(played.turns))
+        for number, (now, before) in enumerate(zip(turns, played.turns, strict=False), 1):
+            if _compared(now.outcome) != _compared(before.outcome):
                 return f"another answer to turn {number}"
         return ""
-    finally:
-        environment.close()
 
 
 def _compared(outcome: Outcome) -> object:

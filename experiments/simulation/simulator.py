@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -173,12 +174,9 @@ class Simulator:
                 name, job.group_id, job.member, job.item.task, job.item.item_id, 1, 1
             )
             rewards = self.config.tasks[job.item.task].process_rewards
-            environment = with_process_rewards(source.make(job.item), rewards)
-            try:
+            with closing(with_process_rewards(source.make(job.item), rewards)) as environment:
                 loop = EpisodeLoop(claimed, "", environment, draws(self, sampling, job), context)
                 return job, loop.run(limits)
-            finally:
-                environment.close()
 
         return work
 

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass
 
 import msgspec
@@ -20,11 +21,11 @@ from agentrl.core.errors import EnvironmentFailure, ItemError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.core.statistics import Estimate, clustered_interval, estimate
 from agentrl.core.trajectory import Trajectory
-from agentrl.core.types import CURRENT, SOLVED, TRAINABLE, Status
+from agentrl.core.types import CURRENT, SOLVED, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import ClaimedEpisode
-from agentrl.envs.contract import Environment, Item, TaskSource
-from agentrl.workers.episode import EpisodeContext, EpisodeLimits, EpisodeLoop, OutOfTime
+from agentrl.envs.contract import Item, TaskSource
+from agentrl.workers.episode import EpisodeLimits, EpisodeLoop, OutOfTime
 from agentrl.workers.episode_context import Clock, make_context
 from agentrl.workers.policies.client import PolicyClient
 from agentrl.workers.policies.pool import Sampler
@@ -209,12 +210,8 @@ class Evaluator:
         sampling = msgspec.structs.replace(
             self._config.sampling, temperature=plan.temperature, strategy=CURRENT
         )
-        limits = EpisodeLimits(
-            max_turns=self._config.tasks[plan.task].max_turns or source.max_turns,
-            deadline_s=self._config.worker.attempt_deadline_s,
-            policy_wait_s=self._config.worker.policy_wait_s,
-            completion_timeout_s=self._config.worker.completion_timeout_s,
-        )
+        task = self._config.tasks[plan.task]
+        limits = EpisodeLimits.of(self._config.worker, task, source.max_turns)
         name = f"evaluation-{plan.task}-{item.item_id}-{plan.temperature}-{repeat}"
         shared = dataclasses.replace(self._context, sampling=sampling)
         for attempt in range(1, self._config.dispatch.max_attempts + 1):
@@ -223,26 +220,13 @@ class Evaluator:
             )
             sampler = Sampler(self._pool, sampling, f"{self._config.run.seed}/{name}")
             try:
-                trajectory = self._attempt(source.make(item), claimed, sampler, shared, limits)
+                with closing(source.make(item)) as environment:
+                    played = EpisodeLoop(claimed, "", environment, sampler, shared).run(limits)
             except (EnvironmentFailure, PolicyError, OutOfTime) as error:
                 log.warning("Attempt failed", episode_id=name, attempt=attempt, error=str(error))
             else:
-                return work, None if trajectory is None else EpisodeScore.of(trajectory, repeat)
+                return work, EpisodeScore.of(played, repeat)
         return work, None
-
-    def _attempt(
-        self,
-        environment: Environment,
-        claimed: ClaimedEpisode,
-        sampler: Sampler,
-        context: EpisodeContext,
-        limits: EpisodeLimits,
-    ) -> Trajectory | None:
-        try:
-            trajectory = EpisodeLoop(claimed, "", environment, sampler, context).run(limits)
-        finally:
-            environment.close()
-        return trajectory if trajectory.status in TRAINABLE else None
 
 
 def work_of(plan: Plan, source: TaskSource) -> list[Work]:

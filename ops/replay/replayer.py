@@ -82,27 +82,16 @@ class Replayer:
             own, sampling=sampling, client=recorded_episode, converse=recorded_episode.converse
         )
         rewards = self.config.tasks[recording.task].process_rewards
-        environment = with_process_rewards(source.make(item), rewards)
-        try:
+        fresh = with_process_rewards(source.make(item), rewards)
+        with closing(recorded_episode.compared(fresh)) as environment:
             sampler = Sampler(recorded_episode, sampling, f"{self.config.run.seed}/{name}")
-            loop = EpisodeLoop(
-                claimed, body.run_id, recorded_episode.compared(environment), sampler, own
-            )
-            return loop.run(limits)
-        finally:
-            environment.close()
+            return EpisodeLoop(claimed, body.run_id, environment, sampler, own).run(limits)
 
     def limits(self, recording: Recording) -> EpisodeLimits:
         """Return the episode limits of the run: the task's turns within the group's horizon."""
         source, _ = self._find_item(recording)
-        turns = self.config.tasks[recording.task].max_turns or source.max_turns
-        worker = self.config.worker
-        return EpisodeLimits(
-            max_turns=min(turns, recording.horizon or turns),
-            deadline_s=worker.attempt_deadline_s,
-            policy_wait_s=worker.policy_wait_s,
-            completion_timeout_s=worker.completion_timeout_s,
-        )
+        task = self.config.tasks[recording.task]
+        return EpisodeLimits.of(self.config.worker, task, source.max_turns, recording.horizon)
 
     def _find_item(self, recording: Recording) -> tuple[TaskSource, Item]:
         """Return the task source, opened once.

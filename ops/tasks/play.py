@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from agentrl.core.errors import ItemError, nearest
@@ -22,6 +23,7 @@ from agentrl.envs.contract import (
     Tool,
     ToolCall,
 )
+from agentrl.envs.play import Act, take_turns
 from agentrl.ops.tasks.show import ItemChoice, message_text, open_item, tool_text, value_of
 from agentrl.workers.conversation.tool_schema import fitted
 
@@ -48,12 +50,8 @@ def play(chosen: ItemChoice) -> None:
     Raises AgentRLError.
     """
     read = _reader()
-    with open_item(chosen) as (source, item):
-        environment = source.make(item)
-        try:
-            TerminalPlayer(source, item, environment, read).play()
-        finally:
-            environment.close()
+    with open_item(chosen) as (source, item), closing(source.make(item)) as environment:
+        TerminalPlayer(source, item, environment, read).play()
 
 
 class Unclear(ValueError):
@@ -75,28 +73,25 @@ class TerminalPlayer:
 
     def play(self) -> None:
         """Play, and print the messages and the result."""
-        turns = self._source.max_turns
-        print(f"{self._item.task} {self._item.item_id}, at most {turns} turns; type :help for help")
-        outcome = Outcome(self._environment.start().messages)
+        most = self._source.max_turns
+        print(f"{self._item.task} {self._item.item_id}, at most {most} turns; type :help for help")
+        first = self._environment.start().messages
         for tool in self._environment.tools:
             print(tool_text(tool))
-        turn = 0
-        while not outcome.done and turn < turns:
-            self._unseen += outcome.messages
-            for message in outcome.messages:
-                print(message_text(message))
-            act = self._act()
-            if act is None:
-                print(f"quit after {_turns(turn)}")
-                return
-            outcome = self._environment.call(act if isinstance(act, str) else [act])
-            turn += 1
+        turns = list(take_turns(self._environment, first, self._act, most))
+        outcome = turns[-1].outcome if turns else Outcome(first)
+        if len(turns) < most and not outcome.done:
+            print(f"quit after {_turns(len(turns))}")
+            return
         for message in outcome.messages:
             print(message_text(message))
-        print(f"\n{_result(outcome)} after {_turns(turn)}")
+        print(f"\n{_result(outcome)} after {_turns(len(turns))}")
 
-    def _act(self) -> ToolCall | str | None:
-        """Return the next turn; None: the person quits."""
+    def _act(self, messages: Sequence[Message]) -> Act | None:
+        """Show the messages and return the next turn; None: the person quits."""
+        self._unseen += messages
+        for message in messages:
+            print(message_text(message))
         while True:
             try:
                 line = self._read().strip()
@@ -107,7 +102,7 @@ class TerminalPlayer:
                 return None
             act = self._act_of(line) if line else None
             if act is not None:
-                return act
+                return act if isinstance(act, str) else [act]
 
     def _act_of(self, line: str) -> ToolCall | str | None:
         """Return the turn of a line; None: the line only asks to show something."""

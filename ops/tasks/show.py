@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -91,13 +91,9 @@ def open_item(chosen: ItemChoice) -> Iterator[tuple[TaskSource, Item]]:
 
 def show_item(chosen: ItemChoice, *, gold: bool) -> None:
     """Print an item's first messages and tools; with `gold` also its content and answer."""
-    with open_item(chosen) as (source, item):
-        environment = source.make(item)
-        try:
-            messages = environment.start().messages
-            tools = environment.tools
-        finally:
-            environment.close()
+    with open_item(chosen) as (source, item), closing(source.make(item)) as environment:
+        messages = environment.start().messages
+        tools = environment.tools
     print(f"{item.task} {item.item_id}, at most {source.max_turns} turns")
     for message in messages:
         print(message_text(message))

@@ -7,7 +7,8 @@ An expert's calls are rendered as text like a policy's, so a demonstration has e
 a real episode with those turns.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import numpy as np
 
 from agentrl.core.config.sections import Task
 from agentrl.core.errors import ItemError
-from agentrl.envs.contract import Environment, Expert, Item, Message, TaskSource, Tool, ToolCall
+from agentrl.envs.contract import Item, Message, TaskSource, Tool, ToolCall
+from agentrl.envs.play import Act, take_turns
 from agentrl.trainer.model.cloning import Demonstration
 from agentrl.workers.conversation import toolcalls
 from agentrl.workers.conversation.conversation import Conversation
@@ -65,26 +67,19 @@ class Demonstrator:
 
     def _episode(self, item: Item, seed: int) -> Transcript:
         expert = self.source.expert(item, seed=seed, noise=self.noise)
-        environment = self.source.make(item)
-        try:
-            first = environment.start().messages
-            tools = environment.tools
-            turns = tuple(self._turns(environment, expert, first))
-        finally:
-            environment.close()
-        return Transcript(tools, first, turns)
+        texts: list[str] = []
 
-    def _turns(
-        self, environment: Environment, expert: Expert, messages: tuple[Message, ...]
-    ) -> Iterator[Turn]:
-        for _ in range(self.task.max_turns or self.source.max_turns):
+        def agent(messages: Sequence[Message]) -> Act:
             act = expert.act(messages)
-            text = act if isinstance(act, str) else toolcalls.render(act, self.style)
-            outcome = environment.call(toolcalls.parse(text, environment.tools, self.style))
-            messages = outcome.messages
-            yield Turn(text, messages)
-            if outcome.done:
-                return
+            texts.append(act if isinstance(act, str) else toolcalls.render(act, self.style))
+            return toolcalls.parse(texts[-1], environment.tools, self.style)
+
+        most = self.task.max_turns or self.source.max_turns
+        with closing(self.source.make(item)) as environment:
+            first, tools = environment.start().messages, environment.tools
+            played = take_turns(environment, first, agent, most)
+            answers = [outcome.messages for _, outcome in played]
+        return Transcript(tools, first, tuple(map(Turn, texts, answers)))
 
 
 def encode(transcript: Transcript, template: ChatTemplate) -> Demonstration:

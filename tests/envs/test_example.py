@@ -10,8 +10,8 @@ import pytest
 from agentrl.core.config.sections import Envs, Task
 from agentrl.envs import registry
 from agentrl.envs.contract import Outcome
+from agentrl.envs.play import play
 from agentrl.envs.server.client import RemoteSource
-from agentrl.envs.server.in_process import play
 from agentrl.envs.server.server import EnvServer
 
 ROOT = Path(__file__).parents[2]

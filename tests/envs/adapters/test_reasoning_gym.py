@@ -11,8 +11,8 @@ from agentrl.core.config.sections import Envs, Task
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.envs import registry
 from agentrl.envs.contract import Outcome, TaskSource, ToolCall
+from agentrl.envs.play import play
 from agentrl.envs.server.client import RemoteSource
-from agentrl.envs.server.in_process import play
 from agentrl.envs.server.server import EnvServer
 
 factory = pytest.importorskip(

@@ -24,7 +24,8 @@ from agentrl.envs.contract import (
     ToolCall,
     recovery_of,
 )
-from agentrl.envs.server.in_process import host_sandboxes, needs_container, play
+from agentrl.envs.play import play
+from agentrl.envs.server.in_process import host_sandboxes, needs_container
 from agentrl.envs.tasks.figures import fingerprint
 from agentrl.envs.tasks.repetition import first_difference, record_episode
 

@@ -10,7 +10,7 @@ import pytest
 from agentrl.core.errors import ItemError
 from agentrl.envs import registry
 from agentrl.envs.contract import Item, Message, ToolCall
-from agentrl.envs.server.in_process import play
+from agentrl.envs.play import play
 from agentrl.envs.tasks.bfcl import datasets, problem
 from agentrl.envs.tasks.bfcl.package import CLASSES, class_tools, import_part, load_class
 from agentrl.envs.tasks.bfcl.source import BfclSource

@@ -9,7 +9,7 @@ import pytest
 from kg_programs import parse
 
 from agentrl.envs.contract import Item, ToolCall
-from agentrl.envs.server.in_process import play
+from agentrl.envs.play import play
 from agentrl.envs.tasks import options
 from agentrl.envs.tasks.datasets import Dataset, locate
 from agentrl.envs.tasks.kg import datasets

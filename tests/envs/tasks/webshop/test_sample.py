@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from agentrl.envs.server.in_process import play
+from agentrl.envs.play import play
 from agentrl.envs.tasks.webshop import goals
 from agentrl.envs.tasks.webshop.catalogue import MemoryCatalogue
 from agentrl.envs.tasks.webshop.goals import Goal
