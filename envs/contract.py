@@ -114,6 +114,10 @@ class Observation:
 
     messages: tuple[Message, ...]
 
+    @classmethod
+    def of(cls, system: str, user: str) -> "Observation":
+        return cls((Message("system", system), Message("user", user)))
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

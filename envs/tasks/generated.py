@@ -6,15 +6,12 @@ items of one seed never appear among the evaluation items of another.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
 from agentrl.core.errors import ItemError
-from agentrl.envs.contract import (
-    Item,
-    require_split,
-)
+from agentrl.envs.contract import Item, require_split
 from agentrl.envs.tasks.options import Generated
 
 SPLITS = ("train", "test")
@@ -24,18 +21,43 @@ MAX_DRAWS = 500  # per item wanted, before the space of items counts as exhauste
 Draw = Callable[[Random, int], tuple[Mapping[str, Any], str] | None]
 
 
-class Splits:
-    """The items of a task's splits, each generated at the first request."""
+class LoadedSplits:
+    """The items of a task's splits, each loaded at the first request."""
 
-    def __init__(self, task: str, options: Generated, draw: Draw) -> None:
-        self._task, self._options, self._draw = task, options, draw
+    def __init__(
+        self, task: str, names: Iterable[str], load: Callable[[str], Sequence[Item]]
+    ) -> None:
+        """`load`: returns the items of a split of `names`."""
+        self.names = tuple(names)
+        self._task, self._load = task, load
         self._items: dict[str, tuple[Item, ...]] = {}
 
     def items(self, split: str) -> tuple[Item, ...]:
-        """Return the items of a split. Raises ItemError, as `generate`."""
+        """Return the items of a split. Raises ItemError, also for an unknown split."""
         if split not in self._items:
-            self._items[split] = generate(self._task, split, self._options, self._draw)
+            require_split(self._task, split, self.names)
+            self._items[split] = tuple(self._load(split))
         return self._items[split]
+
+
+class Splits(LoadedSplits):
+    """The splits of generated items."""
+
+    def __init__(self, task: str, options: Generated, draw: Draw) -> None:
+        super().__init__(task, SPLITS, lambda split: generate(task, split, options, draw))
+
+
+class SplitSource:
+    """The part of a TaskSource that gives its items. Its `__init__` sets `_splits`."""
+
+    _splits: LoadedSplits
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return self._splits.names
+
+    def items(self, split: str) -> Sequence[Item]:
+        return self._splits.items(split)
 
 
 def generate(task: str, split: str, options: Generated, draw: Draw) -> tuple[Item, ...]:

@@ -39,7 +39,7 @@ class AlfworldEnvironment:
     def start(self) -> Observation:
         system = TASK_TAG if self._style == "compact" else SYSTEM
         first = self._listing(self._story.welcome())
-        return Observation((Message("system", system), Message("user", first)))
+        return Observation.of(system, first)
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         if isinstance(calls, str) or not calls:

@@ -7,13 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from agentrl.core.errors import ItemError
-from agentrl.envs.contract import (
-    Environment,
-    Expert,
-    Item,
-    Recovery,
-    require_split,
-)
+from agentrl.envs.contract import Environment, Expert, Item, Recovery
 from agentrl.envs.tasks import generated, options
 from agentrl.envs.tasks.alfworld import games, walkthrough_search
 from agentrl.envs.tasks.alfworld.environment import AlfworldEnvironment
@@ -38,7 +32,7 @@ class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
     expert: Literal["walkthrough", "search"] = "walkthrough"
 
 
-class AlfworldSource:
+class AlfworldSource(generated.SplitSource):
     """A TaskSource of generated households, or of games of ALFWorld's release.
 
     Of the release, `train` is AgentBench's list as far as its games are there, in its order; the
@@ -52,19 +46,11 @@ class AlfworldSource:
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._options = options.parse(self.name, Options, given)
         draw_item = partial(draw, self._options.difficulty)
-        self._generated = generated.Splits(self.name, self._options, draw_item)
-        self._imported: dict[str, tuple[Item, ...]] = {}
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return RELEASE if self._options.origin == "agentbench" else generated.SPLITS
-
-    def items(self, split: str) -> Sequence[Item]:
-        if self._options.origin == "generated":
-            return self._generated.items(split)
-        if split not in self._imported:
-            self._imported[split] = tuple(self._read(split))
-        return self._imported[split]
+        self._splits = (
+            generated.Splits(self.name, self._options, draw_item)
+            if self._options.origin == "generated"
+            else generated.LoadedSplits(self.name, RELEASE, self._read)
+        )
 
     def make(self, item: Item) -> Environment:
         style = self._options.style
@@ -97,7 +83,6 @@ class AlfworldSource:
         )
 
     def _read(self, split: str) -> list[Item]:
-        require_split(self.name, split, RELEASE)
         known = self._release.paths()
         if split == "train":
             there = set(known)

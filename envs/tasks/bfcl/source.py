@@ -1,6 +1,6 @@
 """The task source: items and their environments."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
     origin: Literal["generated", "v4"] = "generated"
 
 
-class BfclSource:
+class BfclSource(generated.SplitSource):
     """A TaskSource."""
 
     name = "bfcl"
@@ -32,16 +32,11 @@ class BfclSource:
         self._options = options.parse(self.name, Options, given)
         backend()
         draw_item = partial(draw, self._options.difficulty)
-        self._generated = generated.Splits(self.name, self._options, draw_item)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return datasets.SPLITS if self._options.origin == "v4" else generated.SPLITS
-
-    def items(self, split: str) -> Sequence[Item]:
-        if self._options.origin == "generated":
-            return self._generated.items(split)
-        return datasets.published_items(split)
+        self._splits = (
+            generated.Splits(self.name, self._options, draw_item)
+            if self._options.origin == "generated"
+            else generated.LoadedSplits(self.name, datasets.SPLITS, datasets.published_items)
+        )
 
     def make(self, item: Item) -> Environment:
         return BfclEnvironment(_playable(item), self._options.style)

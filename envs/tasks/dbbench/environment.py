@@ -55,8 +55,8 @@ class DbbenchEnvironment:
     def start(self) -> Observation:
         self._database = self._open(self._problem.tables)
         if self._style == "compact":
-            return _first(TASK_TAG, compact_prompt(self._problem))
-        return _first(SYSTEM, full_prompt(self._problem))
+            return Observation.of(TASK_TAG, compact_prompt(self._problem))
+        return Observation.of(SYSTEM, full_prompt(self._problem))
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         if isinstance(calls, str) or not calls:
@@ -138,7 +138,3 @@ def compact_prompt(problem: Problem) -> str:
         for table in problem.tables
     ]
     return "\n".join([*tables, problem.short or problem.question])
-
-
-def _first(system: str, user: str) -> Observation:
-    return Observation((Message("system", system), Message("user", user)))

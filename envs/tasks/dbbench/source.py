@@ -9,13 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from agentrl.core.errors import ConfigError, ItemError
-from agentrl.envs.contract import (
-    Environment,
-    Expert,
-    Item,
-    Recovery,
-    require_split,
-)
+from agentrl.envs.contract import Environment, Expert, Item, Recovery
 from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
 from agentrl.envs.tasks import generated, options
 from agentrl.envs.tasks.dbbench import datasets
@@ -54,7 +48,7 @@ class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
         return self.dialect == "mysql" or (not self.dialect and self.origin != "generated")
 
 
-class DbbenchSource:
+class DbbenchSource(generated.SplitSource):
     """A TaskSource of generated items or a dataset's, on SQLite or a server."""
 
     name = "dbbench"
@@ -63,25 +57,16 @@ class DbbenchSource:
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._options = options.parse(self.name, Options, given)
-        over_tables = self._options.origin == "wikitables"
-        draw_item = self._draw if over_tables else partial(draw, self._options.difficulty)
-        self._generated = generated.Splits(self.name, self._options, draw_item)
-        self._loaded: dict[str, Sequence[Item]] = {}
+        origin = self._options.origin
+        if names := datasets.SPLITS.get(origin):
+            load = partial(datasets.items, origin, given=self._options.data)
+            self._splits = generated.LoadedSplits(self.name, names, load)
+        else:
+            over_tables = origin == "wikitables"
+            draw_item = self._draw if over_tables else partial(draw, self._options.difficulty)
+            self._splits = generated.Splits(self.name, self._options, draw_item)
         self._sandboxes: Sandboxes | None = None
         self._server: OpenDatabase | None = None
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return tuple(datasets.SPLITS.get(self._options.origin, generated.SPLITS))
-
-    def items(self, split: str) -> Sequence[Item]:
-        if self._options.origin in ("generated", "wikitables"):
-            return self._generated.items(split)
-        require_split(self.name, split, self.splits)
-        if split not in self._loaded:
-            loaded = datasets.items(self._options.origin, split, self._options.data)
-            self._loaded[split] = loaded
-        return self._loaded[split]
 
     def make(self, item: Item) -> Environment:
         return DbbenchEnvironment(_problem(item), self._options.style, self.open_database())

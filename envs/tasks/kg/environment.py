@@ -66,8 +66,8 @@ class KgEnvironment:
 
     def start(self) -> Observation:
         if self._style == "compact":
-            return _first(TASK_TAG, compact_prompt(self._problem))
-        return _first(SYSTEM, full_prompt(self._problem))
+            return Observation.of(TASK_TAG, compact_prompt(self._problem))
+        return Observation.of(SYSTEM, full_prompt(self._problem))
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         if isinstance(calls, str):
@@ -147,7 +147,3 @@ def _describe_variable(made: Listing | Variable, index: int, style: Style) -> st
     if made.type == NUMBER:
         return f"Observation: variable #{index}, which is a number"
     return f"Observation: variable #{index}, which are instances of {made.type}"
-
-
-def _first(system: str, user: str) -> Observation:
-    return Observation((Message("system", system), Message("user", user)))

@@ -1,6 +1,6 @@
 """The task source: items and their environments."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property, partial
 from random import Random
 from typing import Annotated, Any, Literal
@@ -9,13 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from agentrl.core.errors import ItemError
-from agentrl.envs.contract import (
-    Environment,
-    Expert,
-    Item,
-    Recovery,
-    require_split,
-)
+from agentrl.envs.contract import Environment, Expert, Item, Recovery
 from agentrl.envs.tasks import generated, options
 from agentrl.envs.tasks.kg import datasets, world
 from agentrl.envs.tasks.kg.environment import MAX_TURNS, KgEnvironment
@@ -43,7 +37,7 @@ class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
     query_timeout_s: Annotated[float, Meta(gt=0)] = 30.0
 
 
-class KgSource:
+class KgSource(generated.SplitSource):
     """A TaskSource; a large graph is read once in a process and shared by all episodes."""
 
     name = "kg"
@@ -53,31 +47,19 @@ class KgSource:
         self._options = options.parse(self.name, Options, given)
         if self._options.endpoint and self._options.origin == "generated":
             raise ItemError("kg: option endpoint: generated items hold their own graphs")
-        draw = world.draw if self._options.origin == "generated" else self._draw
-        self._splits = generated.Splits(
-            self.name, self._options, partial(draw, self._options.difficulty)
-        )
-        self._read: dict[str, tuple[Item, ...]] = {}
+        if self._options.origin == "agentbench":
+            local = not self._options.endpoint
+            load = partial(datasets.agentbench, given=self._options.data, graphs=local)
+            self._splits = generated.LoadedSplits(self.name, datasets.SPLITS, load)
+        else:
+            draw = world.draw if self._options.origin == "generated" else self._draw
+            draw_item = partial(draw, self._options.difficulty)
+            self._splits = generated.Splits(self.name, self._options, draw_item)
 
     @property
     def recovery(self) -> Recovery:
         """Answers of an endpoint may change their order."""
         return "restart_only" if self._options.endpoint else "replayable"
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        if self._options.origin == "agentbench":
-            return tuple(datasets.SPLITS)
-        return generated.SPLITS
-
-    def items(self, split: str) -> Sequence[Item]:
-        if self._options.origin != "agentbench":
-            return self._splits.items(split)
-        require_split("kg", split, datasets.SPLITS)
-        if split not in self._read:
-            local = not self._options.endpoint
-            self._read[split] = datasets.agentbench(split, self._options.data, graphs=local)
-        return self._read[split]
 
     def make(self, item: Item) -> Environment:
         problem = _problem(item)

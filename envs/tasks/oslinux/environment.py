@@ -74,8 +74,8 @@ class OsEnvironment:
         if self._judge.aims():
             self._aim()
         if self._style == "compact":
-            return _first(TASK_TAG, self._problem.short or self._problem.description)
-        return _first(SYSTEM, PROBLEM + self._problem.description)
+            return Observation.of(TASK_TAG, self._problem.short or self._problem.description)
+        return Observation.of(SYSTEM, PROBLEM + self._problem.description)
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         if isinstance(calls, str) or not calls:
@@ -124,7 +124,3 @@ class OsEnvironment:
 
 def _reply(call: ToolCall, text: str) -> Outcome:
     return Outcome((Message("tool", text, call.name),))
-
-
-def _first(system: str, user: str) -> Observation:
-    return Observation((Message("system", system), Message("user", user)))

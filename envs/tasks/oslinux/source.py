@@ -8,12 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from agentrl.core.errors import ConfigError, ItemError
-from agentrl.envs.contract import (
-    Environment,
-    Expert,
-    Item,
-    require_split,
-)
+from agentrl.envs.contract import Environment, Expert, Item
 from agentrl.envs.sandbox.program import OS
 from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
 from agentrl.envs.tasks import generated, options
@@ -43,7 +38,7 @@ class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
     script_timeout_s: Seconds = 120.0
 
 
-class OsSource:
+class OsSource(generated.SplitSource):
     """A TaskSource whose every episode has a container of its own."""
 
     name = "os"
@@ -51,28 +46,18 @@ class OsSource:
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._options = options.parse(self.name, Options, given)
+        load = partial(agentbench.load, given=self._options.data)
         draw_item = partial(draw, self._options.difficulty)
-        self._generated = generated.Splits(self.name, self._options, draw_item)
+        self._splits = (
+            generated.Splits(self.name, self._options, draw_item)
+            if self._options.origin == "generated"
+            else generated.LoadedSplits(self.name, agentbench.SPLITS, load)
+        )
         self._pools: Mapping[str, Sandboxes] = {}
-        self._loaded: dict[str, tuple[Item, ...]] = {}
 
     @property
     def script_timeout_s(self) -> float:
         return self._options.script_timeout_s
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        if self._options.origin == "generated":
-            return generated.SPLITS
-        return tuple(agentbench.SPLITS)
-
-    def items(self, split: str) -> Sequence[Item]:
-        if self._options.origin == "generated":
-            return self._generated.items(split)
-        require_split(self.name, split, agentbench.SPLITS)
-        if split not in self._loaded:
-            self._loaded[split] = agentbench.load(split, self._options.data)
-        return self._loaded[split]
 
     def make(self, item: Item) -> Environment:
         """Make an episode's environment. Raises ConfigError without containers."""

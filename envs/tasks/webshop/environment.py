@@ -43,9 +43,9 @@ class WebshopEnvironment:
     def start(self) -> Observation:
         if self._compact:
             first = self._shop.goal.short or self._shop.goal.instruction
-            return Observation((Message("system", TASK_TAG), Message("user", first)))
+            return Observation.of(TASK_TAG, first)
         text = f"The initial observation:\n{self._page()}"
-        return Observation((Message("system", SYSTEM), Message("user", text)))
+        return Observation.of(SYSTEM, text)
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         if isinstance(calls, str) or not calls:

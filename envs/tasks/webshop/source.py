@@ -1,7 +1,7 @@
 """The task source: items and their environments."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,13 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from agentrl.core.errors import ItemError
-from agentrl.envs.contract import (
-    Environment,
-    Expert,
-    Item,
-    Recovery,
-    require_split,
-)
+from agentrl.envs.contract import Environment, Expert, Item, Recovery
 from agentrl.envs.tasks import datasets, generated, options
 from agentrl.envs.tasks.webshop import goals
 from agentrl.envs.tasks.webshop.catalogue import Catalogue, is_built, open_folder
@@ -57,7 +51,7 @@ class Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     goal: Goal
 
 
-class WebshopSource:
+class WebshopSource(generated.SplitSource):
     """A TaskSource of generated goals, or of a dataset's."""
 
     name = "webshop"
@@ -70,20 +64,13 @@ class WebshopSource:
             raise ItemError("webshop: origin agentbench has goals of people only")
         self._options = chosen
         draw_item = partial(draw, chosen.difficulty, chosen.seed, chosen.products)
-        self._splits = generated.Splits(self.name, chosen, draw_item)
-        self._imported: dict[str, tuple[Item, ...]] = {}
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return generated.SPLITS
-
-    def items(self, split: str) -> Sequence[Item]:
-        if self._options.origin == "generated":
-            return self._splits.items(split)
-        require_split(self.name, split, self.splits)
-        if not self._imported:
-            self._imported = self._import()
-        return self._imported[split]
+        self._splits = (
+            generated.Splits(self.name, chosen, draw_item)
+            if chosen.origin == "generated"
+            else generated.LoadedSplits(
+                self.name, generated.SPLITS, lambda split: self._imported[split]
+            )
+        )
 
     def make(self, item: Item) -> Environment:
         return WebshopEnvironment(self.visit(item), self._options.style)
@@ -123,7 +110,8 @@ class WebshopSource:
             root = datasets.locate(AGENTBENCH, self._options.data)
         return root / INDEX
 
-    def _import(self) -> dict[str, tuple[Item, ...]]:
+    @cached_property
+    def _imported(self) -> dict[str, tuple[Item, ...]]:
         origin = self._options.origin
         if origin == SAMPLE.name:
             shop: Catalogue = sample(self._options.data)
