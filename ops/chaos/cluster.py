@@ -24,6 +24,7 @@ from agentrl.core.errors import AgentRLError
 from agentrl.ops.chaos.proxy import Proxy
 from agentrl.ops.supervisor.exit_reasons import last_line
 from agentrl.ops.supervisor.hosts import hosts_envs
+from agentrl.ops.supervisor.logfiles import start_process
 
 STORE, BROKER, TASKS = "store", "broker", "tasks"
 PORTS = {"postgresql": 5432, "amqp": 5672, "amqps": 5671}
@@ -178,16 +179,8 @@ class Cluster:
         return f"${{{name}}}"
 
     def _start(self, role: str, log: Path) -> Process:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
-            return subprocess.Popen(
-                [sys.executable, "-m", "agentrl.cli.main", role, str(self.path)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=self._environment,
-                start_new_session=True,
-            )
+        command = [sys.executable, "-m", "agentrl.cli.main", role, str(self.path)]
+        return start_process(command, log, self._environment)
 
 
 class Command:
@@ -196,14 +189,7 @@ class Command:
     def __init__(self, command: str, log: Path) -> None:
         with log.open("ab") as output:
             output.write(f"$ {command}\n".encode())
-            output.flush()
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        self._process = start_process(["/bin/sh", "-c", command], log)
         self._command, self._log = command, log
 
     def done(self) -> bool:

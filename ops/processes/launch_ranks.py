@@ -22,6 +22,7 @@ from agentrl.core.errors import RankLost
 from agentrl.core.logging import get_logger
 from agentrl.core.process import MEETING, SUPERVISOR
 from agentrl.ops.supervisor.exit_reasons import last_line
+from agentrl.ops.supervisor.logfiles import start_process
 
 LOOK_S = 0.1
 TOGETHER_S = 3.0  # after the first has ended, before the others are killed
@@ -68,24 +69,7 @@ def _start_rank(config: Config, path: Path, number: int, meeting: Path) -> Rank:
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
     command = [sys.executable, "-m", "agentrl.cli.main", "trainer", str(path), "--supervised"]
-    if output is None:
-        return Rank(number, _spawn(command, environment, None), None)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with output.open("ab") as file:
-        return Rank(number, _spawn(command, environment, file.fileno()), output)
-
-
-def _spawn(
-    command: Sequence[str], environment: dict[str, str], output: int | None
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        start_new_session=True,
-    )
+    return Rank(number, start_process(command, output, environment), output)
 
 
 def _watch(

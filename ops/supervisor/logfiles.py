@@ -1,11 +1,35 @@
-"""Rotates the log files of supervised processes."""
+"""Starts processes that write to log files, and rotates those."""
 
 import contextlib
 import os
 import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 KEPT = 1024 * 1024  # bytes of the end that stay where a full disk takes no copy
+
+
+def start_process(
+    command: Sequence[str], log: Path | None, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, without input; its output is appended to `log`.
+
+    `log`: None: it shares the output of this process. `environment`: None: also its environment.
+    """
+    with contextlib.ExitStack() as stack:
+        output = None
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            output = stack.enter_context(log.open("ab"))
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            start_new_session=True,
+        )
 
 
 def rotate(folder: Path, limit: int) -> list[Path]:

@@ -33,7 +33,7 @@ from agentrl.ops.doctor.memory_items import shares_trainer_card
 from agentrl.ops.supervisor import exit_reasons
 from agentrl.ops.supervisor.hosts import hosts_envs
 from agentrl.ops.supervisor.locks import only_one
-from agentrl.ops.supervisor.logfiles import rotate
+from agentrl.ops.supervisor.logfiles import rotate, start_process
 from agentrl.ops.supervisor.restarts import AWAY, MEND, REPLACED, Deaths, Pace
 
 # Between SIGTERM and SIGKILL: the store may be silent for `stopping_s`, and the rest takes little
@@ -255,15 +255,7 @@ class Supervisor:
         }
         if child.metrics:
             environment["AGENTRL__METRICS__PORT"] = str(child.metrics)
-        with self._log_file(child).open("ab") as output:
-            child.process = subprocess.Popen(
-                child.command,
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                start_new_session=True,
-            )
+        child.process = start_process(child.command, self._log_file(child), environment)
         child.started = self._clock()
 
     def _handle_exit(self, child: Child, code: int) -> None:

@@ -5,7 +5,6 @@ checks ─▶ ops/processes/supervisor.py, until the run is over or a signal
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from agentrl.ops.runs import hub
 from agentrl.ops.runs.begin import make_home
 from agentrl.ops.supervisor.exit_reasons import last_line
 from agentrl.ops.supervisor.locks import refuse_second, running_supervisor
+from agentrl.ops.supervisor.logfiles import start_process
 from agentrl.ops.supervisor.supervisor import STOP_S
 
 START_S = 60.0  # for a detached supervisor to stand
@@ -74,14 +74,7 @@ def _detach(config: Config, path: Path) -> None:
     refuse_second(home)
     log = home / "supervisor.log"
     log.unlink(missing_ok=True)
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "agentrl.cli.main", "up", str(path)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+    process = start_process([sys.executable, "-m", "agentrl.cli.main", "up", str(path)], log)
     deadline = time.monotonic() + START_S
     while running_supervisor(home) != process.pid:
         if process.poll() is not None or time.monotonic() > deadline:
