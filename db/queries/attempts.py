@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Subquery, case, func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import SOLVED, EpisodeState
 from agentrl.db.models import Episode, Group
+from agentrl.db.queries.episode_outcomes import last_groups
 from agentrl.db.queries.progress import WON
 
 
@@ -54,7 +55,7 @@ def group_ends(session: Session, run_id: str) -> list[tuple[str, str, str, int]]
 
 def end_counts(session: Session, run_id: str, task: str, groups: int) -> list[EndCount]:
     """How the episodes of a task's last so many groups ended, and after how many turns."""
-    last = _last_ready(run_id, task, groups)
+    last = last_groups(run_id, task, groups)
     kinds = (Episode.state, Episode.status, Episode.reason, Episode.turns)
     query = (
         select(*kinds, func.count())
@@ -72,7 +73,7 @@ def solved_among(
     session: Session, run_id: str, task: str, groups: int
 ) -> Mapping[tuple[int, int], int]:
     """How many of a task's last so many groups had c of n finished episodes solved, by (n, c)."""
-    last = _last_ready(run_id, task, groups)
+    last = last_groups(run_id, task, groups)
     members = (
         select(func.count().label("n"), func.sum(WON).label("c"))
         .join(last, last.c.group_id == Episode.group_id)
@@ -98,7 +99,7 @@ def unsolved_items(
     if groups is None:
         items = items.where(Episode.run_id == run_id, Episode.task == task, finished)
     else:
-        last = _last_ready(run_id, task, groups)
+        last = last_groups(run_id, task, groups)
         items = items.join(last, last.c.group_id == Episode.group_id).where(finished)
     counted = items.subquery()
     unsolved = case((counted.c.best < SOLVED, 1), else_=0)
@@ -115,14 +116,3 @@ def unsolved_items(
         UnsolvedItem(r.item_id, r.groups, r.episodes, r.best) for r in rows if r.best < SOLVED
     ]
     return ItemSummary(rows[0].played, int(rows[0].unsolved), listed)
-
-
-def _last_ready(run_id: str, task: str, groups: int) -> Subquery:
-    """The groups of a task whose members ended last."""
-    return (
-        select(Group.group_id)
-        .where(Group.run_id == run_id, Group.task == task, Group.ready_at.is_not(None))
-        .order_by(Group.ready_at.desc())
-        .limit(groups)
-        .subquery()
-    )

@@ -1,12 +1,12 @@
 """Details of one episode and its group: their rows and one trajectory."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from agentrl.db.columns import columns_of
 from agentrl.db.models import Checkpoint, Episode, Group, Run, Step, StoredTrajectory
 from agentrl.db.queries.episode_updates import EpisodeUpdate, episode_updates
 
@@ -110,14 +110,14 @@ def episode_detail(session: Session, run_id: str, episode_id: str) -> EpisodeDet
 
 def episode_steps(session: Session, episode_id: str, fence: int) -> list[StepRow]:
     """Return the steps of an attempt in order; none before the recorder has stored its body."""
-    others: dict[str, ColumnElement[Any]] = {
-        "start": Step.token_start.expression,
-        "end": Step.token_end.expression,
-        "call": func.substr(Step.call, 1, TEXT),
-        "answer": func.substr(Step.answer, 1, TEXT),
-    }
-    names = [each.name for each in fields(StepRow)]
-    columns = [others[name] if name in others else getattr(Step, name) for name in names]
+    columns = columns_of(
+        StepRow,
+        Step,
+        start=Step.token_start.expression,
+        end=Step.token_end.expression,
+        call=func.substr(Step.call, 1, TEXT),
+        answer=func.substr(Step.answer, 1, TEXT),
+    )
     query = (
         select(*columns)
         .where(Step.episode_id == episode_id, Step.fence == fence)

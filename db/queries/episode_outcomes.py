@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Subquery, func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import ABORT, SOLVED, EpisodeState, UpdateState
@@ -21,15 +21,20 @@ class EpisodeOutcome:
     steps: Mapping[str, int]
 
 
-def recent_episodes(session: Session, run_id: str, task: str, groups: int) -> list[EpisodeOutcome]:
-    """Return the finished episodes of a task's last groups in any state, group by group."""
-    recent = (
+def last_groups(run_id: str, task: str, groups: int) -> Subquery:
+    """Return the groups of a task whose members ended last."""
+    return (
         select(Group.group_id)
         .where(Group.run_id == run_id, Group.task == task, Group.ready_at.is_not(None))
         .order_by(Group.ready_at.desc())
         .limit(groups)
         .subquery()
     )
+
+
+def recent_episodes(session: Session, run_id: str, task: str, groups: int) -> list[EpisodeOutcome]:
+    """Return the finished episodes of a task's last groups in any state, group by group."""
+    recent = last_groups(run_id, task, groups)
     query = (
         select(Episode.group_id, Episode.episode_id, Episode.score, Step.track, func.count())
         .join(recent, recent.c.group_id == Episode.group_id)

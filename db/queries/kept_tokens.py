@@ -6,6 +6,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.journal import decode_step
+from agentrl.db.columns import columns_of
 from agentrl.db.models import Episode, JournaledStep, Step
 from agentrl.db.transitions.journal import FormerStep, chain
 
@@ -30,14 +31,7 @@ def _journaled_tokens(session: Session, run_id: str) -> int:
         Step.episode_id == JournaledStep.episode_id, Step.fence == Episode.fence
     )
     query = (
-        select(
-            JournaledStep.episode_id,
-            JournaledStep.fence,
-            JournaledStep.number,
-            JournaledStep.parent_fence,
-            JournaledStep.attempt,
-            JournaledStep.body,
-        )
+        select(JournaledStep.episode_id, *columns_of(FormerStep, JournaledStep))
         .join(Episode, Episode.episode_id == JournaledStep.episode_id)
         .where(JournaledStep.run_id == run_id, ~recorded.exists())
         .order_by(JournaledStep.episode_id, JournaledStep.fence, JournaledStep.number)

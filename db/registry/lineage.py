@@ -7,6 +7,7 @@ from sqlalchemy import and_, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import CheckpointState, UpdateState
+from agentrl.db.columns import columns_of
 from agentrl.db.models import Checkpoint, Evaluation, PolicyServer, Run, Serving, Update
 from agentrl.db.store import now
 
@@ -162,19 +163,7 @@ def servings(session: Session, run_id: str, limit: int) -> list[ServingPeriod]:
 def measurements(session: Session, run_id: str, limit: int) -> list[Measurement]:
     """Return the run's evaluations, latest first."""
     query = (
-        select(
-            Evaluation.checkpoint_id,
-            Evaluation.version,
-            Evaluation.task,
-            Evaluation.split,
-            Evaluation.temperature,
-            Evaluation.items,
-            Evaluation.repeats,
-            Evaluation.episodes,
-            Evaluation.success,
-            Evaluation.low,
-            Evaluation.high,
-        )
+        select(*columns_of(Measurement, Evaluation))
         .where(Evaluation.run_id == run_id)
         .order_by(Evaluation.created_at.desc(), Evaluation.evaluation_id)
         .limit(limit)

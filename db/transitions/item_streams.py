@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, Select, case, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
 from agentrl.core.types import SOLVED, EpisodeState, GroupState
+from agentrl.db.columns import columns_of
 from agentrl.db.models import Episode, Group
 
 CLOSED = (GroupState.TRAINED, GroupState.FILTERED, GroupState.STALE)
@@ -73,7 +74,7 @@ def positions_to_repeat(session: Session, run_id: str) -> list[StreamPlace]:
         later.round > Group.round,
     )
     query = (
-        select(Group.task, Group.position, Group.round, Group.item_id, Group.horizon)
+        select(*columns_of(StreamPlace, Group))
         .where(Group.run_id == run_id, Group.state == GroupState.ROLLED_BACK, ~taken)
         .order_by(Group.task, Group.position)
     )

@@ -18,6 +18,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import GROUP_OPEN, EpisodeState
+from agentrl.db.columns import columns_of
 from agentrl.db.models import Episode, Group, JournaledStep, StoredTrajectory
 from agentrl.db.store import now
 
@@ -96,13 +97,7 @@ def former_steps(session: Session, episode_id: str, fence: int) -> list[FormerSt
     Empty: there are none. None: the chain has a gap.
     """
     query = (
-        select(
-            JournaledStep.fence,
-            JournaledStep.number,
-            JournaledStep.parent_fence,
-            JournaledStep.attempt,
-            JournaledStep.body,
-        )
+        select(*columns_of(FormerStep, JournaledStep))
         .where(JournaledStep.episode_id == episode_id, JournaledStep.fence < fence)
         .order_by(JournaledStep.fence, JournaledStep.number)
     )

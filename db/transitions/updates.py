@@ -19,6 +19,7 @@ from agentrl.core.types import (
     RunState,
     UpdateState,
 )
+from agentrl.db.columns import columns_of
 from agentrl.db.models import Checkpoint, Episode, Group, Run, Update, UpdateGroup
 from agentrl.db.store import now
 from agentrl.db.transitions.groups import close_groups
@@ -96,13 +97,7 @@ def ready_members(session: Session, run_id: str, *, limit: int) -> list[ReadyMem
         .subquery()
     )
     query = (
-        select(
-            Episode.episode_id,
-            Episode.group_id,
-            Episode.task,
-            Episode.fence,
-            func.coalesce(Episode.body_sha256, ""),
-        )
+        select(*columns_of(ReadyMember, Episode, sha256=func.coalesce(Episode.body_sha256, "")))
         .join(groups, groups.c.group_id == Episode.group_id)
         .where(Episode.state == EpisodeState.FINISHED, Episode.status.in_(TRAINABLE))
         .order_by(groups.c.ready_at, Episode.group_id, Episode.member)
