@@ -41,7 +41,11 @@ class PolicyApp:
 
     def application(self) -> ASGIApp:
         routes = [
-            Route("/v1/completions", self._measured, methods=["POST"]),
+            Route(
+                "/v1/completions",
+                measure_completions(self._guard(self._completions)),
+                methods=["POST"],
+            ),
             Route("/v1/models", self._guard(self._models)),
             Route("/health", self._guard(self._health)),
         ]
@@ -54,16 +58,6 @@ class PolicyApp:
             return await handler(request)
 
         return guarded
-
-    async def _measured(self, request: HttpRequest) -> Response:
-        """Count and time a completion."""
-        began = time.perf_counter()
-        with tracing.continue_trace("completion", request.headers.get("traceparent")) as fields:
-            response = await self._guard(self._completions)(request)
-            fields["status"] = response.status_code
-        metrics.REQUESTS.labels(status=str(response.status_code)).inc()
-        metrics.REQUEST.observe(time.perf_counter() - began)
-        return response
 
     async def _completions(self, request: HttpRequest) -> Response:
         given = await read_body(request, wire.MAX_BODY)
@@ -124,6 +118,21 @@ class Server(HttpServer):
         """Bind and start. Raises ConfigError, like `HttpServer`."""
         super().__init__("policy", host, port, guarded=guarded)
         self.start(app.application())
+
+
+def measure_completions(handler: Handler) -> Handler:
+    """Count and time the requests of a handler."""
+
+    async def measured(request: HttpRequest) -> Response:
+        began = time.perf_counter()
+        with tracing.continue_trace("completion", request.headers.get("traceparent")) as fields:
+            response = await handler(request)
+            fields["status"] = response.status_code
+        metrics.REQUESTS.labels(status=str(response.status_code)).inc()
+        metrics.REQUEST.observe(time.perf_counter() - began)
+        return response
+
+    return measured
 
 
 def _fault(

@@ -11,7 +11,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -26,16 +26,15 @@ from agentrl.core.access import admits
 from agentrl.core.errors import AgentRLError
 from agentrl.core.http import make_application, read_body
 from agentrl.core.logging import get_logger
-from agentrl.core.telemetry import metrics, tracing
 from agentrl.serving import wire
 from agentrl.serving.engine_api import RequestError
 from agentrl.serving.external.upstream import BudgetSpent, Upstream, UpstreamUnavailable
 from agentrl.serving.served_checkpoints import NotServedError, ServedCheckpoints
+from agentrl.serving.server import Handler, measure_completions
 
 log = get_logger()
 
 Answer = Callable[[bytes, float], bytes]  # of a body, until then
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 class ChatBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,7 +105,7 @@ class ExternalApp:
         if self._voice.vocabulary:
             path, answer = ("/v1/completions", self._complete)
         routes = [
-            Route(path, _measure(self._guard(answer)), methods=["POST"]),
+            Route(path, measure_completions(self._guard(answer)), methods=["POST"]),
             Route("/health", self._health),
         ]
         return make_application(routes, _fault)
@@ -194,19 +193,6 @@ class ExternalApp:
     async def _health(self, _: Request) -> Response:
         tracks = self._served.tracks()
         return _json(200, msgspec.json.encode({"ready": bool(tracks), "served": tracks}))
-
-
-def _measure(handler: Handler) -> Handler:
-    async def measured(request: Request) -> Response:
-        began = time.perf_counter()
-        with tracing.continue_trace("completion", request.headers.get("traceparent")) as fields:
-            response = await handler(request)
-            fields["status"] = response.status_code
-        metrics.REQUESTS.labels(status=str(response.status_code)).inc()
-        metrics.REQUEST.observe(time.perf_counter() - began)
-        return response
-
-    return measured
 
 
 class _Tokens(msgspec.Struct, frozen=True):

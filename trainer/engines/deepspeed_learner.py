@@ -23,7 +23,7 @@ from torch.nn.functional import linear
 
 from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.sections import DeepSpeed
-from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.core.errors import CheckpointError
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
@@ -32,6 +32,7 @@ from agentrl.trainer.engines import deepspeed_build, zero_shards
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.rank0 import FOUND, RankUpdate
 from agentrl.trainer.engines.ranks import Ranks
+from agentrl.trainer.engines.torch_learner import prepare_torch
 from agentrl.trainer.model import optimizer, trainable_model
 from agentrl.trainer.model.loading import load_model, load_structure
 from agentrl.trainer.model.packing import MicroBatch, attention_cost, balance_ranks
@@ -111,11 +112,7 @@ class DeepSpeedLearner:
 
         Raises CheckpointError, and ConfigError also if DeepSpeed or an extension is missing.
         """
-        if hardware.device.startswith("cuda") and not torch.cuda.is_available():
-            raise ConfigError(
-                f"model.device: this machine has no {hardware.device}", hint='set it to "cpu"'
-            )
-        torch.set_num_threads(hardware.threads)
+        prepare_torch(hardware)
         library = zero_shards.import_deepspeed(hardware.device)
         self._settings = settings
         self._dtype: torch.dtype = getattr(torch, hardware.dtype)

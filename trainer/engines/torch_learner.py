@@ -35,11 +35,7 @@ class TorchLearner:
         Raises CheckpointError for an unsupported model, and ConfigError for a missing device or an
         adapter that does not fit.
         """
-        if hardware.device.startswith("cuda") and not torch.cuda.is_available():
-            raise ConfigError(
-                f"model.device: this machine has no {hardware.device}", hint='set it to "cpu"'
-            )
-        torch.set_num_threads(hardware.threads)
+        prepare_torch(hardware)
         self._settings = settings
         self._dtype: torch.dtype = getattr(torch, hardware.dtype)
         self._tuned = make_trainable(model_path, settings, hardware)
@@ -124,6 +120,15 @@ class TorchLearner:
         return float(
             torch.nn.utils.clip_grad_norm_(trainable_parameters(self._model).values(), bound)
         )
+
+
+def prepare_torch(hardware: Hardware) -> None:
+    """Set the number of threads. Raises ConfigError for a missing device."""
+    if hardware.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(
+            f"model.device: this machine has no {hardware.device}", hint='set it to "cpu"'
+        )
+    torch.set_num_threads(hardware.threads)
 
 
 def _reason(batch: Batch, loss: float, norm: float) -> str:
