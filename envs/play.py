@@ -5,8 +5,10 @@
 Policies play in `workers/episode.py`, which records their tokens.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import NamedTuple
 
 from agentrl.envs.contract import Environment, Expert, Item, Message, Outcome, TaskSource, ToolCall
@@ -52,6 +54,13 @@ def acts_of(expert: Expert) -> Agent:
     return agent
 
 
+def outcome_of(first: Sequence[Message], turns: Sequence[Turn]) -> Outcome:
+    """Return the last outcome with the episode's reward, the sum over its turns."""
+    if not turns:
+        return Outcome(tuple(first))
+    return replace(turns[-1].outcome, reward=math.fsum(turn.outcome.reward for turn in turns))
+
+
 def play(source: TaskSource, item: Item, expert: Expert) -> Outcome:
     """Play an expert's episode to its end or last turn; after the last turn it is not `done`.
 
@@ -60,4 +69,4 @@ def play(source: TaskSource, item: Item, expert: Expert) -> Outcome:
     with closing(source.make(item)) as environment:
         first = environment.start().messages
         turns = list(take_turns(environment, first, acts_of(expert), source.max_turns))
-    return turns[-1].outcome if turns else Outcome(first)
+    return outcome_of(first, turns)

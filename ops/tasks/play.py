@@ -23,7 +23,7 @@ from agentrl.envs.contract import (
     Tool,
     ToolCall,
 )
-from agentrl.envs.play import Act, take_turns
+from agentrl.envs.play import Act, outcome_of, take_turns
 from agentrl.ops.tasks.show import ItemChoice, message_text, open_item, tool_text, value_of
 from agentrl.workers.conversation.tool_schema import fitted
 
@@ -79,7 +79,7 @@ class TerminalPlayer:
         for tool in self._environment.tools:
             print(tool_text(tool))
         turns = list(take_turns(self._environment, first, self._act, most))
-        outcome = turns[-1].outcome if turns else Outcome(first)
+        outcome = outcome_of(first, turns)
         if len(turns) < most and not outcome.done:
             print(f"quit after {_turns(len(turns))}")
             return

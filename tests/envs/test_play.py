@@ -1,11 +1,12 @@
 """Episodes of an agent in this process."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from counting_task import Counting, CountingSource, LateToolSource
 
-from agentrl.envs.contract import Message, ToolCall
+from agentrl.envs.contract import Environment, Item, Message, Outcome, ToolCall
 from agentrl.envs.play import Act, play, take_turns
 from agentrl.envs.tasks.repetition import first_difference, record_episode
 
@@ -22,6 +23,25 @@ def test_an_episode_ends_when_it_is_done_and_after_the_last_turn(target: int, do
     source = CountingSource({"items": target})
     outcome = play(source, source.items("all")[-1], AddsOnes())
     assert (outcome.done, outcome.reward) == (done, float(done))
+
+
+class Paid(Counting):
+    """Rewards each turn."""
+
+    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
+        return replace(super().call(calls), reward=0.25)
+
+
+class PaidSource(CountingSource):
+    """A TaskSource of episodes whose turns are rewarded."""
+
+    def make(self, item: Item) -> Environment:
+        return Paid(int(item.content["target"]))
+
+
+def test_the_reward_of_an_episode_is_the_sum_over_its_turns() -> None:
+    source = PaidSource({"items": 3})
+    assert play(source, source.items("all")[-1], AddsOnes()).reward == 0.75
 
 
 def test_an_agent_may_end_its_episode() -> None:

@@ -16,10 +16,10 @@ from agentrl.envs.adapters.harbor import folder, settings
 from agentrl.envs.adapters.harbor.environment import HarborEnvironment
 from agentrl.envs.adapters.harbor.source import HarborSource
 from agentrl.envs.contract import Outcome, ToolCall
+from agentrl.envs.play import play
 from agentrl.envs.sandbox.docker_engine import Engine
 from agentrl.envs.sandbox.sandbox import Sandboxes, make_sandboxes
 from agentrl.envs.server.client import RemoteSource
-from agentrl.envs.server.in_process import play
 from agentrl.envs.server.server import EnvServer
 from agentrl.envs.tasks.check import Settings
 from agentrl.envs.tasks.figures import all_figures
