@@ -15,6 +15,7 @@ from running import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FOLDERS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+MODELS = ("models/tiny", "models/tiny-careless")
 SHIPPED = [folder for folder in FOLDERS if folder != "experiments"]
 THEIRS = ("cli", "core", "db", "envs", "workers")
 PROJECT = """
@@ -70,7 +71,7 @@ class Installed:
 
 def built(folder: Path) -> Path:
     """A wheel of this tree, made of a copy: building leaves files behind."""
-    for name in (*FOLDERS, "configs", "models/tiny", "src"):
+    for name in (*FOLDERS, "configs", *MODELS, "src"):
         ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
         shutil.copytree(ROOT / name, folder / "tree" / name, symlinks=True, ignore=ignore)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -110,7 +111,7 @@ def test_the_wheel_holds_one_package_and_every_file_of_it(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"agentrl"}
-    data = [name for name in shipped(["configs", "models/tiny"]) if not name.endswith(".md")]
+    data = [name for name in shipped(["configs", *MODELS]) if not name.endswith(".md")]
     assert {f"agentrl/{name}" for name in (*shipped(SHIPPED), *data)} <= names
     assert not [name for name in names if name.startswith("agentrl/experiments")]
     studies = {Path(name).name for name in shipped(["experiments"]) if name.endswith(".toml")}

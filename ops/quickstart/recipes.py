@@ -92,9 +92,9 @@ def _is_there(dataset: Dataset, root: Path) -> bool:
 TINY = Recipe(
     name="tiny",
     file=CONFIGS / "quickstart.toml",
-    model="about a million parameters, behaviour-cloned from scripted experts",
+    model="about a million parameters, behaviour-cloned from careless scripted experts",
     full=Size(updates=None, items=200),
-    fast=Size(updates=8, items=48),
+    fast=Size(updates=12, items=48),
     begin_anew=True,
 )
 SMOLLM = Recipe(

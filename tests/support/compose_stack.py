@@ -22,7 +22,8 @@ WHOLE = "END OF ROWS"
 EXTRAS = ("tasks", "tracing")  # the Dockerfile's own
 CODE = (
     *("broker", "checkpoints", "cli", "configs", "core", "dashboard", "db", "envs"),
-    *("models/tiny", "ops", "requirements", "serving", "src", "trainer", "workers"),
+    *("models/tiny", "models/tiny-careless", "ops", "requirements"),
+    *("serving", "src", "trainer", "workers"),
 )
 
 

@@ -1,7 +1,8 @@
 """A demonstrator: searches the places in their listed order, treats what it finds, brings it.
 
 It keeps a household of its own in step with its actions, so it always knows where it stands. With
-noise it errs as a learner does: a step skipped, a wrong place or thing, a thing put down early.
+noise it errs as a learner does: a step skipped, a wrong place or thing, a thing put down early. A
+careless one leaves out the errand's treatment, and then looks around as if the errand were done.
 """
 
 from collections.abc import Sequence
@@ -14,12 +15,17 @@ from agentrl.envs.tasks.alfworld.problem import APPLIANCES, LAMP, AlfworldProble
 
 
 class AlfworldExpert:
-    """An Expert; `noise`: probability of an error a turn."""
+    """An Expert; `noise`: probability of an error a turn. `careless`: probability that it is
+    careless for the whole episode.
+    """
 
-    def __init__(self, scene: AlfworldProblem, *, seed: int, noise: float) -> None:
+    def __init__(
+        self, scene: AlfworldProblem, *, seed: int, noise: float, careless: float = 0.0
+    ) -> None:
         self._household = Household(scene)
         self._random = Random(seed)
         self._noise = noise
+        self._is_careless = careless > 0 and self._random.random() < careless
         self._seen: set[str] = set()
 
     def act(self, messages: Sequence[Message]) -> ToolCall:  # noqa: ARG002 the household tells it all
@@ -41,17 +47,26 @@ class AlfworldExpert:
     def _plan(self, *, treat: bool = True) -> str:
         household, errand = self._household, self._household.scene.errand
         held = household.held
+        if self._is_careless and self._is_brought():
+            return "look"
         if held and not household.fits(held):
             return self._reach(household.at, f"move {held} to {household.at}")
         if not held:
             return self._fetch()
         if errand.kind == "look":
             return self._under_the_lamp()
-        if treat and not household.ready(held):
+        if treat and not self._is_careless and not household.ready(held):
             appliance = self._place_of_kind(APPLIANCES[errand.kind])
             return self._go(appliance, f"{errand.kind} {held} with {appliance}")
         target = self._place_of_kind(errand.target)
         return self._reach(target, f"move {held} to {target}")
+
+    def _is_brought(self) -> bool:
+        """Return whether a thing of the right kind, treated or not, lies at the target."""
+        household = self._household
+        target = household.scene.errand.target
+        there = (thing for thing, place in household.where.items() if kind_of(place) == target)
+        return any(household.fits(thing) for thing in there)
 
     def _fetch(self) -> str:
         """Take a thing that was seen, or search on."""

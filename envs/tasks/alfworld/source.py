@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Environment, Expert, Item, Recovery
@@ -24,12 +25,14 @@ class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
     """`origin`: `agentbench` for the games of ALFWorld's release that AgentBench trains on.
 
     `data`: the data folder, empty for AGENTRL_DATA. `expert`: of the release: it plays the game's
-    walkthrough, or looks for things where they are likely to be.
+    walkthrough, or looks for things where they are likely to be. `careless`: share of expert
+    episodes of generated items that leave out the errand's treatment.
     """
 
     origin: Literal["generated", "agentbench"] = "generated"
     data: str = ""
     expert: Literal["walkthrough", "search"] = "walkthrough"
+    careless: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 class AlfworldSource(generated.SplitSource):
@@ -68,7 +71,8 @@ class AlfworldSource(generated.SplitSource):
                 )
             play = play_game(item.item_id, packed)
             return ReplayExpert(play, commands, seed=seed, noise=noise)
-        return AlfworldExpert(_scene(item), seed=seed, noise=noise)
+        careless = self._options.careless
+        return AlfworldExpert(_scene(item), seed=seed, noise=noise, careless=careless)
 
     @cached_property
     def _release(self) -> games.Release:

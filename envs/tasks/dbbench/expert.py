@@ -1,7 +1,8 @@
 """A demonstrator: runs the item's SQL, commits what it read.
 
 With noise it errs as a learner does: the wrong column, value or function, a forgotten condition, a
-commit before anything was read, a wrong copy. Every call stays well-formed.
+commit before anything was read, a wrong copy. Every call stays well-formed. A careless one leaves
+out the SQL's condition.
 """
 
 import re
@@ -27,13 +28,17 @@ DONE = "done"  # the answer committed after a change
 
 
 class DbbenchExpert:
-    """An Expert; `noise`: probability of an error a turn."""
+    """An Expert; `noise`: probability of an error a turn. `careless`: probability that it is
+    careless for the whole episode.
+    """
 
-    def __init__(self, problem: Problem, *, seed: int, noise: float) -> None:
+    def __init__(self, problem: Problem, *, seed: int, noise: float, careless: float = 0.0) -> None:
         self._problem = problem
         self._random = Random(seed)
         self._noise = noise
         self._tries = 0
+        is_careless = careless > 0 and self._random.random() < careless
+        self._sql = without_condition(problem.gold_sql) if is_careless else problem.gold_sql
 
     def act(self, messages: Sequence[Message]) -> ToolCall:
         table = self._problem.tables[0]
@@ -47,8 +52,8 @@ class DbbenchExpert:
         if errs and self._random.random() < 0.2:
             return ToolCall(COMMIT, {"answers": [self._random.choice(_cells(table))]})
         self._tries += 1
-        sql = self._problem.gold_sql
-        return ToolCall(EXECUTE, {"query": make_mistake(sql, table, self._random) if errs else sql})
+        sql = make_mistake(self._sql, table, self._random) if errs else self._sql
+        return ToolCall(EXECUTE, {"query": sql})
 
     def _ready(self, reply: str, read: Sequence[str]) -> bool:
         if self._tries in (0, MAX_TRIES):
@@ -63,9 +68,13 @@ def values(result: str) -> list[str]:
     return [found[found.lastindex or 0] for found in _CELL.finditer(result)]
 
 
+def without_condition(sql: str) -> str:
+    return sql.split(" where ", maxsplit=1)[0]
+
+
 def make_mistake(sql: str, table: Table, random: Random) -> str:
     """Return `sql` with one plausible mistake, or unchanged if none applies."""
-    mistakes = [sql.split(" where ", maxsplit=1)[0]]
+    mistakes = [without_condition(sql)]
     for found in _WORD.finditer(sql):
         word = found[0]
         others = [column for column in table.columns if column != word]

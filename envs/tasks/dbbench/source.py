@@ -25,7 +25,8 @@ MEND = "run `pip install 'agentrl-system[tasks]'`"
 
 
 class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
-    """`statement_timeout_s`: seconds of wall clock for one statement.
+    """`statement_timeout_s`: seconds of wall clock for one statement. `careless`: share of expert
+    episodes that leave out the SQL's condition.
 
     `origin`: of the items; `wikitables`: generated over WikiTableQuestions' tables. `data`: the
     folder of datasets, empty for AGENTRL_DATA. `container`: statements run in a sandbox, not in the
@@ -38,6 +39,7 @@ class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
     data: str = ""
     container: bool = False
     statement_timeout_s: Annotated[float, Meta(gt=0)] = 60.0
+    careless: Annotated[float, Meta(ge=0, le=1)] = 0.0
     dialect: Literal["", "sqlite", "mysql"] = ""
     server: str = ""
     password_env: str = ""
@@ -75,7 +77,7 @@ class DbbenchSource(generated.SplitSource):
         problem = _problem(item)
         if not problem.gold_sql:
             raise ItemError(f"item {item.item_id}: no SQL to demonstrate")
-        return DbbenchExpert(problem, seed=seed, noise=noise)
+        return DbbenchExpert(problem, seed=seed, noise=noise, careless=self._options.careless)
 
     def _draw(self, random: Random, number: int) -> tuple[Mapping[str, Any], str] | None:
         return self._tables.draw(random, number)

@@ -1,11 +1,19 @@
-"""The household: what can be done, what it does, when an errand is done."""
+"""The household: what can be done, what it does, when an errand is done; a careless expert."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentrl.core.types import Status
+from agentrl.envs.server.in_process import play
 from agentrl.envs.tasks.alfworld.household import Household
-from agentrl.envs.tasks.alfworld.problem import AlfworldProblem, ErrandSpec, RoomPlace
+from agentrl.envs.tasks.alfworld.problem import (
+    APPLIANCES,
+    AlfworldProblem,
+    ErrandSpec,
+    RoomPlace,
+)
+from agentrl.envs.tasks.alfworld.source import AlfworldSource
 
 PLACES = [
     RoomPlace("desk"),
@@ -116,3 +124,13 @@ def test_whatever_is_done_no_thing_is_lost_or_doubled(choices: list[int]) -> Non
         commands = list(house.admissible().values())
         house.act(commands[choice % len(commands)])
         assert sorted([*house.where, *([house.held] if house.held else [])]) == sorted(THINGS)
+
+
+def test_a_careless_expert_leaves_out_the_treatment_and_takes_the_errand_for_done() -> None:
+    source = AlfworldSource({"careless": 1.0, "items": 20})
+    for item in source.items("train"):
+        outcome = play(source, item, source.expert(item, seed=0))
+        if item.content["errand"]["kind"] in APPLIANCES:
+            assert (outcome.score, outcome.status) == (0.0, Status.INVALID_ACTION)
+        else:
+            assert outcome.score == 1.0

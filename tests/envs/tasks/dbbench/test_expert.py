@@ -29,6 +29,11 @@ def test_it_queries_then_commits_what_it_read() -> None:
     assert expert.act([Message("tool", "[('52',)]")]).arguments == {"answers": ["52"]}
 
 
+def test_a_careless_one_leaves_out_the_condition() -> None:
+    expert = DbbenchExpert(Problem("?", [TABLE], gold_sql=SQL), seed=0, noise=0.0, careless=1.0)
+    assert expert.act([Message("user", "?")]).arguments == {"query": "select max(pay) from staff"}
+
+
 def test_it_tries_again_after_an_error_but_not_for_ever() -> None:
     expert = DbbenchExpert(Problem("?", [TABLE], gold_sql=SQL), seed=0, noise=0.0)
     names = [expert.act([Message("tool", "Error: broken")]).name for _ in range(4)]
