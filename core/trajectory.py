@@ -8,6 +8,7 @@ Token arrays are encoded as little-endian bytes and read without a copy by `nump
 import hashlib
 import math
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,6 +29,19 @@ class Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     v: int = VERSION
 
 
+class BranchPoint(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """Where the branch of a step begins in the trajectory.
+
+    `forked_from`: of a branch's first step: the step whose end the branch continues; None: it
+    begins a conversation.
+    """
+
+    begin: int
+    forked_from: int | None = None
+
+
 class StepRecord(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
@@ -38,6 +52,10 @@ class StepRecord(
     environment's answer. `redrawn`: policies that refused or died before this one answered. A step
     that ends as `abort` has no call: the next step continues the same turn. `reward`: of its turn,
     if the turn did not end the episode; read it with `Trajectory.step_rewards`.
+
+    `branch`: None: the first one. `trained`: False: a rule of the task leaves it out of the loss.
+
+    From sixteen fields on msgspec encodes, and hashes, those without a value otherwise.
     """
 
     policy_index: int
@@ -53,6 +71,17 @@ class StepRecord(
     answer: str
     redrawn: int = 0
     reward: float = 0.0
+    branch: BranchPoint | None = None
+    trained: bool = True
+
+    @property
+    def context(self) -> int:
+        """Return where its prompt begins; the steps of one context are a branch."""
+        return self.branch.begin if self.branch else 0
+
+    @property
+    def forked_from(self) -> int | None:
+        return self.branch.forked_from if self.branch else None
 
 
 class PolicyRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -74,6 +103,10 @@ class PolicyRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
     """A finished episode as tokens. Arrays have one entry per token, all of the same length T.
+
+    They hold its branches one after the other, each with its whole context, and `steps` are in the
+    order of their tokens. A branch that continues a step repeats the tokens up to the step's end,
+    with the mask 0: each token that was sampled is in the loss once.
 
     `token_ids` int32, `loss_mask` uint8 (1 = sampled by a trainable policy), `logprobs` float32
     (natural log, behaviour, 0 where the mask is 0), `policy_index` uint8 into `policies` (0 outside
@@ -109,6 +142,18 @@ class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """Return the number of turns with an answer; an aborted step is not a turn."""
         return sum(step.finish_reason != ABORT for step in self.steps)
 
+    @property
+    def branched(self) -> bool:
+        """Return whether it has several branches."""
+        return any(step.context for step in self.steps)
+
+    @property
+    def last_step(self) -> int:
+        """Return the number of the step that ended the episode. Raises IndexError without steps."""
+        if not self.branched:
+            return range(len(self.steps))[-1]
+        return max(range(len(self.steps)), key=lambda n: (self.steps[n].requested_at, n))
+
     def step_rewards(self) -> list[float]:
         """Return the reward of each step; their sum is the episode's.
 
@@ -116,8 +161,21 @@ class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """
         rewards = [step.reward for step in self.steps]
         if rewards:
-            rewards[-1] += self.reward - math.fsum(rewards)
+            rewards[self.last_step] += self.reward - math.fsum(rewards)
         return rewards
+
+    def branch_lengths(self) -> list[int]:
+        """Return the number of tokens of each branch, in order; at least one."""
+        begins = sorted({0, *(step.context for step in self.steps)})
+        return [end - begin for begin, end in pairwise([*begins, len(self)])]
+
+    def parents(self) -> list[int | None]:
+        """Return of each step the one that it follows; None: it begins a conversation."""
+        steps = self.steps
+        return [
+            number - 1 if number and steps[number - 1].context == step.context else step.forked_from
+            for number, step in enumerate(steps)
+        ]
 
     @cached_property
     def sha256(self) -> str:
@@ -211,10 +269,34 @@ def check(trajectory: Trajectory) -> None:
             )
         if (trajectory.sampled_by()[step.start : step.end] != step.policy_index).any():
             raise MessageError(f"{where}: policy_index disagrees with step {number}")
-        covered[step.start : step.end] = trajectory.policies[step.policy_index].trainable
+        trainable = trajectory.policies[step.policy_index].trainable
+        covered[step.start : step.end] = trainable and step.trained
     if not np.array_equal(covered, mask):
         raise MessageError(f"{where}: loss_mask is not the union of the trainable steps' spans")
+    _check_branches(trajectory, where)
     _check_numbers(trajectory, where)
+
+
+def _check_branches(trajectory: Trajectory, where: str) -> None:
+    """Raise MessageError unless branches lie one after the other and repeat what they continue."""
+    steps, tokens = trajectory.steps, trajectory.tokens()
+    for number, step in enumerate(steps):
+        before = steps[number - 1] if number else None
+        if before is not None and step.context == before.context:
+            if step.forked_from is not None:
+                raise MessageError(f"{where}: step {number} forks within its branch")
+            continue
+        if not (before.end if before else 0) <= step.context <= step.start:
+            raise MessageError(f"{where}: the branch of step {number} begins at {step.context}")
+        if step.forked_from is None:
+            continue
+        if not 0 <= step.forked_from < number:
+            raise MessageError(f"{where}: step {number} forks from step {step.forked_from}")
+        parent = steps[step.forked_from]
+        shared = tokens[parent.context : parent.end]
+        repeated = tokens[step.context : min(step.start, step.context + shared.size)]
+        if not np.array_equal(repeated, shared):
+            raise MessageError(f"{where}: step {number} does not continue step {step.forked_from}")
 
 
 def _check_numbers(trajectory: Trajectory, where: str) -> None:

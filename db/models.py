@@ -190,6 +190,7 @@ class Step(Base):
     answer: Mapped[str] = mapped_column(Text)
     redrawn: Mapped[int] = mapped_column(default=0, server_default="0")  # policies replaced
     reward: Mapped[float | None]  # null: recorded before rewards of steps were
+    parent: Mapped[int | None]  # None: the step before; -1: none, a conversation begins
 
 
 class StoredTrajectory(Base):

@@ -22,11 +22,17 @@ UNSTORABLE = re.compile("[\\0\\ud800-\\udfff]")  # NUL and halves of characters
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message. `role`: system, user, assistant or tool; `name`: the tool that answers."""
+    """One chat message. `role`: system, user, assistant or tool; `name`: the tool that answers.
+
+    Of an assistant's: `calls` beside its text; `turn`: the policy's turn that it repeats, from 1;
+    0: it is none of the policy's.
+    """
 
     role: str
     content: str
     name: str = ""
+    calls: "tuple[ToolCall, ...]" = ()
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +115,24 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnTerms:
+    """What is asked of the next turn. `max_tokens`: None: the run's own limit.
+
+    `stop`: texts; the turn ends with the token that completes one of them. `trained`: False: it is
+    left out of the loss.
+    """
+
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    trained: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """The first messages of an episode: at most one system message, then a user message."""
 
     messages: tuple[Message, ...]
+    terms: TurnTerms = TurnTerms()
 
     @classmethod
     def of(cls, system: str, user: str) -> "Observation":
@@ -126,7 +146,9 @@ class Outcome:
     `messages`: role tool (or user); empty when done. `reward`: of this turn, used for training; the
     episode's reward is the sum over its turns. `score`: the benchmark's own figure, which counts
     only when `done`; `status` then says how the episode ended. `metrics`: the last ones are those
-    of the episode; PROGRESS may be given at every turn.
+    of the episode; PROGRESS may be given at every turn. `terms`: of the next turn. `follows`: the
+    turn, from 1, that `messages` follow; 0: none, they begin a conversation with the tools of now;
+    None: the latest turn.
     """
 
     messages: tuple[Message, ...]
@@ -135,6 +157,8 @@ class Outcome:
     reward: float = 0.0
     score: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    terms: TurnTerms = TurnTerms()
+    follows: int | None = None
 
 
 Recovery = Literal["replayable", "restart_only"]

@@ -4,7 +4,7 @@ groups ─▶ rewards of turns ─▶ advantages of tokens ─▶ normalised in 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -43,11 +43,12 @@ class TrainableGroup:
 class Batch:
     """The M trajectories of one update, packed end to end: N tokens.
 
-    Per token [N]: `tokens`, `loss_mask` (sampled by a trainable policy, never a first token),
-    `behaviour` log-probabilities, `temperature` (1 where it was 0), `advantages`, `fresh` (sampled
-    by the track `current`), `shares` of the loss (they sum to 1). Per trajectory [M]: `lengths`,
-    `task_ids` into `tasks`, `rewards` as trained, `successes`. `unnormalised`: tasks with too few
-    tokens or trajectories for normalisation.
+    Per token [N]: `tokens`, `loss_mask` (sampled by a trainable policy, never the first token of a
+    branch), `behaviour` log-probabilities, `temperature` (1 where it was 0), `advantages`, `fresh`
+    (sampled by the track `current`), `shares` of the loss (they sum to 1). Per trajectory [M]:
+    `lengths`, `task_ids` into `tasks`, `rewards` as trained, `successes`. `unnormalised`: tasks
+    with too few tokens or trajectories for normalisation. `branches`: [B] lengths of all branches,
+    in order; empty if no trajectory has several.
     """
 
     tokens: Ints
@@ -63,6 +64,12 @@ class Batch:
     rewards: Floats
     successes: Bools
     unnormalised: frozenset[str]
+    branches: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def sequences(self) -> Ints:
+        """Return the lengths of what is attended to as one: branches, or whole trajectories."""
+        return self.branches if self.branches.size else self.lengths
 
     @property
     def token_tasks(self) -> Ints:
@@ -94,6 +101,7 @@ def assemble_batch(groups: Sequence[TrainableGroup], settings: Settings) -> Batc
     masks = [_trainable_mask(member) for member in members]
     loss_mask = _concatenate(masks, np.bool_)
     per_token, skipped = _normalise(advantages, task_ids, masks, settings)
+    branches = [length for member in members for length in member.branch_lengths()]
     return Batch(
         tokens=_concatenate([member.tokens() for member in members], np.int64),
         loss_mask=loss_mask,
@@ -113,6 +121,7 @@ def assemble_batch(groups: Sequence[TrainableGroup], settings: Settings) -> Batc
         rewards=_concatenate(rewards, np.float32),
         successes=np.array([member.score >= SOLVED for member in members], np.bool_),
         unnormalised=frozenset(tasks[task] for task in skipped),
+        branches=np.array(branches if len(branches) > len(members) else [], np.int64),
     )
 
 
@@ -173,7 +182,8 @@ def _refuse_mixed(members: Sequence[Trajectory], settings: Settings) -> None:
 def _trainable_mask(trajectory: Trajectory) -> Bools:
     mask = trajectory.mask().astype(np.bool_)
     mask &= _of_policy(trajectory, [policy.trainable for policy in trajectory.policies])
-    mask[:1] = False
+    begins = [step.context for step in trajectory.steps if step.context < mask.size]
+    mask[[0, *begins] if mask.size else []] = False  # nothing predicts a first token
     return mask
 
 

@@ -20,7 +20,10 @@ from agentrl.trainer.algorithm.presets import Settings
 def shaped_reward(trajectory: Trajectory, abnormal_reward: float | None) -> float:
     """Return the reward for training; `abnormal_reward` replaces that of an abnormal last turn."""
     if abnormal_reward is not None and trajectory.status in ABNORMAL:
-        return math.fsum([*trajectory.step_rewards()[:-1], abnormal_reward])
+        rewards = trajectory.step_rewards()
+        if rewards:
+            rewards[trajectory.last_step] = 0.0
+        return math.fsum([*rewards, abnormal_reward])
     return trajectory.reward
 
 
@@ -35,7 +38,7 @@ def token_advantages(members: Sequence[Trajectory], settings: Settings) -> list[
     """Return the advantages of all tokens of a group's members, each [T] of its trajectory.
 
     A token before a turn's sampled ones has the advantage of that turn; those after the last turn
-    have that of the last.
+    have that of the last. A trajectory with branches is one turn: its turns are in no single order.
     """
     turns = [read_turns(each, settings) for each in members]
 
@@ -51,10 +54,13 @@ def token_advantages(members: Sequence[Trajectory], settings: Settings) -> list[
 
 
 def read_turns(trajectory: Trajectory, settings: Settings) -> MemberTurns:
-    """Return the turns of a trajectory, with rewards as trained; without steps it is one turn."""
+    """Return the turns of a trajectory, with rewards as trained.
+
+    Without steps, or with branches, it is one turn.
+    """
     reward = trained_reward(trajectory, settings)
     bounds, tokens = _bounds(trajectory), trajectory.tokens()
-    if not trajectory.steps:
+    if not trajectory.steps or trajectory.branched:
         return MemberTurns(reward, np.array([reward]), (tokens.tobytes(),))
     numbers = _turn_numbers(trajectory)
     rewards: Doubles = np.bincount(numbers, weights=trajectory.step_rewards()).astype(np.float64)
@@ -79,5 +85,6 @@ def _turn_numbers(trajectory: Trajectory) -> NDArray[np.int64]:
 
 def _bounds(trajectory: Trajectory) -> list[int]:
     """Return where the K turns begin and end, [K + 1]; tokens read belong to the turn after."""
-    ends = [step.end for step in trajectory.steps[:-1] if step.finish_reason != ABORT]
+    steps = () if trajectory.branched else trajectory.steps[:-1]
+    ends = [step.end for step in steps if step.finish_reason != ABORT]
     return [0, *ends, len(trajectory)]

@@ -28,7 +28,8 @@ from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.types import ABORT, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import ClaimedEpisode
-from agentrl.envs.contract import Counting, Environment, Outcome
+from agentrl.envs.contract import Counting, Environment, Outcome, TurnTerms
+from agentrl.workers.conversation.branches import Branches
 from agentrl.workers.conversation.conversation import Conversation, Converse
 from agentrl.workers.conversation.interpreter import Interpreter
 from agentrl.workers.conversation.template import ChatTemplate
@@ -41,7 +42,7 @@ from agentrl.workers.policies.client import (
     Unreachable,
 )
 from agentrl.workers.policies.pool import NoLivePolicy, Sampler
-from agentrl.workers.turn import apply_turn, checked_outcome, checked_reward
+from agentrl.workers.turn import apply_turn, checked_outcome, checked_reward, end_at_stop
 from agentrl.workers.waiting import WaitingAttempts
 
 ANSWER_KEPT = 2000  # characters of an environment's answer that a step record keeps
@@ -143,12 +144,15 @@ class EpisodeLoop:
         self._env = env
         self._sampler = sampler
         self._context = context
-        first = env.start().messages  # a task may know its tools only then
-        self._conversation = context.converse(context.template, env.tools, first)
+        first = env.start()  # a task may know its tools only then
+        self._terms: TurnTerms = first.terms
+        self._branches = Branches(
+            context.converse, context.template, context.style, env.tools, first.messages
+        )
         self._deadline = 0.0
         self._redrawn = 0
         self._policies: list[PolicyRef] = []
-        self._steps: list[StepRecord] = []
+        self._steps: list[tuple[int, StepRecord]] = []  # with their branches
         self._journal: StepJournal | None = None
 
     def run(self, limits: EpisodeLimits, journal: StepJournal | None = None) -> Trajectory:
@@ -176,7 +180,8 @@ class EpisodeLoop:
                 self._require_repeated()
                 outcome = checked_outcome(answer)
                 break
-            self._conversation.observe(answer.messages)
+            self._branches.observe(answer, self._env.tools)
+            self._terms = answer.terms
         return self._trajectory(outcome, started)
 
     def _turn(self, limits: EpisodeLimits) -> Outcome:
@@ -185,7 +190,8 @@ class EpisodeLoop:
         """
         said: list[int] = []
         while (span := self._span(said, limits)).finish_reason == ABORT:
-            self._steps.append(span)
+            self._keep(span)
+        self._branches.end_turn()
         sampled = time.perf_counter()
         if isinstance(self._env, Counting):
             before = len(self._conversation) - len(said)
@@ -196,7 +202,7 @@ class EpisodeLoop:
             )
         env_s = time.perf_counter() - sampled
         metrics.ENV_CALL.labels(task=self._claimed.task).observe(env_s)
-        self._steps.append(
+        self._keep(
             msgspec.structs.replace(
                 span,
                 env_s=env_s,
@@ -207,6 +213,13 @@ class EpisodeLoop:
         )
         return outcome
 
+    @property
+    def _conversation(self) -> Conversation:
+        return self._branches.current
+
+    def _keep(self, span: StepRecord) -> None:
+        self._steps.append((self._branches.number, span))
+
     def _span(self, said: list[int], limits: EpisodeLimits) -> StepRecord:
         """Run one policy call and append it to the conversation and the turn."""
         self._check(limits)
@@ -216,14 +229,16 @@ class EpisodeLoop:
         prompt, redrawn = self._conversation.prompt(), self._redrawn
         with tracing.span("policy") as fields:
             policy, completion = self._sample(prompt, said, limits)
+            completion = end_at_stop(completion, said, self._terms.stop, self._context.template)
             fields |= {"track": policy.track, "version": policy.version}
             fields |= {"model": policy.checkpoint_id, "input_tokens": len(prompt)}
             fields["output_tokens"] = len(completion.token_ids)
         policy_s = time.perf_counter() - began
         metrics.POLICY_CALL.labels(track=policy.track).observe(policy_s)
         index = self._index(policy, masked=completion.masked)
+        masked = completion.masked or not self._terms.trained
         start, end = self._conversation.sampled(
-            completion.token_ids, completion.logprobs, index, masked=completion.masked
+            completion.token_ids, completion.logprobs, index, masked=masked
         )
         said += completion.token_ids
         step = StepRecord(
@@ -239,6 +254,7 @@ class EpisodeLoop:
             call="",
             answer="",
             redrawn=self._redrawn - redrawn,
+            trained=self._terms.trained,
         )
         self._record(step)
         return step
@@ -271,15 +287,15 @@ class EpisodeLoop:
             raise ReplayDiverged(f"the environment gave another {what}")
         policy, tokens = recorded.policy, recorded.tokens()
         index = self._policy_index(policy)
-        start, end = self._conversation.sampled(
-            tokens, recorded.behaviour(), index, masked=policy.masked
-        )
+        masked = policy.masked or not recorded.step.trained
+        start, end = self._conversation.sampled(tokens, recorded.behaviour(), index, masked=masked)
         said += tokens
         return msgspec.structs.replace(recorded.step, policy_index=index, start=start, end=end)
 
     def _last_end(self) -> int:
-        """Return where the sampled tokens of the last step end."""
-        return self._steps[-1].end if self._steps else 0
+        """Return where the sampled tokens of the branch's last step end."""
+        number = self._branches.number
+        return max((step.end for branch, step in self._steps if branch == number), default=0)
 
     def _require_repeated(self) -> None:
         """Raise ReplayDiverged if the episode ended before its recorded steps did."""
@@ -376,8 +392,8 @@ class EpisodeLoop:
     def _room(self, said: Sequence[int] = ()) -> int:
         """Return how many more tokens may be sampled in this turn."""
         sampling = self._context.sampling
-        in_turn = sampling.max_step_tokens - len(said)
-        return min(in_turn, sampling.max_tokens - len(self._conversation))
+        most = min(sampling.max_step_tokens, self._terms.max_tokens or sampling.max_step_tokens)
+        return min(most - len(said), sampling.max_tokens - len(self._conversation))
 
     def _index(self, policy: LivePolicy, *, masked: bool) -> int:
         """Return the index of the policy in the trajectory's policy table."""
@@ -397,7 +413,7 @@ class EpisodeLoop:
         return self._policies.index(reference)
 
     def _trajectory(self, outcome: Outcome, started: float) -> Trajectory:
-        arrays = self._conversation.arrays()
+        arrays, steps = self._branches.flatten(self._steps)
         return Trajectory(
             run_id=self._run_id,
             group_id=self._claimed.group_id,
@@ -408,14 +424,14 @@ class EpisodeLoop:
             task=self._claimed.task,
             item_id=self._claimed.item_id,
             status=outcome.status,
-            reward=math.fsum([*(step.reward for step in self._steps), outcome.reward]),
+            reward=math.fsum([*(step.reward for step in steps), outcome.reward]),
             score=outcome.score,
             token_ids=arrays.token_ids,
             loss_mask=arrays.loss_mask,
             logprobs=arrays.logprobs,
             policy_index=arrays.policy_index,
             policies=tuple(self._policies),
-            steps=tuple(self._steps),
+            steps=tuple(steps),
             started_at=started,
             finished_at=self._context.clock(),
             metrics=dict(outcome.metrics) | self._metrics(),

@@ -148,7 +148,10 @@ def _step_rows(trajectory: Trajectory) -> list[dict[str, Any]]:
     """A row of `steps` each; what a record and the table call alike needs no word here."""
     rows = []
     rewards = trajectory.step_rewards()
-    for number, step in enumerate(trajectory.steps):
+    for (number, step), parent in zip(
+        enumerate(trajectory.steps), trajectory.parents(), strict=True
+    ):
+        follows = -1 if parent is None else parent
         policy = trajectory.policies[step.policy_index]
         rows.append(
             {name: getattr(policy, name) for name in OF_POLICY}
@@ -158,6 +161,7 @@ def _step_rows(trajectory: Trajectory) -> list[dict[str, Any]]:
                 "fence": trajectory.fence,
                 "number": number,
                 "run_id": trajectory.run_id,
+                "parent": None if follows == number - 1 else follows,
                 "token_start": step.start,
                 "token_end": step.end,
                 "call": _readable(step.call),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from numbers import Real
 
@@ -11,6 +12,7 @@ from agentrl.core.types import TRAINABLE
 from agentrl.envs.contract import Environment, Outcome, ToolCall
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style, parse
+from agentrl.workers.policies.client import Completion
 
 log = get_logger()
 
@@ -24,6 +26,31 @@ def apply_turn(
     tools = environment.tools
     calls = parse(text, tools, style) if tools else text
     return calls, environment.call(calls)
+
+
+def end_at_stop(
+    completion: Completion, said: Sequence[int], stop: Sequence[str], template: ChatTemplate
+) -> Completion:
+    """Return a completion up to the token that completes the first of the stop texts.
+
+    The tokens after it are as if they had never been sampled, so the others keep their
+    log-probabilities. `said`: tokens of the turn before it.
+    """
+
+    def stops(count: int) -> bool:
+        text = template.decode([*said, *completion.token_ids[:count]])
+        return any(each in text for each in stop)
+
+    whole = len(completion.token_ids)
+    if not stop or not stops(whole):
+        return completion
+    count = bisect_left(range(1, whole), True, key=stops) + 1
+    return dataclasses.replace(
+        completion,
+        token_ids=completion.token_ids[:count],
+        logprobs=completion.logprobs[:count],
+        finish_reason="stop",
+    )
 
 
 def checked_outcome(outcome: Outcome) -> Outcome:

@@ -227,6 +227,9 @@ def headline(step: StepRow) -> str:
     ]
     if step.finish_reason != "stop":
         parts.append(f"finish reason {step.finish_reason}")
+    if step.parent is not None:
+        begins = step.parent < 0
+        parts.append("begins a conversation" if begins else f"follows step {step.parent}")
     if step.reward:
         parts.append(f"reward {step.reward:.3g}")
     if step.redrawn:

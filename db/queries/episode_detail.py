@@ -15,7 +15,10 @@ TEXT = 20_000  # characters of a call or an answer that are read
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One step: policy, call, answer. Times in seconds. `reward`: None in an old row."""
+    """One step: policy, call, answer. Times in seconds. `reward`: None in an old row.
+
+    `parent`: the step that it follows; None: the one before; -1: it begins a conversation.
+    """
 
     number: int
     server_id: str
@@ -33,6 +36,7 @@ class StepRow:
     answer: str
     redrawn: int
     reward: float | None
+    parent: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,95 +1,64 @@
-"""The subset of the OpenAI chat API that agent programs may use.
-
-    body ─▶ read ─▶ ChatRequest        answer ─▶ body of the reply
-
-A field that would change the kind of answer is refused by name. A field that only tunes sampling is
-ignored, because training needs the run's own sampling distribution.
-"""
+"""OpenAI's Chat Completions: POST /v1/chat/completions."""
 
 import json
-import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from agentrl.envs.contract import Tool, ToolCall
+from agentrl.envs.contract import Tool, TurnTerms
+from agentrl.envs.gateway.messages import (
+    MODEL,
+    DialogueCall,
+    DialogueMessage,
+    DialogueReply,
+    DialogueRequest,
+    DialogueTurn,
+    RequestRefused,
+)
+from agentrl.envs.gateway.request_fields import (
+    RequestFields,
+    decode_arguments,
+    decode_request,
+    stop_texts,
+)
 
-MAX_BODY = 4 * 1024 * 1024  # bytes
-MODEL = "agentrl"
+PATH = "/v1/chat/completions"
 ROLES = {"developer": "system"} | {name: name for name in ("system", "user", "assistant", "tool")}
+FIELDS = RequestFields(
+    read=frozenset(
+        {"messages", "tools", "stream", "stream_options", "model", "parallel_tool_calls"}
+        | {"max_tokens", "max_completion_tokens", "stop", "n"}
+    ),
+    unused=frozenset(
+        {"user", "metadata", "store", "service_tier", "safety_identifier"}
+        | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"}
+    ),
+    tuning=frozenset(
+        {"temperature", "top_p", "top_k", "min_p", "seed", "logit_bias", "reasoning_effort"}
+        | {"frequency_penalty", "presence_penalty", "repetition_penalty", "verbosity"}
+    ),
+    fixed={
+        "best_of": (None, 1),
+        "logprobs": (None, False),
+        "top_logprobs": (None, 0),
+        "functions": (None, []),
+        "function_call": (None, "none", "auto"),
+        "tool_choice": (None, "auto"),
+        "response_format": (None, {"type": "text"}),
+        "modalities": (None, ["text"]),
+        "audio": (None,),
+        "prediction": (None,),
+        "moderation": (None,),
+        "web_search_options": (None,),
+        "prompt_logprobs": (None,),
+    },
+)
 
-_PLAIN: Mapping[str, tuple[Any, ...]] = {  # fields with the values that mean what we do anyway
-    "n": (None, 1),
-    "best_of": (None, 1),
-    "logprobs": (None, False),
-    "top_logprobs": (None, 0),
-    "stop": (None, []),
-    "functions": (None, []),
-    "function_call": (None, "none", "auto"),
-    "tool_choice": (None, "auto"),
-    "response_format": (None, {"type": "text"}),
-    "modalities": (None, ["text"]),
-    "audio": (None,),
-    "web_search_options": (None,),
-    "prompt_logprobs": (None,),
-}
-_READ = {"messages", "tools", "stream", "stream_options", "model", "parallel_tool_calls", "user"}
+MOST_TURNS = 64  # of one reply
 
-
-class ChatRefused(Exception):
-    """A request refused with status 400. `field`: of the request."""
-
-    def __init__(self, field: str, text: str) -> None:
-        super().__init__(f"{field}: {text}")
-        self.field = field
-
-
-@dataclass(frozen=True, slots=True)
-class ChatCall:
-    """A tool call in a request or reply.
-
-    `arguments`: parsed JSON, or text that is not valid JSON.
-    """
-
-    call_id: str
-    name: str
-    arguments: Any
-
-
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
-    """A message in a request or reply. `answers`: id of the call that a tool message answers."""
-
-    role: str
-    content: str
-    name: str = ""
-    calls: tuple[ChatCall, ...] = ()
-    answers: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenCounts:
-    """Length of a turn in tokens: before it, and itself. `cut`: it was ended by a limit."""
-
-    prompt: int = 0
-    completion: int = 0
-    cut: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A program's request. `ignored`: ignored fields. `single`: only one call per turn."""
-
-    said: tuple[ChatMessage, ...]
-    tools: tuple[Tool, ...]
-    stream: bool = False
-    usage: bool = False
-    single: bool = False
-    model: str = MODEL
-    ignored: frozenset[str] = field(default=frozenset(), compare=False)
+Count = Annotated[int, Meta(ge=1)]
 
 
 class _Function(msgspec.Struct):
@@ -129,72 +98,62 @@ class _Body(msgspec.Struct):
     stream: bool | None = None
     stream_options: _Stream | None = None
     parallel_tool_calls: bool | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    stop: str | list[str] | None = None
+    n: Annotated[int, Meta(ge=1, le=MOST_TURNS)] | None = None
 
 
-def read(body: bytes) -> ChatRequest:
-    """Parse the request in an HTTP body. Raises Refused."""
-    try:
-        fields = msgspec.json.decode(body, type=dict[str, Any])
-        typed = msgspec.convert(fields, _Body)
-    except msgspec.ValidationError as error:
-        raise ChatRefused(_field(str(error)), str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ChatRefused("body", f"not JSON: {error}") from error
-    for name, meant in _PLAIN.items():
-        if fields.get(name) not in meant and not (name == "tool_choice" and not typed.tools):
-            raise ChatRefused(name, f"{json.dumps(fields[name])[:60]} cannot be had here")
-    ignored = {name for name, value in fields.items() if value is not None}
-    return ChatRequest(
-        said=tuple(_read_message(n, message) for n, message in enumerate(typed.messages)),
+def read(body: bytes) -> DialogueRequest:
+    """Parse the request in an HTTP body. Raises RequestRefused."""
+    fields, typed = decode_request(body, _Body)
+    if not typed.tools:
+        fields.pop("tool_choice", None)  # without tools there is nothing to choose
+    limits = [each for each in (typed.max_tokens, typed.max_completion_tokens) if each]
+    return DialogueRequest(
+        messages=tuple(_read_message(n, message) for n, message in enumerate(typed.messages)),
         tools=tuple(_tool(n, each) for n, each in enumerate(typed.tools or ())),
         stream=bool(typed.stream),
         usage=bool(typed.stream_options and typed.stream_options.include_usage),
         single=typed.parallel_tool_calls is False,
+        count=typed.n or 1,
         model=typed.model,
-        ignored=frozenset(ignored - _READ - _PLAIN.keys()),
+        terms=TurnTerms(min(limits, default=None), stop_texts("stop", typed.stop)),
+        ignored=FIELDS.ignored(fields),
     )
 
 
-def make_message(number: int, calls: Sequence[ToolCall] | str) -> ChatMessage:
-    """Return the assistant's turn as a message. `number`: of the turn, part of its call ids."""
-    if isinstance(calls, str):
-        return ChatMessage("assistant", calls)
-    named = (
-        ChatCall(f"call_{number}_{n}", each.name, dict(each.arguments))
-        for n, each in enumerate(calls)
-    )
-    return ChatMessage("assistant", "", calls=tuple(named))
-
-
-def answer(number: int, turn: ChatMessage, length: TokenCounts, request: ChatRequest) -> bytes:
+def answer(reply: DialogueReply) -> bytes:
     """Return the body of a reply: JSON, or server-sent events if streamed."""
-    if request.stream:
-        return _stream_body(number, turn, length, request)
-    end = _end(turn, length)
-    choice = {"index": 0, "message": _message(turn), "logprobs": None, "finish_reason": end}
-    head = _head(number, "chat.completion", request.model)
-    return msgspec.json.encode(head | {"choices": [choice], "usage": _usage(length)})
-
-
-def _stream_body(
-    number: int, turn: ChatMessage, length: TokenCounts, request: ChatRequest
-) -> bytes:
-    """Yield the whole turn as one delta, then its end."""
-    head = _head(number, "chat.completion.chunk", request.model)
-    delta = _message(turn)
-    if turn.calls:
-        delta["tool_calls"] = [{"index": n} | each for n, each in enumerate(delta["tool_calls"])]
-    chunks: list[dict[str, Any]] = [
-        head | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
-        head | {"choices": [{"index": 0, "delta": {}, "finish_reason": _end(turn, length)}]},
+    if reply.request.stream:
+        return _stream_body(reply)
+    choices = [
+        {"index": n, "message": _message(turn.said), "logprobs": None, "finish_reason": _end(turn)}
+        for n, turn in enumerate(reply.turns)
     ]
-    if request.usage:
-        chunks.append(head | {"choices": [], "usage": _usage(length)})
+    head = _head(reply, "chat.completion")
+    return msgspec.json.encode(head | {"choices": choices, "usage": _usage(reply)})
+
+
+def _stream_body(reply: DialogueReply) -> bytes:
+    """Return each turn as one delta, then its end."""
+    head = _head(reply, "chat.completion.chunk")
+    chunks: list[dict[str, Any]] = []
+    for index, turn in enumerate(reply.turns):
+        delta = _message(turn.said)
+        if turn.said.calls:
+            calls = [{"index": n} | each for n, each in enumerate(delta["tool_calls"])]
+            delta["tool_calls"] = calls
+        for part, end in ((delta, None), ({}, _end(turn))):
+            choice = {"index": index, "delta": part, "finish_reason": end}
+            chunks.append(head | {"choices": [choice]})
+    if reply.request.usage:
+        chunks.append(head | {"choices": [], "usage": _usage(reply)})
     events = [msgspec.json.encode(chunk) for chunk in chunks] + [b"[DONE]"]
     return b"".join(b"data: " + event + b"\n\n" for event in events)
 
 
-def plain_message(each: ChatMessage) -> dict[str, Any]:
+def plain_message(each: DialogueMessage) -> dict[str, Any]:
     """Return a message as JSON values, for the user's reward."""
     if each.role == "assistant":
         return _message(each)
@@ -204,7 +163,7 @@ def plain_message(each: ChatMessage) -> dict[str, Any]:
     )
 
 
-def _message(turn: ChatMessage) -> dict[str, Any]:
+def _message(turn: DialogueMessage) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": turn.content or None}
     if turn.calls:
         message["tool_calls"] = [
@@ -223,65 +182,59 @@ def _message(turn: ChatMessage) -> dict[str, Any]:
     return message
 
 
-def _end(turn: ChatMessage, length: TokenCounts) -> str:
-    if turn.calls:
+def _end(turn: DialogueTurn) -> str:
+    if turn.said.calls:
         return "tool_calls"
-    return "length" if length.cut else "stop"
+    return "length" if turn.counts.cut else "stop"
 
 
-def _head(number: int, kind: str, model: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{number}", "object": kind, "created": int(time.time()), "model": model}
-
-
-def _usage(length: TokenCounts) -> dict[str, int]:
+def _head(reply: DialogueReply, kind: str) -> dict[str, Any]:
     return {
-        "prompt_tokens": length.prompt,
-        "completion_tokens": length.completion,
-        "total_tokens": length.prompt + length.completion,
+        "id": f"chatcmpl-{reply.number}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": reply.request.model,
     }
 
 
-def _read_message(number: int, message: _Message) -> ChatMessage:
+def _usage(reply: DialogueReply) -> dict[str, int]:
+    prompt = reply.turn.counts.prompt
+    completion = sum(turn.counts.completion for turn in reply.turns)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+
+
+def _read_message(number: int, message: _Message) -> DialogueMessage:
     where = f"messages[{number}]"
     if message.role not in ROLES:
-        raise ChatRefused(where, f"role {message.role[:20]!r}; known: {', '.join(ROLES)}")
+        raise RequestRefused(where, f"role {message.role[:20]!r}; known: {', '.join(ROLES)}")
     parts = message.content if isinstance(message.content, list) else ()
     for part in parts:
         if part.type != "text":
-            raise ChatRefused(
+            raise RequestRefused(
                 where, f"content of type {part.type[:20]!r}; text alone is understood"
             )
     text = message.content if isinstance(message.content, str) else ""
-    return ChatMessage(
+    return DialogueMessage(
         role=ROLES[message.role],
         content=text or "".join(part.text for part in parts),
         name=message.name or "",
         calls=tuple(
-            ChatCall(each.id, each.function.name, _arguments(each.function.arguments))
+            DialogueCall(each.id, each.function.name, decode_arguments(each.function.arguments))
             for each in message.tool_calls or ()
         ),
         answers=message.tool_call_id or "",
     )
 
 
-def _arguments(text: str | None) -> Any:
-    try:
-        return msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        return text
-
-
 def _tool(number: int, each: _Item) -> Tool:
     if each.type != "function":
-        raise ChatRefused(
+        raise RequestRefused(
             f"tools[{number}]", f"type {each.type[:20]!r}; function alone is understood"
         )
     empty: dict[str, Any] = {"type": "object", "properties": {}}
     function = each.function
     return Tool(function.name, function.description or "", function.parameters or empty)
-
-
-def _field(message: str) -> str:
-    """Return the field in an error of msgspec: `$.messages[2].role`, required field `messages`."""
-    match = re.search(r"`\$\.([^`]+)`", message) or re.search(r"field `([^`]*)`", message)
-    return match[1] if match else "body"

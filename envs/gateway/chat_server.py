@@ -1,17 +1,19 @@
 """The HTTP server for agent programs, one per process: a program's token identifies its episode.
 
-POST /v1/chat/completions ─▶ token ─▶ Line ─ Asked ─▶ the episode's thread
-                          ◀──────── body ◀─ answer ──┘
+POST, path of an API ─▶ token ─▶ EpisodeLine ─ PendingRequest ─▶ the episode's thread
+                     ◀──────────────── body ◀─ answer ──────────┘
 """
 
 import asyncio
 import functools
+import hashlib
 import secrets
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -19,83 +21,139 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentrl.core.http import HttpServer, make_application, read_body, wait_disconnected
-from agentrl.envs.contract import Message
-from agentrl.envs.gateway import chat
-from agentrl.envs.gateway.chat import ChatRefused, ChatRequest
-from agentrl.envs.gateway.dialogue import Dialogue
+from agentrl.envs.gateway import anthropic, chat, responses
+from agentrl.envs.gateway.dialogue import Dialogue, Placement
+from agentrl.envs.gateway.messages import (
+    MODEL,
+    DialogueMessage,
+    DialogueReply,
+    DialogueRequest,
+    DialogueTurn,
+    RequestRefused,
+)
 from agentrl.envs.gateway.process import ProgramEnd
+from agentrl.envs.gateway.request_fields import MAX_BODY
 
 HOST = "127.0.0.1"
+RETRIES = "x-stainless-retry-count"  # header of the vendors' packages
+FAULTS = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large"}
 
 
-@dataclass(slots=True)
+class ModelApi(Protocol):
+    """One API: a file of pure functions."""
+
+    PATH: str
+
+    def read(self, body: bytes) -> DialogueRequest:
+        """Parse a request. Raises RequestRefused."""
+
+    def answer(self, reply: DialogueReply) -> bytes:
+        """Return the body of a reply."""
+
+
+APIS: tuple[ModelApi, ...] = (chat, responses, anthropic)
+
+
+@dataclass(slots=True, eq=False)
 class PendingRequest:
-    """A request that waits for its answer. `body`: unchanged. `waiting`: connected clients."""
+    """A request that waits for its answer.
 
-    request: ChatRequest
-    new: tuple[Message, ...]
-    body: bytes
+    `turns`: sampled so far. `waiting`: connected clients. `passed_over`: nobody waited when its
+    turn came. `delivered`: a client received the answer.
+    """
+
+    api: ModelApi
+    request: DialogueRequest
+    placement: Placement
+    turns: tuple[DialogueTurn, ...] = ()
     reply: "Future[Response]" = field(default_factory=Future)
-    waiting: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class BrokenDialogue:
-    """The program's request cannot be recorded, so the episode is over."""
-
-    why: str
+    waiting: int = 1
+    passed_over: bool = False
+    delivered: bool = False
 
 
 class EpisodeLine:
     """Connects the server and one episode."""
 
     def __init__(self) -> None:
-        self.events: SimpleQueue[PendingRequest | BrokenDialogue | ProgramEnd] = SimpleQueue()
-        self.dialogue = Dialogue()
         self.token = secrets.token_urlsafe(24)
+        self.refused = ""  # why the last request was
+        self._events: SimpleQueue[PendingRequest | ProgramEnd] = SimpleQueue()
+        self._dialogue = Dialogue()
         self._lock = threading.Lock()
-        self._last: PendingRequest | None = None
+        self._asked: dict[bytes, PendingRequest] = {}  # the latest one with each body
+        self._end: ProgramEnd | None = None
         self._over = False
 
-    def ask(self, body: bytes) -> PendingRequest:
-        """Accept a new request, or the last one again if its client disconnected before the answer.
+    def ask(self, api: ModelApi, body: bytes, *, retry: bool) -> PendingRequest:
+        """Accept a request: a new one, or an earlier one again, whose turn is sampled once.
 
-        Raises Refused.
+        It is an earlier one if the client says so (`retry`), or if it disconnected before the
+        answer. Raises RequestRefused.
         """
+        key = hashlib.sha256(api.PATH.encode() + body).digest()
         with self._lock:
-            last = self._last
-            if last is not None and last.body == body and not last.waiting:
-                last.waiting = 1
-                return last
-            request = chat.read(body)
+            if self._over:
+                raise RequestRefused("messages", "the episode is over")
+            asked = self._asked.get(key)
+            if asked is not None and (retry or not (asked.waiting or asked.delivered)):
+                asked.waiting += 1
+                if asked.passed_over:
+                    asked.passed_over = False
+                    self._events.put(asked)
+                return asked
             try:
-                self._check(last)
-                asked = PendingRequest(request, self.dialogue.extend(request), body, waiting=1)
-            except ChatRefused as error:
-                self._over = True
-                self.events.put(BrokenDialogue(str(error)))
+                request = api.read(body)
+                asked = PendingRequest(api, request, self._dialogue.place(request))
+            except RequestRefused as error:
+                self.refused = str(error)
                 raise
-            self._last = asked
-            self.events.put(asked)
+            self._asked[key] = asked
+            self._events.put(asked)
             return asked
 
-    def left(self, asked: PendingRequest) -> None:
-        """Handle a client that disconnected before its answer."""
+    def leave(self, asked: PendingRequest, *, delivered: bool) -> None:
+        """Handle a client that received its answer, or disconnected before."""
         with self._lock:
-            asked.waiting = 0
+            asked.waiting -= 1
+            asked.delivered |= delivered
+
+    def end(self, end: ProgramEnd) -> None:
+        """Handle the end of the program."""
+        self._end = end
+        self._events.put(end)
+
+    def next_event(self, timeout_s: float) -> PendingRequest | ProgramEnd:
+        """Wait for the next request that somebody waits for, or the program's end. Raises Empty."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+            if self._end is not None:
+                return self._end
+            if isinstance(event, ProgramEnd):
+                return event
+            with self._lock:
+                event.passed_over = not event.waiting
+            if not event.passed_over:
+                return event
+
+    def answered(self, number: int, turn: int, asked: PendingRequest) -> None:
+        """Add the latest turn of a request. `turn`: its number among the policy's turns."""
+        said, tools = asked.turns[-1].said, asked.request.tools
+        with self._lock:
+            self._dialogue.answered(number, turn, asked.placement, tools, said)
+
+    def conversations(self) -> list[tuple[DialogueMessage, ...]]:
+        """Return the program's conversations, that of the last reply last."""
+        with self._lock:
+            return self._dialogue.conversations()
 
     def close(self) -> None:
         """Close the line; requests get no answers any more."""
         with self._lock:
             self._over = True
-            if self._last is not None:
-                self._last.reply.cancel()
-
-    def _check(self, last: PendingRequest | None) -> None:
-        if self._over:
-            raise ChatRefused("messages", "the episode is over")
-        if last is not None and not last.reply.done():
-            raise ChatRefused("messages", "another request of the episode waits for its answer")
+            for asked in self._asked.values():
+                asked.reply.cancel()
 
 
 class ChatServer:
@@ -105,11 +163,11 @@ class ChatServer:
         """Bind and answer requests. Raises ConfigError."""
         self._lines: dict[str, EpisodeLine] = {}
         self._http = HttpServer("gateway", HOST, 0, guarded=True)
-        self.url = f"{self._http.url}/v1"
+        self.url = self._http.url
         routes = [
-            Route("/v1/chat/completions", self._chat, methods=["POST"]),
-            Route("/v1/models", self._models),
+            Route(api.PATH, functools.partial(self._ask, api), methods=["POST"]) for api in APIS
         ]
+        routes.append(Route("/v1/models", self._models))
         self._http.start(make_application(routes, _fault))
 
     def open(self, line: EpisodeLine) -> None:
@@ -119,39 +177,42 @@ class ChatServer:
         self._lines.pop(line.token, None)
         line.close()
 
-    async def _chat(self, request: Request) -> Response:
+    async def _ask(self, api: ModelApi, request: Request) -> Response:
         line = self._line(request)
         if line is None:
             return _fault(401, "the key is of no episode that runs")
-        body = await read_body(request, chat.MAX_BODY)
+        body = await read_body(request, MAX_BODY)
         if body is None:
-            return _fault(413, f"the body exceeds {chat.MAX_BODY} bytes")
+            return _fault(413, f"the body exceeds {MAX_BODY} bytes")
         try:
-            asked = line.ask(body)
-        except ChatRefused as error:
+            asked = line.ask(api, body, retry=request.headers.get(RETRIES, "0") != "0")
+        except RequestRefused as error:
             return _fault(400, str(error), error.field)
         leaving = asyncio.ensure_future(wait_disconnected(request))
         reply = asyncio.wrap_future(asked.reply)
+        delivered = False
         try:
             await asyncio.wait((reply, leaving), return_when=asyncio.FIRST_COMPLETED)
             if reply.cancelled():
                 return _fault(400, "the episode is over")
-            if reply.done() and not leaving.done():
-                return reply.result()
+            delivered = reply.done() and not leaving.done()
+            return reply.result() if delivered else _fault(400, "the client left")
         finally:
             leaving.cancel()
-        line.left(asked)
-        return _fault(400, "the client left")
+            line.leave(asked, delivered=delivered)
 
     async def _models(self, request: Request) -> Response:
         if self._line(request) is None:
             return _fault(401, "the key is of no episode that runs")
-        model = {"id": chat.MODEL, "object": "model", "created": 0, "owned_by": "agentrl"}
-        return _json(200, {"object": "list", "data": [model]})
+        model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "agentrl"}
+        model |= {"type": "model", "display_name": MODEL, "created_at": "1970-01-01T00:00:00Z"}
+        ends = {"first_id": MODEL, "last_id": MODEL, "has_more": False}
+        return _json(200, {"object": "list", "data": [model]} | ends)
 
     def _line(self, request: Request) -> EpisodeLine | None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        return self._lines.get(token) if scheme == "Bearer" else None
+        key = token if scheme == "Bearer" else request.headers.get("x-api-key", "")
+        return self._lines.get(key)
 
 
 _STARTING = threading.Lock()
@@ -169,9 +230,10 @@ def _chat_server() -> ChatServer:
 
 
 def _fault(status: int, message: str, param: str | None = None) -> Response:
-    kind = "invalid_request_error"
+    """Return an error as the packages of both vendors read it."""
+    kind = FAULTS.get(status, "invalid_request_error")
     error = {"message": message, "type": kind, "param": param, "code": None}
-    return _json(status, {"error": error})
+    return _json(status, {"type": "error", "error": error})
 
 
 def _json(status: int, value: Any) -> Response:

@@ -1,81 +1,150 @@
-"""The conversation of one program: a request either extends it or is refused and ends the episode.
+"""The conversations of one program, as a tree of the policy's replies.
 
-    opening request ─▶ tools, first messages        answer ─▶ next request ─▶ its new messages
+    request ─▶ whole conversation ─▶ the reply that it continues furthest ─▶ its new messages
+                                     none: a conversation begins
 
-Tokens are recorded in the order of sampling, so a rewritten or branching history cannot be
-recorded.
+A program may retry, ask several times at once, rewrite or compact its history, change its tools
+and run agents beside each other. What the policy said keeps the tokens that were sampled.
 """
 
-from agentrl.envs.contract import Message
-from agentrl.envs.gateway.chat import ChatMessage, ChatRefused, ChatRequest
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from agentrl.envs.contract import Message, Tool, ToolCall
+from agentrl.envs.gateway.messages import DialogueMessage, DialogueRequest, RequestRefused
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a request belongs. `whole`: its conversation. `messages`: the new ones.
+
+    `follows`: the turn of the policy that they follow; 0: a conversation begins.
+    """
+
+    whole: tuple[DialogueMessage, ...]
+    messages: tuple[Message, ...]
+    follows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """A reply. `turn`: of the policy. `whole`: the conversation that ends with it."""
+
+    number: int
+    turn: int
+    whole: tuple[DialogueMessage, ...]
+    tools: tuple[Tool, ...]
 
 
 class Dialogue:
-    """The conversation so far, from the program's view."""
+    """The replies of the policy, from the program's view."""
 
     def __init__(self) -> None:
-        self._first: ChatRequest | None = None
-        self.said: tuple[ChatMessage, ...] = ()
+        self._replies: list[_Reply] = []
 
-    def extend(self, request: ChatRequest) -> tuple[Message, ...]:
-        """Return the request's new messages.
+    def place(self, request: DialogueRequest) -> Placement:
+        """Find where a request belongs. Raises RequestRefused that names the first bad message."""
+        whole = tuple(_merge(self._whole(request)))
+        _check(whole)
+        before = self._furthest(whole, request.tools)
+        start, turn = (len(before.whole), before.turn) if before else (0, 0)
+        return Placement(whole, tuple(self._messages(whole))[start:], turn)
 
-        Raises Refused that names the first inconsistent message.
+    def answered(
+        self, number: int, turn: int, placement: Placement, tools: tuple[Tool, ...],
+        said: DialogueMessage,
+    ) -> None:  # fmt: skip
+        """Add a reply. `turn`: of the policy; `said`: as the program receives it."""
+        self._replies.append(_Reply(number, turn, (*placement.whole, said), tools))
+
+    def conversations(self) -> list[tuple[DialogueMessage, ...]]:
+        """Return the conversations that no other one continues; that of the last reply is last."""
+        wholes = [each.whole for each in self._replies]
+        return [
+            whole
+            for number, whole in enumerate(wholes)
+            if not any(len(later) > len(whole) and later[: len(whole)] == whole
+                       for later in wholes[number + 1 :])
+        ]  # fmt: skip
+
+    def _whole(self, request: DialogueRequest) -> tuple[DialogueMessage, ...]:
+        """Return the conversation of a request, also of one that names the reply it follows.
+
+        Such a request brings its system message anew, as in OpenAI's API.
         """
-        if self._first is None:
-            new = _opening(request)
-        else:
-            if request.tools != self._first.tools:
-                raise ChatRefused("tools", "differ from those of the first request")
-            new = self._new(request)
-        self._first = self._first or request
-        names = {call.call_id: call.name for each in request.said for call in each.calls}
-        messages = tuple(
-            _message(f"messages[{len(self.said) + n}]", each, names) for n, each in enumerate(new)
+        if request.follows is None:
+            return request.messages
+        found = (each.whole for each in self._replies if each.number == request.follows)
+        followed = next(found, None)
+        if followed is None:
+            text = f"there is no response {request.follows} in this episode"
+            raise RequestRefused("previous_response_id", text)
+        system = tuple(each for each in request.messages[:1] if each.role == "system")
+        earlier = tuple(each for each in followed if each.role != "system")
+        return (*system, *earlier, *request.messages[len(system) :])
+
+    def _furthest(
+        self, whole: tuple[DialogueMessage, ...], tools: tuple[Tool, ...]
+    ) -> _Reply | None:
+        """Return the latest of the replies with the longest part of a conversation."""
+        continued = (
+            each
+            for each in reversed(self._replies)
+            if each.tools == tools and whole[: len(each.whole)] == each.whole
         )
-        self.said = request.said
-        return messages
+        return max(continued, key=lambda each: len(each.whole), default=None)
 
-    def answered(self, turn: ChatMessage) -> None:
-        """Append the policy's turn as the program receives it."""
-        self.said = (*self.said, turn)
+    def _messages(self, whole: Sequence[DialogueMessage]) -> Iterator[Message]:
+        """Yield messages of the contract: a tool's has its name, an assistant's its turn."""
+        names: dict[str, str] = {}
+        for number, each in enumerate(whole):
+            if each.role == "assistant":
+                names |= {call.call_id: call.name for call in each.calls}
+                yield self._past_turn(each)
+            elif each.role == "tool":
+                name = names.get(each.answers, each.name)
+                if not name:
+                    text = f"answers no call: {each.answers[:40]!r} is the id of none"
+                    raise RequestRefused(f"messages[{number}]", text)
+                yield Message("tool", each.content, name)
+            else:
+                yield Message(each.role, each.content, each.name)
 
-    def _new(self, request: ChatRequest) -> tuple[ChatMessage, ...]:
-        """Return the messages after the common ones."""
-        for n, before in enumerate(self.said):
-            where = f"messages[{n}]"
-            if n >= len(request.said):
-                raise ChatRefused(where, "missing: the request must repeat the conversation so far")
-            now = request.said[n]
-            if now != before:
-                whose = "the answer sent" if before.role == "assistant" else "the earlier request"
-                raise ChatRefused(where, f"differs from {whose}: messages can only be appended")
-        new = request.said[len(self.said) :]
-        if not new:
-            raise ChatRefused(f"messages[{len(self.said)}]", "missing: no message after the answer")
-        for n, each in enumerate(new, len(self.said)):
-            if each.role not in ("tool", "user"):
-                raise ChatRefused(f"messages[{n}]", f"role {each.role} after the first answer")
-        return new
-
-
-def _opening(request: ChatRequest) -> tuple[ChatMessage, ...]:
-    """Return the first request's messages: at most one system message, at the beginning."""
-    for n, each in enumerate(request.said):
-        if each.calls:
-            raise ChatRefused(f"messages[{n}]", "tool calls that the policy did not make")
-        if each.role == "system" and n:
-            raise ChatRefused(f"messages[{n}]", "a system message that is not the first")
-    if not request.said or request.said[-1].role not in ("user", "tool"):
-        raise ChatRefused("messages", "the last message must have the role user or tool")
-    return request.said
+    def _past_turn(self, said: DialogueMessage) -> Message:
+        turns = (each.turn for each in reversed(self._replies) if each.whole[-1] == said)
+        calls = (
+            ToolCall(call.name, call.arguments if isinstance(call.arguments, dict) else {})
+            for call in said.calls
+        )
+        return Message("assistant", said.content, calls=tuple(calls), turn=next(turns, 0))
 
 
-def _message(where: str, each: ChatMessage, names: dict[str, str]) -> Message:
-    """Convert to a Message of the contract: a tool message has its tool's name."""
-    if each.role != "tool":
-        return Message(each.role, each.content, each.name)
-    name = names.get(each.answers, each.name)
-    if not name:
-        raise ChatRefused(where, f"answers no call: tool_call_id {each.answers[:40]!r}")
-    return Message("tool", each.content, name)
+def _merge(messages: Sequence[DialogueMessage]) -> Iterator[DialogueMessage]:
+    """Yield messages, those of an assistant that follow each other as one."""
+    held: DialogueMessage | None = None
+    for each in messages:
+        if held is not None and each.role != "assistant":
+            yield held
+            held = None
+        if each.role != "assistant":
+            yield each
+        elif held is None:
+            held = each
+        else:
+            text = "\n".join(part for part in (held.content, each.content) if part)
+            held = DialogueMessage("assistant", text, each.name, (*held.calls, *each.calls))
+    if held is not None:
+        yield held
+
+
+def _check(whole: Sequence[DialogueMessage]) -> None:
+    """Raise RequestRefused for a conversation that no chat template knows."""
+    for number, each in enumerate(whole):
+        if each.role == "system" and number:
+            raise RequestRefused(f"messages[{number}]", "a system message that is not the first")
+    spoken = [each for each in whole if each.role != "system"]
+    if spoken and spoken[0].role == "assistant":
+        text = "the conversation begins with an assistant's message"
+        raise RequestRefused("messages[0]", text)
+    if not spoken or spoken[-1].role not in ("user", "tool"):
+        raise RequestRefused("messages", "the last message must be a user's or a tool's")

@@ -1,17 +1,18 @@
 """An agent program as an Environment: its requests are observations, its exit is the outcome.
 
     start() ─▶ program ─ first request ─▶ Observation, tools
-    call(turn) ─▶ reply ─▶ program ─ next request ─▶ messages
+    call(turn) ─▶ reply ─▶ program ─ next request ─▶ messages, the turn that they follow
                                    └─ exit 0 ─▶ the user's reward ─▶ done
 
-A mistake of the policy (a call that does not fit its tool) is answered here; the program never sees
-it. A failure of the program (an exit code, a timeout, a request that cannot be recorded) raises
-EnvironmentFailure and is never a reward.
+Requests that wait at the same time are answered one after the other. A mistake of the policy (a
+call that does not fit its tool) is answered here; the program never sees it. A failure of the
+program (an exit code, a timeout) raises EnvironmentFailure and is never a reward.
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from queue import Empty
 from typing import Any
@@ -21,15 +22,14 @@ from starlette.responses import Response
 
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.logging import get_logger
-from agentrl.envs.contract import Message, Observation, Outcome, Tool, ToolCall
-from agentrl.envs.gateway import chat
-from agentrl.envs.gateway.chat import TokenCounts
+from agentrl.envs.contract import Message, Observation, Outcome, Tool, ToolCall, TurnTerms
+from agentrl.envs.gateway.chat import plain_message
 from agentrl.envs.gateway.chat_server import (
-    BrokenDialogue,
     EpisodeLine,
     PendingRequest,
     chat_server,
 )
+from agentrl.envs.gateway.messages import DialogueReply, DialogueTurn, TokenCounts, policy_turn
 from agentrl.envs.gateway.process import Program, ProgramEnd
 from agentrl.envs.gateway.reward import Result, Reward, call_reward
 
@@ -45,7 +45,8 @@ log = get_logger()
 class Plan:
     """Settings of episodes. `timeout_s`: of one turn of the program, and of the reward.
 
-    `own_user`: if AgentRL runs as root, each program runs as its own user.
+    `own_user`: if AgentRL runs as root, each program runs as its own user. `untrained`: patterns;
+    a request is left out of the loss if one is found in its system or first user message.
     """
 
     program: tuple[str, ...]
@@ -53,6 +54,7 @@ class Plan:
     timeout_s: float
     reward: Reward
     own_user: bool = True
+    untrained: tuple[re.Pattern[str], ...] = ()
 
 
 class Gateway:
@@ -64,7 +66,8 @@ class Gateway:
         self._line = EpisodeLine()
         self._program: Program | None = None
         self._asked: PendingRequest | None = None
-        self._turns = 0
+        self._turns = 0  # of the policy
+        self._sampled = 0  # turns that went into a reply
         self._length = TokenCounts()
 
     @property
@@ -79,16 +82,18 @@ class Gateway:
         item = msgspec.json.encode(self._item)
         told = {
             "AGENTRL_ITEM": item.decode(),
-            "OPENAI_BASE_URL": gate.url,
+            "OPENAI_BASE_URL": f"{gate.url}/v1",
             "OPENAI_API_KEY": self._line.token,
+            "ANTHROPIC_BASE_URL": gate.url,
+            "ANTHROPIC_API_KEY": self._line.token,
         }
         given = dict(self._plan.env) | told
-        plan, told_end = self._plan, self._line.events.put
+        plan, told_end = self._plan, self._line.end
         self._program = Program(plan.program, item, given, told_end, own_user=plan.own_user)
         event = self._event()
         if isinstance(event, ProgramEnd):
-            raise EnvironmentFailure("the program exited without a request")
-        return Observation(event.new)
+            raise EnvironmentFailure(f"the program exited without a request{self._refused()}")
+        return Observation(event.placement.messages, self._terms(event))
 
     def sampled(self, prompt: int, completion: int, finish_reason: str) -> None:
         """Set the usage for the next answer; zeros if not called."""
@@ -99,18 +104,25 @@ class Gateway:
         asked = self._asked
         if asked is None:
             raise EnvironmentFailure("the episode has not started")
-        if not isinstance(calls, str) and (faults := _faults(calls, asked)):
-            return Outcome(faults)
         self._turns += 1
-        self._reply(asked, calls)
+        if not isinstance(calls, str) and (faults := _faults(calls, asked)):
+            return Outcome(faults, terms=self._terms(asked))
+        self._answer(asked, calls)
+        if len(asked.turns) < asked.request.count:
+            return self._next(asked)
         event = self._event()
         if isinstance(event, PendingRequest):
-            return Outcome(event.new)
+            return self._next(event)
+        conversations = [
+            [plain_message(each) for each in conversation]
+            for conversation in self._line.conversations()
+        ]
         result = Result(
             stdout=event.out,
             stderr=event.err,
-            messages=[chat.plain_message(each) for each in self._line.dialogue.said],
-            turns=self._turns,
+            messages=conversations[-1],
+            conversations=conversations,
+            turns=self._sampled,
         )
         plan = self._plan
         reward, score = call_reward(plan.reward, self._item, result, plan.timeout_s)
@@ -123,31 +135,57 @@ class Gateway:
             self._program.close()
             self._program = None
 
-    def _reply(self, asked: PendingRequest, calls: Sequence[ToolCall] | str) -> None:
-        turn, request = chat.make_message(self._turns, calls), asked.request
-        self._line.dialogue.answered(turn)
-        body = chat.answer(self._turns, turn, self._length, request)
+    def _answer(self, asked: PendingRequest, calls: Sequence[ToolCall] | str) -> None:
+        """Add a turn to the answer of a request, and send it if it is the last one."""
+        stopped_at = ""
+        if isinstance(calls, str):
+            calls, stopped_at = _cut(calls, asked.request.terms.stop)
+        self._sampled += 1
+        turn = DialogueTurn(policy_turn(self._sampled, calls), self._length, stopped_at)
         self._length = TokenCounts()
-        kind = "text/event-stream" if request.stream else "application/json"
-        asked.reply.set_result(Response(body, media_type=kind))
+        asked.turns = (*asked.turns, turn)
+        number = self._sampled - len(asked.turns) + 1
+        self._line.answered(number, self._turns, asked)
+        if len(asked.turns) == asked.request.count:
+            kind = "text/event-stream" if asked.request.stream else "application/json"
+            body = asked.api.answer(DialogueReply(number, asked.turns, asked.request))
+            asked.reply.set_result(Response(body, media_type=kind))
+
+    def _next(self, asked: PendingRequest) -> Outcome:
+        """Return what the policy answers next."""
+        placement = asked.placement
+        latest = placement.follows == self._turns
+        return Outcome(
+            placement.messages,
+            terms=self._terms(asked),
+            follows=None if latest else placement.follows,
+        )
+
+    def _terms(self, asked: PendingRequest) -> TurnTerms:
+        first = {each.role: each.content for each in reversed(asked.placement.whole)}
+        opening = (first.get("system", ""), first.get("user", ""))
+        left_out = any(each.search(text) for each in self._plan.untrained for text in opening)
+        return replace(asked.request.terms, trained=not left_out)
+
+    def _refused(self) -> str:
+        return f"; its last refused request: {self._line.refused}" if self._line.refused else ""
 
     def _event(self) -> PendingRequest | ProgramEnd:
         """Wait for the next request, or the program's successful end. Raises EnvironmentFailure."""
         try:
-            event = self._line.events.get(timeout=self._plan.timeout_s)
+            event = self._line.next_event(self._plan.timeout_s)
         except Empty:
             raise EnvironmentFailure(
-                f"the program sent no request and did not exit for {self._plan.timeout_s:g} s",
+                f"the program sent no request and did not exit for {self._plan.timeout_s:g} s"
+                f"{self._refused()}",
                 hint="raise the option timeout_s of the task",
             ) from None
-        if isinstance(event, BrokenDialogue):
-            raise EnvironmentFailure(f"the program's request cannot be recorded: {event.why}")
         if isinstance(event, ProgramEnd):
             if event.code:
                 last = event.err.strip().rpartition("\n")[2][:SHOWN]
                 denied = self._plan.own_user and DENIED in event.err and os.getuid() == 0
                 raise EnvironmentFailure(
-                    f"the program exited with code {event.code}: {last}",
+                    f"the program exited with code {event.code}: {last}{self._refused()}",
                     hint="make its files readable for all users, or set the option own_user = false"
                     if denied
                     else "",
@@ -166,6 +204,13 @@ def _faults(calls: Sequence[ToolCall], asked: PendingRequest) -> tuple[Message, 
     if asked.request.single and len(calls) > 1:
         return tuple(Message("tool", ONE_CALL, call.name) for call in calls)
     return ()
+
+
+def _cut(text: str, stop: Sequence[str]) -> tuple[str, str]:
+    """Return a text up to the first of the stop texts, and which one that is."""
+    found = [(at, each) for each in stop if (at := text.find(each)) >= 0]
+    at, which = min(found, default=(len(text), ""))
+    return text[:at], which
 
 
 @cache

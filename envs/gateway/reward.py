@@ -22,12 +22,14 @@ MEND = 'write "package.module:function" or "path.py:function"'
 class Result:
     """The argument of a reward function, for a program that ended with code 0.
 
-    `stdout`: its last MiB. `messages`: the conversation in OpenAI's format.
+    `stdout`: its last MiB. `messages`: the conversation of the last reply, in OpenAI's format.
+    `conversations`: all that no other one continues, that one last. `turns`: the policy's replies.
     """
 
     stdout: str
     stderr: str
     messages: Sequence[Mapping[str, Any]]
+    conversations: Sequence[Sequence[Mapping[str, Any]]]
     turns: int
 
     @property

@@ -1,5 +1,6 @@
 """The items of a user, each an episode of the user's agent program."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +29,9 @@ class GatewayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options. `program`: its argument list. `items`: a JSONL file. `reward`: `module:function`.
 
     `env`: variables of the program; `${NAME}` refers to ours. `timeout_s`: of one turn, and of the
-    reward. `own_user`: if AgentRL runs as root, each program runs as its own user.
+    reward. `own_user`: if AgentRL runs as root, each program runs as its own user. `untrained`:
+    regular expressions; a request is left out of the loss if one is found in its system or first
+    user message.
     """
 
     program: list[str] = []
@@ -38,6 +41,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout_s: Annotated[float, Meta(gt=0.0)] = 60.0
     max_turns: options.Count = 30
     own_user: bool = True
+    untrained: list[str] = []
 
 
 class GatewaySource:
@@ -65,6 +69,7 @@ class GatewaySource:
                 hint='set it to a command such as ["python", "mine.py"]',
             )
         load_reward(self._given.reward)
+        self._patterns()
         return found
 
     def make(self, item: Item) -> Environment:
@@ -77,8 +82,18 @@ class GatewaySource:
             timeout_s=given.timeout_s,
             reward=load_reward(given.reward),
             own_user=given.own_user,
+            untrained=self._patterns(),
         )
         return Gateway(item.content, plan)
+
+    def _patterns(self) -> tuple[re.Pattern[str], ...]:
+        try:
+            return tuple(re.compile(each) for each in self._given.untrained)
+        except re.error as error:
+            raise ItemError(
+                f"{self.name}: option untrained: {error.pattern!r}: {error}",
+                hint="write regular expressions of Python",
+            ) from error
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:  # noqa: ARG002
         raise ItemError(f"item {item.item_id}: the task gateway has no demonstrator")

@@ -211,7 +211,8 @@ class RemoteEnvironment:
         self._over = True
 
     def start(self) -> Observation:
-        return Observation(tuple(wire.message(each) for each in self._begin().messages))
+        first = self._begin()
+        return Observation(tuple(wire.message(each) for each in first.messages), first.terms)
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         self._begin()
@@ -222,7 +223,8 @@ class RemoteEnvironment:
         turn = None if self._applied is None else self._turn
         answer = self._remote.interact(body, turn, self._fence)
         self._check(answer)
-        self._tools = answer.tools or self._tools
+        if answer.tools or answer.follows == 0:
+            self._tools = answer.tools or ()
         messages = tuple(wire.message(each) for each in answer.messages)
         self._over = answer.finish
         if not answer.finish and self._applied is None:  # a task worker rewards only the end
@@ -234,7 +236,13 @@ class RemoteEnvironment:
                 f"env server {self._remote.url} sent a malformed answer: {error}"
             ) from error
         if not answer.finish:
-            return Outcome(messages, reward=reward, metrics=_numbers(answer.metric))
+            return Outcome(
+                messages,
+                reward=reward,
+                metrics=_numbers(answer.metric),
+                terms=answer.terms,
+                follows=answer.follows,
+            )
         return Outcome(
             messages,
             done=True,

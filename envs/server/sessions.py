@@ -110,7 +110,8 @@ class Sessions:
         if turn is not None and turn != session.turn + 1:
             raise Refused(400, f"turn {turn} of session {key[1]}: {session.turn + 1} is next")
         last = turn is None and session.turn + 1 >= max_turns
-        session.next_turn(_task(self._apply(session, message, last)))
+        work = self._apply(session, message, last=last, counted=turn is not None)
+        session.next_turn(_task(work))
         return await asyncio.shield(session.answer)
 
     async def cancel(self, key: Key, fence: int | None = None) -> None:
@@ -209,7 +210,7 @@ class Sessions:
         def begin() -> dict[str, Any]:
             session.environment = make()
             first = session.environment.start()
-            return wire.answer(first.messages, session.environment.tools)
+            return wire.answer(first.messages, session.environment.tools, terms=first.terms)
 
         try:
             return await self._guarded(session, begin)
@@ -218,8 +219,9 @@ class Sessions:
             raise
 
     async def _apply(
-        self, session: Session, message: wire.AssistantMessage, last: bool
+        self, session: Session, message: wire.AssistantMessage, *, last: bool, counted: bool
     ) -> dict[str, Any]:
+        """Apply a turn. `counted`: the client numbers its turns, and knows our additions."""
         environment = session.environment
         if environment is None:
             raise Refused(400, wire.NO_SESSION)
@@ -231,6 +233,8 @@ class Sessions:
             except Overrun as error:
                 log.info("Sandbox exceeded a limit", task=session.key[0], error=str(error))
                 outcome = Outcome((), done=True, status=Status.TASK_LIMIT)
+            if outcome.follows is not None and not counted:
+                raise EnvironmentFailure("the episode branches, and its client does not know how")
             return wire.outcome_answer(outcome, environment.tools, ids)
 
         answer = await self._guarded(session, apply)

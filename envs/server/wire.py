@@ -1,8 +1,9 @@
 """The environment protocol: JSON bodies, OpenAI messages, published statuses.
 
-It is the protocol of AgentRL's task workers. Our additions, which others ignore: `score` and
-`error` of an answer, `error` of a tool call, the header `agentrl-turn`, which makes requests
-repeatable, and `agentrl-fence`, with which another attempt goes on with a session.
+It is the protocol of AgentRL's task workers. Our additions, which others ignore: `score`, `error`,
+`terms` and `follows` of an answer, `turn` and `tool_calls` of a message, `error` of a tool call,
+the header `agentrl-turn`, which makes requests repeatable, and `agentrl-fence`, with which another
+attempt goes on with a session.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from agentrl.core.types import Status
-from agentrl.envs.contract import Message, Outcome, Tool, ToolCall
+from agentrl.envs.contract import Message, Outcome, Tool, ToolCall, TurnTerms
 
 T = TypeVar("T")
 
@@ -97,6 +98,8 @@ class WireMessage(msgspec.Struct, omit_defaults=True):
     content: Content = None
     name: str | None = None
     tool_call_id: str | None = None
+    tool_calls: list[Call] | None = None
+    turn: int = 0
 
 
 class WireFunction(msgspec.Struct):
@@ -110,7 +113,7 @@ class WireTool(msgspec.Struct):
 
 
 class EnvOut(msgspec.Struct):
-    """The environment's answer: six fields of the protocol and two of ours."""
+    """The environment's answer: six fields of the protocol and four of ours."""
 
     messages: list[WireMessage]
     tools: list[WireTool] | None = None
@@ -120,6 +123,8 @@ class EnvOut(msgspec.Struct):
     metric: dict[str, Any] = {}
     score: float | None = None
     error: str = ""
+    terms: TurnTerms = TurnTerms()
+    follows: int | None = None
 
 
 class InteractAnswer(msgspec.Struct):
@@ -145,14 +150,18 @@ def encode(value: Any) -> bytes:
 
 
 def answer(
-    messages: Sequence[Message], tools: Sequence[Tool], ids: Sequence[str] = ()
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    ids: Sequence[str] = (),
+    terms: TurnTerms | None = None,
 ) -> dict[str, Any]:
     """Return a running episode's answer.
 
     `ids`: of the calls that tool messages answer, in order.
     """
     waiting = iter(ids)
-    return {
+    asked = {} if terms in (None, TurnTerms()) else {"terms": msgspec.to_builtins(terms)}
+    return asked | {
         "messages": [_wire_message(message, waiting) for message in messages],
         "tools": [tool.schema() for tool in tools],
         "status": RUNNING,
@@ -164,7 +173,9 @@ def answer(
 
 def outcome_answer(outcome: Outcome, tools: Sequence[Tool], ids: Sequence[str]) -> dict[str, Any]:
     """Return an outcome in the format of the protocol."""
-    said = answer(outcome.messages, tools, ids)
+    said = answer(outcome.messages, tools, ids, outcome.terms)
+    if outcome.follows is not None:
+        said["follows"] = outcome.follows
     if not outcome.done:
         return said | {"reward": outcome.reward, "metric": dict(outcome.metrics)}
     return said | {
@@ -210,7 +221,8 @@ def turn(message: AssistantMessage) -> tuple[list[ToolCall] | str, list[str]]:
 
 
 def message(wired: WireMessage) -> Message:
-    return Message(wired.role, _content(wired.content), wired.name or "")
+    calls = tuple(_call(each.function) for each in wired.tool_calls or ())
+    return Message(wired.role, _content(wired.content), wired.name or "", calls, wired.turn)
 
 
 def score(answer: EnvOut) -> float:
@@ -236,12 +248,14 @@ def tool(wired: WireTool) -> Tool:
 
 
 def _wire_message(said: Message, waiting: Any) -> dict[str, Any]:
-    written = {"role": said.role, "content": said.content}
+    written: dict[str, Any] = {"role": said.role, "content": said.content}
     if said.name:
         written["name"] = said.name
     if said.role == "tool":
         written["tool_call_id"] = next(waiting, "")
-    return written
+    if said.calls:
+        written["tool_calls"] = assistant(said.calls)["tool_calls"]
+    return written | ({"turn": said.turn} if said.turn else {})
 
 
 def _call(function: Function) -> ToolCall:

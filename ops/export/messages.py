@@ -21,7 +21,11 @@ _MARKS = [f"⁂{number}⁂" for number in range(64)]  # stand for contents
 
 
 def read_messages(body: Trajectory, template: ChatTemplate) -> list[Message] | None:
-    """Return the episode's messages; None if they would not give the recorded tokens."""
+    """Return the episode's messages; None if they would not give the recorded tokens, and for an
+    episode with branches, which is no single conversation.
+    """
+    if len(body.branch_lengths()) > 1:
+        return None
     tokens = body.tokens().tolist()
     turns = list(_turns(body.steps))
     if not turns:

@@ -67,7 +67,15 @@ class RecordedEpisode:
         successor: Successor | None = None,
         steps: int | None = None,
     ) -> None:
-        """`steps`: how many recorded steps are replayed; None: all."""
+        """`steps`: how many recorded steps are replayed; None: all.
+
+        Raises EnvironmentFailure for an episode with branches.
+        """
+        if len(recorded.branch_lengths()) > 1:
+            raise EnvironmentFailure(
+                f"episode {recorded.episode_id} has branches and cannot be replayed",
+                hint="its steps are in the table steps and on its page of the dashboard",
+            )
         self.differences: list[Difference] = []
         self.recorded = recorded
         self.steps = recorded.steps[:steps]

@@ -16,6 +16,7 @@ from agentrl.dashboard.links import Here
 from agentrl.dashboard.markup import Link
 from agentrl.dashboard.viewmodels import episodes
 from agentrl.db.admin import migrate
+from agentrl.db.queries.episode_detail import episode_steps
 from agentrl.db.queries.episode_search import EpisodeFilter, Order, PageCursor, SearchResult
 from agentrl.db.store import open_store
 
@@ -148,6 +149,20 @@ def test_a_body_that_is_not_the_one_its_row_names_is_not_shown(world: World) -> 
     world.sql("DELETE FROM trajectories")
     assert shown() == (False, shown()[1])
     assert "is not stored" in shown()[1]
+
+
+@pytest.mark.parametrize(
+    ("parent", "said"),
+    [(None, ""), (-1, " · begins a conversation"), (0, " · follows step 0")],
+)
+def test_a_step_of_a_branch_says_what_it_follows(
+    world: World, parent: int | None, said: str
+) -> None:
+    body = world.ready(0)[0]
+    world.sql("UPDATE steps SET parent = :parent WHERE number = 1", parent=parent)
+    with world.store.read() as session:
+        step = episode_steps(session, body.episode_id, body.fence)[1]
+    assert episodes.headline(step).endswith(f"environment{said}")
 
 
 def test_calls_read_as_name_and_arguments() -> None:

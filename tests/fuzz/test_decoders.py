@@ -33,7 +33,8 @@ from agentrl.core.journal import SampledStep, decode_step, encode_step
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs import registry
 from agentrl.envs.contract import Item, Tool
-from agentrl.envs.gateway import chat
+from agentrl.envs.gateway import anthropic, chat, responses
+from agentrl.envs.gateway.messages import RequestRefused
 from agentrl.envs.server import wire as env_wire
 from agentrl.serving import wire as policy_wire
 from agentrl.serving.engine_api import ModelLimits, RequestError, check_request
@@ -169,6 +170,39 @@ CHAT = {
     "temperature": 0.3,
     "n": 1,
 }
+RESPONSE = {
+    "model": "agentrl",
+    "instructions": "be brief",
+    "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "hello"}]},
+        {"type": "function_call", "call_id": "c0", "name": "add", "arguments": '{"n":1}'},
+        {"type": "function_call_output", "call_id": "c0", "output": "3"},
+    ],
+    "tools": [{"type": "function", "name": "add", "parameters": {"type": "object"}}],
+    "text": {"format": {"type": "text"}},
+    "previous_response_id": "resp_1",
+    "max_output_tokens": 9,
+}
+MESSAGES = {
+    "model": "agentrl",
+    "max_tokens": 9,
+    "system": [{"type": "text", "text": "be brief"}],
+    "messages": [
+        {"role": "user", "content": "hello"},
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "c0", "name": "add", "input": {"n": 1}}],
+        },
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "c0", "content": "3"}],
+        },
+    ],
+    "tools": [{"name": "add", "input_schema": {"type": "object"}}],
+    "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+    "stop_sequences": ["x"],
+    "stream": True,
+}
 CONFIG = {
     "workers": 2,
     "run": {"name": "x", "seed": 1},
@@ -275,7 +309,9 @@ def decoders(folder: Path) -> dict[str, Callable[[], Decoder]]:
         "a policy's answer": of_json(partial(client._completion, POLICY), PolicyError, ANSWER),
         "a model's reply": of_json(_reply, PolicyError, REPLY),
         "vLLM's answer": of_json(vllm_wire.completion, PolicyError, ANSWER),
-        "chat": of_json(chat.read, chat.ChatRefused, CHAT),
+        "chat": of_json(chat.read, RequestRefused, CHAT),
+        "responses": of_json(responses.read, RequestRefused, RESPONSE),
+        "anthropic": of_json(anthropic.read, RequestRefused, MESSAGES),
         "config": lambda: Decoder(
             lambda body: config_loading.loads(body.decode(errors="replace")),
             (ConfigError,),

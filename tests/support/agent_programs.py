@@ -40,4 +40,10 @@ def told(item, result):
     import json, pathlib
     pathlib.Path(item["into"]).write_text(json.dumps([*result.messages]))
     return float(result.turns)
+
+def ends(item, result):
+    import json, pathlib
+    ends = [each[-1]["content"] for each in result.conversations]
+    pathlib.Path(item["into"]).write_text(json.dumps(ends))
+    return float(result.turns)
 """

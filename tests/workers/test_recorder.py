@@ -13,7 +13,7 @@ from agentrl.broker.api import Broker, Consumer, Delivery
 from agentrl.broker.messages import EpisodeFinished, PoolChanged, decode
 from agentrl.broker.topology import TRAJECTORIES, recorder_queue
 from agentrl.core.errors import StoreError
-from agentrl.core.trajectory import Trajectory
+from agentrl.core.trajectory import BranchPoint, Trajectory
 from agentrl.db.store import Store
 from agentrl.db.transitions import lifecycle
 from agentrl.workers.recorder import record_bodies
@@ -103,6 +103,18 @@ def test_replaced_policies_and_spans_that_broke_off_can_be_asked_for(
     _record(world, link)
     found = world.ask("SELECT finish_reason, redrawn FROM steps ORDER BY number")
     assert found == [("abort", 2), ("stop", 0)]
+
+
+def test_a_step_that_does_not_follow_the_one_before_names_its_parent(
+    world: World, link: Broker
+) -> None:
+    body = world.ready(0, stored=False)[0]
+    (first, second) = body.steps
+    begins = msgspec.structs.replace(second, branch=BranchPoint(begin=first.end))
+    told = msgspec.structs.replace(body, steps=(first, begins))
+    link.publisher().publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=told))
+    _record(world, link)
+    assert world.ask("SELECT number, parent FROM steps ORDER BY number") == [(0, None), (1, -1)]
 
 
 class Once:

@@ -3,6 +3,8 @@
 Batch ─▶ each trajectory up to its last loss token ─┬▶ first fit, longest first ─▶ micro-batches
                                                     └▶ ranks: as many micro-batches for each, of
                                                        equal cost; attention costs length squared
+
+Each branch of a trajectory that has several is packed as if it were a trajectory.
 """
 
 from dataclasses import dataclass
@@ -115,7 +117,7 @@ def _count(parameter: Any) -> int:
 
 def _read_lengths(batch: Batch) -> Ints:
     """Return [M]: number of tokens to feed of each trajectory."""
-    ends = np.cumsum(batch.lengths)
+    ends = np.cumsum(batch.sequences)
     masks = np.split(batch.loss_mask, ends[:-1]) if ends.size else []
     return np.array([_inputs(mask) for mask in masks], np.int64)
 
@@ -173,7 +175,7 @@ def _cheapest_fit(
 
 
 def _pack_rows(batch: Batch, needed: Ints, rows: Ints) -> MicroBatch:
-    starts = (np.cumsum(batch.lengths) - batch.lengths)[rows]
+    starts = (np.cumsum(batch.sequences) - batch.sequences)[rows]
     lengths = needed[rows]
     before = np.cumsum(lengths) - lengths
     places = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)

@@ -1,4 +1,4 @@
-"""The tokens of an episode, exactly as sent and sampled.
+"""The tokens of a conversation, exactly as sent and sampled: one branch of an episode.
 
 They come from two sources only: tokens that a policy sampled (mask 1, or 0 if their
 log-probabilities are unusable) and tokens that the chat template adds (mask 0). Nothing is
@@ -26,7 +26,7 @@ class Arrays:
 
 
 class Conversation:
-    """The tokens of one episode: call `prompt`, `sampled`, `observe` until the episode is done.
+    """The tokens of one branch: call `prompt`, `sampled`, `observe` until the episode is done.
 
     If a policy aborts a turn, call `prompt` and `sampled` again before `observe`.
     """
@@ -91,6 +91,20 @@ class Conversation:
         self._turn = slice(self._turn.start if self._turn else start, len(self))
         return start, len(self)
 
+    @property
+    def turn(self) -> slice:
+        """Return the span of the turn that no answer has closed."""
+        return self._turn or slice(len(self), len(self))
+
+    def go_back(self, turn: slice) -> None:
+        """Go on after a turn, as a copy does that forks there: what was sampled is context."""
+        self._ids = self._ids[: turn.stop]
+        self._mask = bytearray(turn.stop)
+        self._logprobs = array("f", bytes(4 * turn.stop))
+        self._policies = bytearray(turn.stop)
+        self._exchanges = [each for each in self._exchanges if each[0].stop <= turn.start]
+        self._turn = turn
+
     def observe(self, messages: Sequence[Message]) -> None:
         """Append the answer to the completion just sampled, up to the next generation prompt.
 
@@ -101,7 +115,7 @@ class Conversation:
         if not messages:
             return
         tail = self._template.encode(self._template.tail(messages, self._tools))
-        turn = self._turn or slice(len(self), len(self))
+        turn = self.turn
         closed = turn.stop > turn.start and tail[:1] == [self._ids[-1]]
         self._exchanges.append((turn, messages))
         self._turn = None

@@ -16,7 +16,7 @@ from agentrl.envs.gateway.source import GatewaySource
 from agentrl.envs.tasks.datasets import MissingDataset
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
-RESULT = Result("noise\n blue \n\n", "", [], 1)
+RESULT = Result("noise\n blue \n\n", "", [], [], 1)
 
 
 def source(tmp_path: Path, *lines: str, **options: Any) -> GatewaySource:
@@ -146,5 +146,5 @@ def test_the_example_s_items_can_be_answered() -> None:
     )
     for split in ("train", "test"):
         for item in found.items(split):
-            right = Result(json.dumps(item.content["answers"]), "", [], 1)
+            right = Result(json.dumps(item.content["answers"]), "", [], [], 1)
             assert call_reward(function, item.content, right, 5) == (1.0, 1.0)

@@ -210,6 +210,27 @@ class Faulty(Closing):
 SAID = wire.AssistantMessage("assistant", "hm")
 
 
+class Branching(Closing):
+    """An Environment whose second answer follows its first turn."""
+
+    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:  # noqa: ARG002
+        return Outcome((Message("user", "more"),), follows=1)
+
+
+def test_an_episode_that_branches_ends_for_a_client_that_only_appends() -> None:
+    async def play(turn: int | None) -> dict[str, Any]:
+        sessions = Sessions(4, 60.0)
+        await start(sessions, 0, Branching())
+        answer = await sessions.interact(("t", 0), SAID, turn, 9)
+        await sessions.close()
+        return answer
+
+    assert asyncio.run(play(1))["follows"] == 1
+    ended = asyncio.run(play(None))
+    assert (ended["status"], ended["finish"]) == (wire.FAILED, True)
+    assert "the episode branches" in ended["error"]
+
+
 @pytest.mark.parametrize("error", [SystemExit(1), StopIteration(), RuntimeError(), MemoryError()])
 def test_whatever_an_environment_raises_ends_its_own_episode_alone(error: BaseException) -> None:
     async def play() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.core.types import TRAINABLE, Status
-from agentrl.envs.contract import Message, Outcome, ToolCall
+from agentrl.envs.contract import Message, Outcome, ToolCall, TurnTerms
 from agentrl.envs.server import wire
 
 values = st.recursive(
@@ -41,6 +41,18 @@ def test_an_outcome_survives_the_trip(text: str, done: bool, reward: float) -> N
     assert [wire.message(each) for each in answer.messages] == list(outcome.messages)
     assert answer.messages[0].tool_call_id == "call_0"
     assert (answer.finish, answer.reward) == (done, reward)
+
+
+@given(text=st.text(), most=st.none() | st.integers(1), trained=st.booleans())
+def test_where_an_answer_belongs_and_what_it_asks_survive_the_trip(
+    text: str, most: int | None, trained: bool
+) -> None:
+    said = Message("assistant", text, calls=(ToolCall("act", {"n": 1}),), turn=2)
+    terms = TurnTerms(most, (text,), trained)
+    outcome = Outcome((said, Message("user", text)), terms=terms, follows=0)
+    answer = wire.decode(wire.encode(wire.outcome_answer(outcome, (), [])), wire.EnvOut)
+    assert [wire.message(each) for each in answer.messages] == list(outcome.messages)
+    assert (answer.terms, answer.follows) == (terms, 0)
 
 
 @given(value=values)

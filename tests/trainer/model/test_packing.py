@@ -1,13 +1,14 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.core.config.sections import Trainer
-from agentrl.core.trajectory import Trajectory
+from agentrl.core.trajectory import BranchPoint, Trajectory
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.model.packing import (
@@ -139,3 +140,26 @@ def test_a_batch_without_loss_tokens_has_no_micro_batch(
 ) -> None:
     assert micro_batches(_batch(make_trajectory, [(3, 0, 2), (0, 0, 0)]), budget) == []
     assert micro_batches(assemble_batch([], PLAIN), budget) == []
+
+
+def test_branches_are_packed_as_trajectories_of_their_own(make_trajectory: MakeTrajectory) -> None:
+    """The same loss tokens after the same tokens, with the same advantages and shares."""
+    whole = make_trajectory([(2, 4), (7, 9)], 10)
+    steps = (whole.steps[0], msgspec.structs.replace(whole.steps[1], branch=BranchPoint(begin=5)))
+    forked = msgspec.structs.replace(whole, steps=steps)
+    other = make_trajectory([(1, 3)], 4, reward=0.0, seed=1)
+    batch = assemble_batch([TrainableGroup("g", "db", (forked, other))], PLAIN)
+    assert batch.branches.tolist() == [5, 5, 4]
+    (micro,) = micro_batches(batch, 100)
+    assert sorted(micro.lengths) == [2, 3, 3]
+    assert sorted(micro.sources.tolist()) == np.flatnonzero(batch.loss_mask).tolist()
+    starts = np.cumsum(micro.lengths) - micro.lengths
+    begins = np.array([0, 5, 10])
+    for place, source, owner in zip(micro.predicts, micro.sources, micro.owners, strict=True):
+        begin = begins[begins <= source].max()
+        assert (
+            micro.tokens[starts[owner] : place + 1].tolist() == batch.tokens[begin:source].tolist()
+        )
+    plain = assemble_batch([TrainableGroup("g", "db", (whole, other))], PLAIN)
+    assert batch.shares.tolist() == plain.shares.tolist()
+    assert batch.advantages.tolist() == plain.advantages.tolist()

@@ -1,0 +1,165 @@
+"""The branches of an episode: each is a conversation, all share the policy's turns.
+
+    turn 1 ── turn 2 ── turn 4          a branch goes on after its own last turn,
+         └─── turn 3                    forks from an earlier turn (its tokens become context),
+    turn 5                              or begins a conversation
+
+At the end the branches lie one after the other in the trajectory. A turn that a new branch
+repeats keeps the tokens that were sampled; only the first time are they in the loss.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import msgspec
+
+from agentrl.core.errors import ConfigError, EnvironmentFailure
+from agentrl.core.trajectory import BranchPoint, StepRecord
+from agentrl.envs.contract import Message, Outcome, Tool
+from agentrl.workers.conversation.conversation import Arrays, Conversation, Converse
+from agentrl.workers.conversation.template import ChatTemplate
+from agentrl.workers.conversation.toolcalls import Style, render
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A turn of the policy: its branch, and its span there."""
+
+    branch: int
+    span: slice
+
+
+class Branches:
+    """The conversations of one episode. `current`: the one that the next turn belongs to."""
+
+    def __init__(
+        self,
+        converse: Converse,
+        template: ChatTemplate,
+        style: Style,
+        tools: Sequence[Tool],
+        first: Sequence[Message],
+    ) -> None:
+        """`first`: the first messages of the environment."""
+        self._converse = converse
+        self._template = template
+        self._style = style
+        self._turns: list[_Turn] = []
+        self._number = 0
+        self._forked_from = [0]  # of each branch: a turn from 1; 0: none
+        self._conversations = [self._begin(first, tools)]
+
+    @property
+    def current(self) -> Conversation:
+        return self._conversations[self._number]
+
+    @property
+    def number(self) -> int:
+        """Return the number of the current branch, from 0."""
+        return self._number
+
+    def end_turn(self) -> None:
+        """Number the turn that was just sampled."""
+        self._turns.append(_Turn(self._number, self.current.turn))
+
+    def observe(self, outcome: Outcome, tools: Sequence[Tool]) -> None:
+        """Append an answer where it belongs. `tools`: of a conversation that begins.
+
+        Raises EnvironmentFailure if it follows no turn, or does not fit the chat template.
+        """
+        if outcome.follows is None:
+            self.current.observe(outcome.messages)
+            return
+        if not 0 <= outcome.follows <= len(self._turns):
+            raise EnvironmentFailure(f"an answer follows turn {outcome.follows}, which is unknown")
+        try:
+            if outcome.follows:
+                self._follow(outcome.follows, outcome.messages)
+            else:
+                self._open(self._begin(outcome.messages, tools), 0)
+        except ConfigError as error:
+            raise EnvironmentFailure(f"a branch of the conversation: {error}") from error
+
+    def flatten(self, steps: Sequence[tuple[int, StepRecord]]) -> tuple[Arrays, list[StepRecord]]:
+        """Return the arrays of all branches, and the steps in the order of their tokens.
+
+        `steps`: each with its branch, whose tokens its span refers to.
+        """
+        conversations = self._conversations[: max((branch for branch, _ in steps), default=0) + 1]
+        begins = [0, *accumulate(map(len, conversations))]
+        ordered = sorted(steps, key=lambda each: (each[0], each[1].start))
+        ends = {(branch, step.end): number for number, (branch, step) in enumerate(ordered)}
+        found, seen = [], set()
+        for branch, step in ordered:
+            begin, parent = begins[branch], None
+            if branch not in seen and (turn := self._forked_from[branch]):
+                ended = self._turns[turn - 1]
+                parent = ends[ended.branch, ended.span.stop]
+            seen.add(branch)
+            point = BranchPoint(begin=begin, forked_from=parent) if branch else None
+            placed = {"start": begin + step.start, "end": begin + step.end}
+            found.append(msgspec.structs.replace(step, **placed, branch=point))
+        arrays = [each.arrays() for each in conversations]
+        return Arrays(
+            b"".join(each.token_ids for each in arrays),
+            b"".join(each.loss_mask for each in arrays),
+            b"".join(each.logprobs for each in arrays),
+            b"".join(each.policy_index for each in arrays),
+        ), found
+
+    def _follow(self, turn: int, messages: Sequence[Message]) -> None:
+        """Go on after a turn: in its branch if nothing follows it there, else in a new one."""
+        after = self._turns[turn - 1]
+        conversation = self._conversations[after.branch]
+        if len(conversation) == after.span.stop:
+            self._number = after.branch
+        else:
+            conversation = copy.copy(conversation)
+            conversation.go_back(after.span)
+            self._open(conversation, turn)
+        self._append(self.current, messages)
+
+    def _open(self, conversation: Conversation, forked_from: int) -> None:
+        self._conversations.append(conversation)
+        self._forked_from.append(forked_from)
+        self._number = len(self._conversations) - 1
+
+    def _begin(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Conversation:
+        """Return a conversation with these messages."""
+        roles = [each.role for each in messages]
+        count = roles.index("assistant") if "assistant" in roles else len(messages)
+        conversation = self._converse(self._template, tools, messages[:count])
+        self._append(conversation, messages[count:])
+        return conversation
+
+    def _append(self, conversation: Conversation, messages: Sequence[Message]) -> None:
+        """Append messages, between which an assistant's are turns of the past."""
+        for said, answer in _exchanges(messages):
+            if said is not None:
+                conversation.sampled(self._past_turn(said), [], 0, masked=True)
+            conversation.observe(answer)
+
+    def _past_turn(self, message: Message) -> list[int]:
+        """Return the tokens that were sampled, or those of a text that no policy of ours wrote."""
+        if message.turn:
+            turn = self._turns[message.turn - 1]
+            return self._conversations[turn.branch].prompt()[turn.span]
+        calls = (render(each, self._style) for each in message.calls)
+        text = self._template.defuse(message.content + "".join(calls))
+        return [*self._template.encode(text), self._template.end_id]
+
+
+def _exchanges(messages: Sequence[Message]) -> Iterator[tuple[Message | None, list[Message]]]:
+    """Yield each assistant's message and the messages that follow it; first those before any."""
+    said: Message | None = None
+    answer: list[Message] = []
+    for each in messages:
+        if each.role == "assistant":
+            if answer or said is not None:
+                yield said, answer
+            said, answer = each, []
+        else:
+            answer.append(each)
+    yield said, answer
