@@ -93,7 +93,7 @@ def read(body: bytes) -> DialogueRequest:
     """Parse the request in an HTTP body. Raises RequestRefused."""
     fields, typed = decode_request(body, _Body)
     ignored, choice = FIELDS.ignored(fields), typed.tool_choice
-    if choice is not None and typed.tools and choice.type != "auto":
+    if choice is not None and typed.tools and choice.type not in ("auto", "any"):
         raise RequestRefused("tool_choice", f"type {choice.type[:20]!r} cannot be had here")
     system = _text("system", typed.system or "")
     messages = [DialogueMessage("system", system)] if system else []
@@ -104,6 +104,7 @@ def read(body: bytes) -> DialogueRequest:
         tools=tuple(_tool(n, each) for n, each in enumerate(typed.tools or ())),
         stream=bool(typed.stream),
         single=bool(choice and choice.disable_parallel_tool_use),
+        must_call=bool(choice and typed.tools and choice.type == "any"),
         model=typed.model,
         terms=TurnTerms(typed.max_tokens, stop_texts("stop_sequences", typed.stop_sequences)),
         ignored=ignored,

@@ -34,6 +34,7 @@ from agentrl.envs.gateway.process import Program, ProgramEnd
 from agentrl.envs.gateway.reward import Result, Reward, call_reward
 
 NOT_RUN = "not run: another call of this turn was ill-formed"
+NO_CALL = "call a tool: a turn without a call is not accepted here"
 ONE_CALL = "one call a turn: none was run"
 DENIED = "Permission denied"
 SHOWN = 300  # characters of a program's last words
@@ -105,7 +106,7 @@ class Gateway:
         if asked is None:
             raise EnvironmentFailure("the episode has not started")
         self._turns += 1
-        if not isinstance(calls, str) and (faults := _faults(calls, asked)):
+        if faults := _faults(calls, asked):
             return Outcome(faults, terms=self._terms(asked))
         self._answer(asked, calls)
         if len(asked.turns) < asked.request.count:
@@ -197,8 +198,10 @@ class Gateway:
         return event
 
 
-def _faults(calls: Sequence[ToolCall], asked: PendingRequest) -> tuple[Message, ...]:
-    """Return error messages for invalid calls, which replace the program's answer."""
+def _faults(calls: Sequence[ToolCall] | str, asked: PendingRequest) -> tuple[Message, ...]:
+    """Return error messages for an invalid turn, which replace the program's answer."""
+    if isinstance(calls, str):
+        return (Message("user", NO_CALL),) if asked.request.must_call else ()
     if any(call.error for call in calls):
         return tuple(Message("tool", call.error or NOT_RUN, call.name) for call in calls)
     if asked.request.single and len(calls) > 1:

@@ -60,9 +60,9 @@ class TokenCounts:
 class DialogueRequest:
     """A program's request.
 
-    `usage`: a stream ends with the number of tokens. `single`: only one call per turn. `follows`:
-    the number of the reply that `messages` follow; None: they are the whole conversation. `count`:
-    how many turns the reply has, each sampled anew.
+    `usage`: a stream ends with the number of tokens. `single`: only one call per turn. `must_call`:
+    at least one. `follows`: the number of the reply that `messages` follow; None: they are the
+    whole conversation. `count`: how many turns the reply has, each sampled anew.
     `ignored`: fields that would change the sampling. `echo`: fields that a reply repeats.
     """
 
@@ -71,6 +71,7 @@ class DialogueRequest:
     stream: bool = False
     usage: bool = False
     single: bool = False
+    must_call: bool = False
     count: int = 1
     model: str = MODEL
     terms: TurnTerms = field(default_factory=TurnTerms)

@@ -105,7 +105,7 @@ def test_a_refusal_names_the_field(api: ModelApi, fields: dict[str, Any], field:
     [
         (chat, {"logprobs": True}),
         (chat, {"response_format": {"type": "json_object"}}),
-        (chat, {"tool_choice": "required", "tools": [{"function": {"name": "f"}}]}),
+        (chat, {"tool_choice": {"type": "function"}, "tools": [{"function": {"name": "f"}}]}),
         (responses, {"background": True}),
         (responses, {"text": {"format": {"type": "json_schema", "schema": {}}}}),
         (responses, {"conversation": "conv_1"}),

@@ -83,6 +83,17 @@ def test_where_a_program_wants_one_call_a_turn_the_policy_is_told_so(play: Play)
     assert environment.call([LOOK]).messages[0].content == "mug is blue"
 
 
+@pytest.mark.parametrize("choice", ["'required'", "'auto'"])
+def test_where_a_program_needs_a_call_the_policy_is_told_so(play: Play, choice: str) -> None:
+    environment = play(LOOKS.replace("tools=tools", f"tools=tools, tool_choice={choice}"))
+    environment.start()
+    outcome = environment.call("blue")
+    assert outcome.done == (choice == "'auto'")
+    if not outcome.done:
+        assert outcome.messages[0].content.startswith("call a tool")
+        assert environment.call([LOOK]).messages[0].content == "mug is blue"
+
+
 STREAMS = """
 status, text = ask([user("?")], tools=[tool("look", "thing")], stream=True,
                    stream_options={"include_usage": True})
@@ -109,7 +120,7 @@ def test_a_streamed_answer_is_events_with_the_same_content(play: Play) -> None:
     [
         ("logprobs=True", "logprobs: true"),
         ("response_format={'type': 'json_object'}", "response_format: "),
-        ("tool_choice='required', tools=[tool('look')]", "tool_choice: "),
+        ("tool_choice='none', tools=[tool('look')]", "tool_choice: "),
     ],
 )
 def test_what_cannot_be_had_is_refused_by_name_and_the_program_may_go_on(
