@@ -32,6 +32,12 @@ CHECK_ITEMS = typer.Option(
 QUICK = typer.Option(False, "--quick", help="Run one seed at a tiny size, to test the setup.")
 REPORT = typer.Option(False, "--report", help="Only write the report of the finished trainings.")
 THREADS = typer.Option(1, min=1, help="Threads that torch uses.")
+CREDIT = typer.Option(
+    CONFIGS / "turn-credit.toml",
+    "--config",
+    help="Configuration that all arms share.",
+    show_default=False,
+)
 MODEL = typer.Option(None, "--model", help="Policy to start from. Default: the configuration's.")
 
 
@@ -42,6 +48,7 @@ def add(app: typer.Typer) -> None:
     experiment.command("cross-policy")(cross_policy)
     experiment.command("task-norm")(task_norm)
     experiment.command("staleness")(staleness)
+    experiment.command("turn-credit")(turn_credit)
     experiment.command("smollm")(smollm)
     app.add_typer(
         experiment, name="experiment", help="Run a study that answers a question about learning."
@@ -176,6 +183,48 @@ def staleness(
         intervals=study.numbers("--intervals", intervals),
         sizes=Sizes(seeds, items, attempts, checks, check_items, threads),
         updates=updates,
+    )
+    if only_report:
+        print(report.write(out))
+    else:
+        print(study.study(study.quick(request) if quick else request))
+
+
+def turn_credit(
+    out: Path = OUT,
+    config: Path = CREDIT,
+    arms: str = typer.Option(
+        "outcome,discounted,gigpo,outcome-progress,turn-progress",
+        "--arms",
+        help="Credits, with or without a reward for progress (comma-separated).",
+    ),
+    seeds: int = typer.Option(5, min=1, help="Trainings per arm."),
+    tokens: int = typer.Option(120_000, min=1, help="Sampled tokens per training."),
+    items: int = typer.Option(32, min=1, help="Held-out items per task in the final evaluation."),
+    attempts: int = typer.Option(4, min=1, help="Attempts per held-out item."),
+    checks: int = CHECKS,
+    check_items: int = CHECK_ITEMS,
+    threads: int = THREADS,
+    quick: bool = QUICK,
+    only_report: bool = REPORT,
+) -> None:
+    """Study which credit of turns learns long episodes faster.
+
+    The command trains one starting policy with each arm and seed on equal numbers of tokens, one
+    training after the other, and writes a report. Finished trainings are kept: after Ctrl-C the
+    same command continues.
+
+    Example: agentrl experiment turn-credit --out runs/turn-credit --arms outcome,gigpo --seeds 2
+    """
+    from agentrl.experiments.runner import Sizes
+    from agentrl.experiments.turn_credit import report, study
+
+    request = study.TurnCreditRequest(
+        out=out,
+        config=config,
+        sizes=Sizes(seeds, items, attempts, checks, check_items, threads),
+        tokens=tokens,
+        arms=names(arms),
     )
     if only_report:
         print(report.write(out))

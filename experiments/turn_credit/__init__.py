@@ -1,0 +1,1 @@
+"""`agentrl experiment turn-credit`: studies which credit of turns learns long episodes faster."""
