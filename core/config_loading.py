@@ -117,6 +117,10 @@ def _load_error(source: str, error: Exception, overrides: Collection[str] = ()) 
     part = re.sub(r"\[.*?\]", "", where.rstrip("`"))
     verb = f"agentrl config keys {part.rpartition('.')[0] or part}".strip()
     hint = f"see `{verb}` for the values of each key"
+    if text == "Expected `array`, got `object`":
+        hint = f"write it as [[{part}]] if it is a section, else as a list"
+    if text.startswith("Expected `object`, got"):
+        hint = f"write a section [{part}]; {hint}"
     if text == "Object missing required field `tasks`":
         hint = "add a section [tasks.NAME]; `agentrl envs list` has the names"
     return ConfigError(f"{name if name in overrides else source}: {key}: {text}", hint=hint)

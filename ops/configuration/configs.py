@@ -42,7 +42,8 @@ def report(path: Path) -> str:
     except (ConfigError, ItemError) as error:
         raise ConfigError(f"{path}: {error}", hint=error.hint) from error
     tasks = f"{', '.join(config.tasks)} with {items} items" if items else ", ".join(config.tasks)
-    return f"{path}: ok: {tasks}; model {config.model.path}"
+    ok = f"{path}: ok: {tasks}; model {config.model.path}"
+    return f"{ok}. `agentrl doctor {path}` checks this machine and the services"
 
 
 def check_all(config: Config) -> int:
@@ -88,14 +89,26 @@ def check_servers(servers: Sequence[PolicyServer]) -> None:
     for (host, port), times in ports.items():
         if times > 1:
             raise ConfigError(f"policy.port: {times} policy servers use {host}:{port}")
+    for server in servers:
+        check_tracks(server)
     followed = {track for server in servers for track in server.tracks}
-    for track in followed:
-        tracks.parse_track(track)
     if CURRENT not in followed:
         raise ConfigError(
             "policy.tracks: no server follows the track current",
             hint='add tracks = ["current"] to one [[policy]]',
         )
+
+
+def check_tracks(server: PolicyServer) -> None:
+    """Check that a server's tracks are known, and each is named once."""
+    for track, number in Counter(server.tracks).items():
+        try:
+            tracks.parse_track(track)
+        except ConfigError as error:
+            where = f"policy.tracks of {server.name}"
+            raise ConfigError(f"{where}: {error}", hint=error.hint) from error
+        if number > 1:
+            raise ConfigError(f"policy.tracks of {server.name}: {track} is named {number} times")
 
 
 def check_tokens(config: Config) -> None:

@@ -139,6 +139,16 @@ def test_a_number_that_json_cannot_hold_is_refused(number: str) -> None:
         loads(LEAST, environ={"AGENTRL__DISPATCH__BODY_TIMEOUT_S": number})
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("[policy]\nname = 'p'\n", "[[policy]]"), ("trainer.lora = 16\n", "[trainer.lora]")],
+)
+def test_a_section_of_the_wrong_form_is_told_how_to_write_it(text: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loads(text + LEAST, "x.toml")
+    assert hint in caught.value.hint
+
+
 def test_no_task_section_is_named() -> None:
     with pytest.raises(ConfigError, match="required field `tasks`") as caught:
         loads("")

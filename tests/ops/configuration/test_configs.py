@@ -72,6 +72,20 @@ def test_weights_that_no_pool_could_have_are_refused(tmp_path: Path, more: str, 
         configs.check(config(tmp_path, more))
 
 
+@pytest.mark.parametrize(
+    ("named", "error"),
+    [
+        ('"current", "laged(4)"', r"^policy\.tracks of p: unknown track 'laged\(4\)'"),
+        ('"current", "current"', r"^policy\.tracks of p: current is named 2 times"),
+    ],
+)
+def test_tracks_that_no_server_could_follow_name_their_key(
+    tmp_path: Path, named: str, error: str
+) -> None:
+    with pytest.raises(ConfigError, match=error):
+        configs.check(config(tmp_path, f'[[policy]]\nname = "p"\ntracks = [{named}]\n'))
+
+
 def test_a_run_whose_workers_would_meet_openenv_is_refused(tmp_path: Path) -> None:
     openenv = 'envs.protocol = "openenv"\n'
     configs.check(config(tmp_path, openenv))
