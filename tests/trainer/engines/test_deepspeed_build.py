@@ -177,8 +177,8 @@ STEPS = """
 import sys, torch
 from agentrl.core.config.sections import DeepSpeed
 from agentrl.trainer.engines import deepspeed_build, zero_shards
-library = zero_shards.imported("cpu")
-deepspeed_build.load(sys.argv[1])
+library = zero_shards.import_deepspeed("cpu")
+deepspeed_build.load_optimizer(sys.argv[1])
 torch.manual_seed(0)
 start = torch.randn(1000)
 ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
