@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.core.types import Status
-from agentrl.envs.server.in_process import play
+from agentrl.envs.play import play
 from agentrl.envs.tasks.alfworld.household import Household
 from agentrl.envs.tasks.alfworld.problem import (
     APPLIANCES,
