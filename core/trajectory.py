@@ -143,14 +143,14 @@ class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return sum(step.finish_reason != ABORT for step in self.steps)
 
     @property
-    def branched(self) -> bool:
+    def has_branches(self) -> bool:
         """Return whether it has several branches."""
         return any(step.context for step in self.steps)
 
     @property
     def last_step(self) -> int:
         """Return the number of the step that ended the episode. Raises IndexError without steps."""
-        if not self.branched:
+        if not self.has_branches:
             return range(len(self.steps))[-1]
         return max(range(len(self.steps)), key=lambda n: (self.steps[n].requested_at, n))
 

@@ -60,7 +60,7 @@ def read_turns(trajectory: Trajectory, settings: Settings) -> MemberTurns:
     """
     reward = trained_reward(trajectory, settings)
     bounds, tokens = _bounds(trajectory), trajectory.tokens()
-    if not trajectory.steps or trajectory.branched:
+    if not trajectory.steps or trajectory.has_branches:
         return MemberTurns(reward, np.array([reward]), (tokens.tobytes(),))
     numbers = _turn_numbers(trajectory)
     rewards: Doubles = np.bincount(numbers, weights=trajectory.step_rewards()).astype(np.float64)
@@ -85,6 +85,6 @@ def _turn_numbers(trajectory: Trajectory) -> NDArray[np.int64]:
 
 def _bounds(trajectory: Trajectory) -> list[int]:
     """Return where the K turns begin and end, [K + 1]; tokens read belong to the turn after."""
-    steps = () if trajectory.branched else trajectory.steps[:-1]
+    steps = () if trajectory.has_branches else trajectory.steps[:-1]
     ends = [step.end for step in steps if step.finish_reason != ABORT]
     return [0, *ends, len(trajectory)]

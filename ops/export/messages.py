@@ -24,7 +24,7 @@ def read_messages(body: Trajectory, template: ChatTemplate) -> list[Message] | N
     """Return the episode's messages; None if they would not give the recorded tokens, and for an
     episode with branches, which is no single conversation.
     """
-    if len(body.branch_lengths()) > 1:
+    if body.has_branches:
         return None
     tokens = body.tokens().tolist()
     turns = list(_turns(body.steps))

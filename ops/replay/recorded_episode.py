@@ -71,7 +71,7 @@ class RecordedEpisode:
 
         Raises EnvironmentFailure for an episode with branches.
         """
-        if len(recorded.branch_lengths()) > 1:
+        if recorded.has_branches:
             raise EnvironmentFailure(
                 f"episode {recorded.episode_id} has branches and cannot be replayed",
                 hint="its steps are in the table steps and on its page of the dashboard",

@@ -1,14 +1,11 @@
 import threading
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from run_transitions import World
 
-from agentrl import broker
 from agentrl.broker.api import Broker, Consumer, Delivery
 from agentrl.broker.messages import EpisodeFinished, PoolChanged, decode
 from agentrl.broker.topology import TRAJECTORIES, recorder_queue
@@ -22,13 +19,6 @@ from agentrl.workers.recorder import record_bodies
 @pytest.fixture
 def world(store: Store) -> World:
     return World.begin(store)
-
-
-@pytest.fixture
-def link(world: World, tmp_path: Path) -> Iterator[Broker]:
-    with closing(broker.connect(f"sqlite:///{tmp_path / 'queue.db'}")) as opened:
-        opened.declare_run(world.run_id)
-        yield opened
 
 
 def _record(world: World, link: Broker) -> None:

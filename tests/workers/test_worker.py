@@ -16,7 +16,6 @@ from sqlalchemy.orm import Session
 from store_outage import Outage, forbid_waiting, lose_next_answer
 from structlog.testing import capture_logs
 
-from agentrl import broker
 from agentrl.broker.api import Broker, Publisher, Waiting
 from agentrl.broker.messages import EpisodeFinished, Message, RunEpisode
 from agentrl.broker.topology import recorder_queue
@@ -77,13 +76,6 @@ def world(store: Store) -> Iterator[World]:
     with serve(ScriptedEngine(limits=ModelLimits(300, 4096)), checkpoint) as server:
         begun.sql("UPDATE policy_servers SET url = :url", url=server.url)
         yield begun
-
-
-@pytest.fixture
-def link(world: World, tmp_path: Path) -> Iterator[Broker]:
-    with closing(broker.connect(f"sqlite:///{tmp_path / 'queue.db'}")) as opened:
-        opened.declare_run(world.run_id)
-        yield opened
 
 
 @pytest.fixture
