@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from agentrl.core import config_loading
 from agentrl.core.access import require_token
 from agentrl.core.config.config import Config
+from agentrl.core.config.secrets import secret
 from agentrl.core.config.sections import Envs, Model, PolicyServer
 from agentrl.core.errors import ConfigError, ItemError, nearest
 from agentrl.core.types import CURRENT
@@ -43,7 +45,21 @@ def report(path: Path) -> str:
         raise ConfigError(f"{path}: {error}", hint=error.hint) from error
     tasks = f"{', '.join(config.tasks)} with {items} items" if items else ", ".join(config.tasks)
     ok = f"{path}: ok: {tasks}; model {config.model.path}"
-    return f"{ok}. `agentrl doctor {path}` checks this machine and the services"
+    lacking = ", ".join(_unset_secrets(config))
+    missing = f"; missing on this machine: {lacking}" if lacking else ""
+    return f"{ok}{missing}. `agentrl doctor {path}` checks this machine and the services"
+
+
+def _unset_secrets(config: Config) -> list[str]:
+    """Return which secrets this machine lacks, in words; the machine that runs may have them."""
+    lacking = dict[str, None]()
+    urls = (config.store_url, config.broker_url, config.tasks_url)
+    for read in (*urls, *(partial(secret, name) for name in config.secret_names())):
+        try:
+            read()
+        except ConfigError as error:
+            lacking[str(error)] = None
+    return list(lacking)
 
 
 def check_all(config: Config) -> int:

@@ -164,4 +164,5 @@ def show(pair: PairRequest, found: Sequence[PlanComparison]) -> None:
         for word, items in (("gained", one.compared.gained), ("lost", one.compared.lost)):
             if items:
                 more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
-                out.print(f"{one.task} {one.split} {word}: {', '.join(items[:SHOWN])}{more}")
+                where = f"{one.task} {one.split} at temperature {one.temperature:g}"
+                out.print(f"{where}, {word}: {', '.join(items[:SHOWN])}{more}")

@@ -25,16 +25,15 @@ def status(path: Path, *, as_json: bool) -> None:
         print(json.dumps(found))
         return
     out, totals = console(), found["totals"]
-    if totals["state"] in RUN_OVER:
-        why = f"{totals['state']}: {found['reason']}"
-        out.print(
-            f"run {found['run']} is over ({why}): "
-            "set another run.name, or continue it with `agentrl run fork`"
-        )
+    over = totals["state"] in RUN_OVER
     groups = ", ".join(f"{count} {state}" for state, count in sorted(found["groups"].items()))
-    why = f" ({found['reason']})" if totals["state"] == RunState.PAUSED and found["reason"] else ""
+    paused = totals["state"] == RunState.PAUSED
+    why = f" ({found['reason']})" if paused and found["reason"] else ""
+    state = (
+        f" is over ({totals['state']}: {found['reason']})" if over else f": {totals['state']}{why}"
+    )
     out.print(
-        f"run {found['run']}: {totals['state']}{why} · version {totals['version']} · "
+        f"run {found['run']}{state} · version {totals['version']} · "
         f"{totals['episodes']} episodes · {totals['sampled_tokens']:,} sampled tokens · "
         f"{totals['trained_tokens']:,} trained · groups: {groups or 'none'}"
     )
@@ -50,7 +49,6 @@ def status(path: Path, *, as_json: bool) -> None:
         processes.add_row(name, pid, str(row["restarts"]), *urls)
     if found["metrics"]:
         processes.add_row("supervisor", "", "", found["metrics"]["supervisor"])
-    over = totals["state"] in RUN_OVER
     start = "" if over else f"; start them with: {config_loading.command('up', path)}"
     out.print(processes if found["processes"] else f"no processes{start}")
     policies = plain("track", "version", "checkpoint", "server")
@@ -60,11 +58,13 @@ def status(path: Path, *, as_json: bool) -> None:
     for name, problem in found["problems"].items():
         out.print(f"policy server {name}: {problem}", style="red", markup=False)
     if found["alarms"]:
-        stood = "raised at the end for" if totals["state"] in RUN_OVER else "for"
+        stood = "raised at the end for" if over else "for"
         raised = plain("alarm", "task", "value", "threshold", "since version", stood)
         for row in found["alarms"]:
             raised.add_row(*_alarm_cells(row))
         out.print(raised)
+    if over:
+        out.print("To train on, set another run.name, or continue it with `agentrl run fork`.")
 
 
 def _alarm_cells(row: dict[str, Any]) -> list[str]:

@@ -33,6 +33,10 @@ def up(path: Path, *, detach: bool) -> None:
     config = hub.resolve_model(
         config_loading.load(path)
     )  # before signals are only noted: it may take long
+    if config.model.device != "cpu":  # else without torch, whose import takes seconds
+        from agentrl.trainer.engines.torch_learner import require_device
+
+        require_device(config.model.device)
     memory.require_memory(config)
     for name in config.secret_names():
         secret(name)

@@ -99,6 +99,7 @@ WEIGHTS: Mapping[Kind, Importance] = {
     "icepop": Importance("icepop", least=0.5, most=5.0),
 }
 NORM_FLOOR = 0.1
+GRPO = 'GRPO is loss = "ppo_clip" with advantage = "std"; preset = "paper" sets both'
 
 
 def resolve_settings(config: Trainer) -> Settings:
@@ -224,6 +225,8 @@ def _configured_values(config: Trainer) -> dict[str, Any]:
     preset = PRESETS[config.preset]
     named = {name: getattr(config, name) for name in preset if getattr(config, name) is not None}
     for key, value in named.items():
+        if value == "grpo" and key in ("loss", "advantage"):
+            raise ConfigError(f"trainer.{key}: grpo is no {key}", hint=GRPO)
         if known := choices(key):
             require_known(f"trainer.{key}", value, known)
     loss = known_losses()[named.get("loss", preset["loss"])]

@@ -122,12 +122,18 @@ class TorchLearner:
         )
 
 
+def require_device(device: str) -> None:
+    """Raise ConfigError unless this machine has the device that `model.device` names."""
+    kind, _, index = device.partition(":")
+    count = torch.cuda.device_count()
+    if kind == "cuda" and not int(index or 0) < count:
+        hint = f"set it to cuda:0 to cuda:{count - 1}" if count else 'set it to "cpu"'
+        raise ConfigError(f"model.device: this machine has no {device}", hint=hint)
+
+
 def prepare_torch(hardware: Hardware) -> None:
     """Set the number of threads. Raises ConfigError for a missing device."""
-    if hardware.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(
-            f"model.device: this machine has no {hardware.device}", hint='set it to "cpu"'
-        )
+    require_device(hardware.device)
     torch.set_num_threads(hardware.threads)
 
 

@@ -47,6 +47,25 @@ def test_a_template_that_rewrites_is_refused_with_the_key_that_mends_it(tmp_path
     assert not (tmp_path / "run").exists()
 
 
+def test_a_valid_file_names_the_secrets_that_this_machine_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "my.toml"
+    text = config_loading.to_toml(config(tmp_path))
+    file.write_text(text.replace('url = "embedded"', 'url = "${NO_SUCH_STORE}"', 1))
+    assert "missing on this machine: store.url: ${NO_SUCH_STORE} is not set. " in report(file)
+    monkeypatch.setenv("NO_SUCH_STORE", "sqlite:///x.db")
+    assert "missing" not in report(file)
+
+
+def test_up_refuses_a_device_that_this_machine_lacks(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text(config_loading.to_toml(config(tmp_path, 'model.device = "cuda:99"\n')))
+    with pytest.raises(ConfigError, match=r"model\.device: this machine has no cuda:99"):
+        up(file, detach=False)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_vllm_that_cannot_hold_its_tracks_is_refused_before_anything_is_made(
     tmp_path: Path,
 ) -> None:

@@ -89,7 +89,8 @@ def test_only_a_run_that_is_not_over_can_be_started_and_one_that_is_says_so_firs
         store.transact(lambda session: runs.move_run(session, run_id, RunState.STOPPED, "enough"))
     status(config, as_json=False)
     told = capsys.readouterr().out
-    assert told.startswith("run run is over (stopped: enough): set another run.name")
+    assert told.startswith("run run is over (stopped: enough) · version 2 ·")
+    assert told.endswith("set another run.name, or continue it with `agentrl run fork`.\n")
     assert "no processes\n" in told
 
 
@@ -136,7 +137,7 @@ def test_an_alarm_of_a_run_that_is_over_counts_no_further(
     status(config, as_json=False)
     told = capsys.readouterr().out
     assert "raised at the end for" in told
-    assert told.rstrip().endswith("4 min")
+    assert " 4 min " in told
 
 
 def test_status_says_where_metrics_are(

@@ -51,6 +51,13 @@ def test_the_behaviour_ratio_drops_the_cap_of_the_preset() -> None:
     assert resolve_settings(Trainer(old="behaviour")).importance == Importance("none")
 
 
+@pytest.mark.parametrize("config", [Trainer(loss="grpo"), Trainer(advantage="grpo")])
+def test_who_asks_for_grpo_hears_which_keys_are_grpo(config: Trainer) -> None:
+    with pytest.raises(ConfigError, match="grpo is no") as caught:
+        resolve_settings(config)
+    assert 'loss = "ppo_clip" with advantage = "std"' in caught.value.hint
+
+
 def test_a_loss_brings_the_bounds_of_its_own_ratio() -> None:
     gspo, cispo = (
         resolve_settings(Trainer(loss="gspo")),
