@@ -27,6 +27,7 @@ from agentrl.core.structs import prepare_structs
 START_S = 10.0
 MAX_HEAD = 1 << 16  # bytes of a request beside its body
 HEAD_S = 20.0  # in which a client must send a request's head
+BODY_S = 60.0  # and its body
 MAX_CONNECTIONS = 8192  # of one server at the same time
 STOP_S = 1  # of requests that outlast the drain before it
 
@@ -132,13 +133,20 @@ class HttpServer:
         self._socket.close()
 
 
-async def read_body(request: Request, most: int) -> bytes | None:
-    """Return the body; None if it exceeds `most` bytes. Raises ClientDisconnect."""
+async def read_body(request: Request, most: int, within_s: float = BODY_S) -> bytes | None:
+    """Return the body; None if it exceeds `most` bytes.
+
+    Raises ClientDisconnect, also for a client that has not sent all of it after `within_s`.
+    """
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            return None
+    try:
+        async with asyncio.timeout(within_s):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    return None
+    except TimeoutError as error:
+        raise ClientDisconnect from error
     return bytes(body)
 
 

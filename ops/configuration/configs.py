@@ -1,7 +1,7 @@
 """`agentrl config`: shows the effective configuration and checks whether a run can start."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -53,8 +53,9 @@ def report(path: Path) -> str:
 def _unset_secrets(config: Config) -> list[str]:
     """Return which secrets this machine lacks, in words; the machine that runs may have them."""
     lacking = dict[str, None]()
-    urls = (config.store_url, config.broker_url, config.tasks_url)
-    for read in (*urls, *(partial(secret, name) for name in config.secret_names())):
+    reads: list[Callable[[], str]] = [config.store_url, config.broker_url, config.tasks_url]
+    reads += [partial(secret, name) for name in config.secret_names()]
+    for read in reads:
         try:
             read()
         except ConfigError as error:

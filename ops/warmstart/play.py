@@ -51,16 +51,17 @@ def scores(
     waiting = (
         (n, _Episode(player, source.make(item), turns, str(n))) for n, item in enumerate(items)
     )
-    open_episodes = list(islice(waiting, OPEN_EPISODES))
-    while open_episodes:
-        asked = [(n, episode, episode.ask(seed + n)) for n, episode in open_episodes]
-        open_episodes = []
-        for n, episode, future in asked:
-            if episode.answer(future.result()):
-                won[n] = episode.score
-            else:
-                open_episodes.append((n, episode))
-        open_episodes.extend(islice(waiting, OPEN_EPISODES - len(open_episodes)))
+    open_episodes = dict(islice(waiting, OPEN_EPISODES))
+    try:
+        while open_episodes:
+            asked = {n: episode.ask(seed + n) for n, episode in open_episodes.items()}
+            for n, future in asked.items():
+                if open_episodes[n].answer(future.result()):
+                    won[n] = open_episodes.pop(n).score
+            open_episodes.update(islice(waiting, OPEN_EPISODES - len(open_episodes)))
+    finally:
+        for episode in open_episodes.values():
+            episode.close()
     return won
 
 
@@ -101,9 +102,12 @@ class _Episode:
             self.score = outcome.score
         full = len(self._conversation) + player.step_tokens > player.tokens
         if outcome.done or full or not self._turns_left:
-            self._environment.close()
+            self.close()
             return True
         return False
+
+    def close(self) -> None:
+        self._environment.close()
 
 
 def success(outcomes: Sequence[float]) -> float:

@@ -10,13 +10,18 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from agentrl.core.http import HttpServer, make_application
+from agentrl.core.http import HttpServer, make_application, read_body
 
 HEAD = b"GET /known HTTP/1.1\r\nhost: here\r\n"
 
 
 async def known(_: Request) -> Response:
     return PlainTextResponse("known")
+
+
+async def slow(request: Request) -> Response:
+    await read_body(request, most=100, within_s=0.2)
+    return PlainTextResponse("whole")
 
 
 def fault(status: int, message: str) -> Response:
@@ -26,7 +31,8 @@ def fault(status: int, message: str) -> Response:
 @pytest.fixture
 def server() -> Iterator[HttpServer]:
     with closing(HttpServer("envs", "127.0.0.1", 0, guarded=False)) as server:
-        application = make_application([Route("/known", known)], fault)
+        routes = [Route("/known", known), Route("/slow", slow, methods=["POST"])]
+        application = make_application(routes, fault)
         server.start(application, connections=3, head_s=1.0)
         yield server
 
@@ -57,6 +63,14 @@ def test_a_client_that_never_finishes_its_next_head_is_disconnected(server: Http
         client.sendall(HEAD + b"\r\n")
         assert read(client).startswith(b"HTTP/1.1 200")
         client.sendall(HEAD)
+        assert read(client) == b""
+
+
+def test_a_client_that_never_finishes_a_body_is_disconnected(server: HttpServer) -> None:
+    with connect(server) as client:
+        client.sendall(b"POST /slow HTTP/1.1\r\nhost: here\r\ncontent-length: 9\r\n\r\n123")
+        assert read(client).startswith(b"HTTP/1.1 499")
+        client.sendall(b"4")
         assert read(client) == b""
 
 
