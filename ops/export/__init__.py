@@ -1,1 +1,1 @@
-"""`agentrl export --dataset` and `--sft`: a run's episodes in formats that other programs read."""
+"""`agentrl export --dataset`, `--sft` and `agentrl curate`: episodes for other programs."""

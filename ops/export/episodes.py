@@ -34,7 +34,7 @@ AT_ONCE = 64  # bodies in memory
 class ExportRequest:
     """Which episodes. `run`: the configuration's where empty. `task`: all where empty.
 
-    `min_reward`: of an episode; None: any.
+    `min_reward`: of an episode; None: any. `only`: ids to choose from; None: all.
     """
 
     config: Path
@@ -42,6 +42,7 @@ class ExportRequest:
     run: str = ""
     task: str = ""
     min_reward: float | None = None
+    only: frozenset[str] | None = None
 
 
 @dataclass(slots=True)
@@ -129,6 +130,8 @@ def _episodes(
         run_id = runs.require_run(session, counts.run).run_id
         wanted = EpisodeFilter(request.task, request.min_reward)
         names = recordings.finished_episodes(session, run_id, wanted)
+    if request.only is not None:
+        names = [name for name in names if name in request.only]
     for first in range(0, len(names), AT_ONCE):
         some = names[first : first + AT_ONCE]
         with store.read() as session:
