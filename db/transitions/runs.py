@@ -4,7 +4,7 @@ import contextlib
 import json
 from typing import Any
 
-from sqlalchemy import and_, case, or_, select, update
+from sqlalchemy import case, or_, select, update
 from sqlalchemy.orm import Session
 
 from agentrl.core.errors import StoreError
@@ -133,7 +133,10 @@ def _move_back(session: Session, run_id: str, since: float, by_s: float) -> None
 
 
 def _put_off_deadlines(session: Session, run_id: str, since: float, by_s: float) -> None:
-    """Extend the deadlines that were valid at `since`: expired leases, attempts, missing bodies."""
+    """Extend the deadlines that were valid at `since`: expired leases, attempts, missing bodies.
+
+    An attempt that began, or ended, after `since` has lost only the time from then on.
+    """
     session.execute(
         update(Worker)
         .where(
@@ -145,14 +148,17 @@ def _put_off_deadlines(session: Session, run_id: str, since: float, by_s: float)
         .values(lease_until=Worker.lease_until + by_s)
         .execution_options(synchronize_session=False)
     )
-    running = and_(Episode.state == EpisodeState.RUNNING, Episode.started_at <= since)
-    finished = and_(Episode.state == EpisodeState.FINISHED, Episode.ended_at <= since)
-    session.execute(
-        update(Episode)
-        .where(Episode.run_id == run_id, Episode.due_at >= since, or_(running, finished))
-        .values(due_at=Episode.due_at + by_s)
-        .execution_options(synchronize_session=False)
-    )
+    for state, began in (
+        (EpisodeState.RUNNING, Episode.started_at),
+        (EpisodeState.FINISHED, Episode.ended_at),
+    ):
+        lost_s = since + by_s - case((began > since, began), else_=since)
+        session.execute(
+            update(Episode)
+            .where(Episode.run_id == run_id, Episode.state == state, Episode.due_at >= since)
+            .values(due_at=Episode.due_at + lost_s)
+            .execution_options(synchronize_session=False)
+        )
 
 
 def release_dispatcher_lease(session: Session, run_id: str, owner: str) -> None:

@@ -10,7 +10,11 @@ GRACE_S = 45.0  # after a fault is over, in which what it did to others may show
 QUIET_S = 5.0  # without a change that no training is idle for
 TRAINER_DIES = ("kill trainer", "kill everything", "rival trainer", "lose_commit store")
 WORKER_DIES = ("worker", "envs", "container", "everything")  # or its environment; by target
-EPISODE_DIES = ("lose_commit store", "small_messages broker")  # its row, or its body is too large
+EPISODE_DIES = (
+    "lose_commit store",  # its row
+    "small_messages broker",  # its body is too large
+    "rival trainer",  # its worker: the supervisor leaves with the replaced trainer
+)
 
 
 class EndedFault(Protocol):
@@ -30,7 +34,7 @@ class EndedFault(Protocol):
 class FaultCosts:
     """`rolled_back`: updates lost though the trainer had not died and the database lost no commit;
     `failed_without_fault`: attempts that failed or were given up though neither their worker nor
-    their environment had died, the database had their rows and the broker took their bodies;
+    their environment had ended, the database had their rows and the broker took their bodies;
     `idle_s`: in which nothing was done though nothing was broken.
     """
 

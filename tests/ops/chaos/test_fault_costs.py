@@ -40,7 +40,7 @@ def test_attempts_that_fail_are_wasted_unless_a_worker_or_an_environment_died() 
     assert wasted(Fault("kill recorder"), Fault("lock store"), replays=2).failed_without_fault == 2
     for name in ("kill worker-1", "pause worker-0", "full_disk envs", "kill container"):
         assert wasted(Fault(name), replays=2).failed_without_fault == 0
-    for name in ("lose_commit store", "small_messages broker"):
+    for name in ("lose_commit store", "small_messages broker", "rival trainer"):
         assert wasted(Fault(name), replays=2).failed_without_fault == 0
 
 
