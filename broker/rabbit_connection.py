@@ -13,20 +13,21 @@ import copy
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import pika
 
 from agentrl.core.errors import BrokerUnavailable
 from agentrl.core.logging import get_logger
-from agentrl.core.telemetry import metrics
+from agentrl.core.telemetry import metrics, outages
+from agentrl.core.telemetry.outages import REMIND_S
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # back-off between connections
 STEADY_S = 5.0  # a connection that lasted so long starts the back-off anew
 HEARTBEAT_S = 30
 START_S = 30.0  # for the first connection to be ready
 CLOSE_S = 10.0  # for a connection to end in good order
-REMIND_S = 60.0  # between two log lines of one outage
 
 
 class ChannelUser(Protocol):
@@ -59,6 +60,7 @@ class RabbitConnection:
         self.why = "not connected yet"
         self.reply_code = 0  # with which the broker closed the last channel
         self.blocked = ""  # why the broker takes no messages for now
+        self._blocked_since = 0.0
         self._thread = threading.Thread(target=self._run, name=f"amqp-{name}", daemon=True)
 
     def start(self) -> None:
@@ -81,11 +83,12 @@ class RabbitConnection:
 
     def ready(self) -> None:
         if self._started.is_set():
-            get_logger().info("Broker connection restored", away_s=round(self.down_s(), 1))
+            outages.report_available(self._name, self.down_s())
+        else:
+            metrics.AWAY.labels(name=self._name).set(0)
         self._reminded_at = -REMIND_S
         self._up.set()
         self._started.set()
-        metrics.AWAY.labels(name=self._name).set(0)
 
     def down_s(self) -> float:
         """Return the seconds since the link was ready; 0: it is ready."""
@@ -136,9 +139,7 @@ class RabbitConnection:
         """Log that the connection is lost, repeatedly."""
         if time.monotonic() - self._reminded_at >= REMIND_S:
             self._reminded_at = time.monotonic()
-            metrics.AWAY.labels(name=self._name).set(1)
-            away_s = round(self.down_s(), 1)
-            get_logger().warning("Broker connection lost", reason=self.why, away_s=away_s)
+            outages.report_away(self._name, self.down_s(), str(self.failure()))
 
     def _serve(self) -> None:
         """Run one connection until it ends."""
@@ -181,15 +182,20 @@ class RabbitConnection:
         self._channel = channel
         self._owner.opened(channel)
 
-    def _block(self, _connection: Any, frame: Any) -> None:
+    def _block(self, connection: Any, frame: Any) -> None:
         self.blocked = str(frame.method.reason) or "an alarm"
-        metrics.AWAY.labels(name=self._name).set(1)
-        get_logger().warning("Broker blocks publishers", reason=self.blocked)
+        self._blocked_since = time.monotonic()
+        self._tell_blocked(connection, self._blocked_since)
+
+    def _tell_blocked(self, connection: Any, since: float) -> None:
+        """Log that the broker blocks us since then, repeatedly."""
+        if connection.is_open and self.blocked and since == self._blocked_since:
+            outages.report_away(self._name, time.monotonic() - since, str(self.failure()))
+            connection.ioloop.call_later(REMIND_S, partial(self._tell_blocked, connection, since))
 
     def _unblock(self, _connection: Any, _frame: Any) -> None:
         self.blocked = ""
-        metrics.AWAY.labels(name=self._name).set(0)
-        get_logger().info("Broker accepts messages again")
+        outages.report_available(self._name, time.monotonic() - self._blocked_since)
 
     def _channel_closed(self, channel: Any, reason: BaseException) -> None:
         self.why = reason_of(reason)

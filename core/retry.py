@@ -15,13 +15,11 @@ from typing import TypeVar
 import tenacity
 
 from agentrl.core.errors import in_words
-from agentrl.core.logging import get_logger
-from agentrl.core.telemetry import metrics
+from agentrl.core.telemetry import outages
 
 FOREVER = math.inf
 
 T = TypeVar("T")
-log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Backoff:
     first_s: float = 0.1
     longest_s: float = 2.0
     stopping_s: float = 2.0
-    remind_s: float = 60.0
+    remind_s: float = outages.REMIND_S
     silent: bool = False
     from_failure: bool = False
     clock: Callable[[], float] = time.monotonic
@@ -174,14 +172,8 @@ class Retry:
             elif clock - self._reminded_at < self._backoff.remind_s:
                 return
             self._reminded_at = clock
-            waited_s = round(clock - self._away_since, 1)
-        metrics.AWAY.labels(name=self.service).set(1)
-        log.warning(
-            "Waiting for a service that is unavailable",
-            service=self.service,
-            waited_s=waited_s,
-            error=in_words(error) if error else "",
-        )
+            waited_s = clock - self._away_since
+        outages.report_away(self.service, waited_s, in_words(error) if error else "")
 
     def _end_waiting(self) -> None:
         with self._lock:
@@ -189,6 +181,4 @@ class Retry:
             if since is None or self._waiting:  # another thread was faster, or waits still
                 return
             self._away_since = None
-        metrics.AWAY.labels(name=self.service).set(0)
-        waited_s = round(self._backoff.clock() - since, 1)
-        log.info("Service is available again", service=self.service, waited_s=waited_s)
+        outages.report_available(self.service, self._backoff.clock() - since)

@@ -65,6 +65,8 @@ def top(view: Now) -> None:
     """Show state, figures, alarms, processes and recent success."""
     page_title(view.head.name, view.head)
     _figures(view)
+    for each in view.outages:
+        st.warning(str(each))
     _alarms(view.alarms, over=view.head.over)
     st.markdown(health(view))
     st.subheader("Recent success and reward by task")

@@ -6,8 +6,10 @@ from sqlalchemy.orm import Session
 
 from agentrl.core import config_loading
 from agentrl.core.errors import ConfigError
+from agentrl.core.telemetry.outages import Outage, read_outages
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.dashboard.estimates import Rule, stop_rules, success
+from agentrl.dashboard.viewmodels.logs import log_files
 from agentrl.db.models import Run
 from agentrl.db.queries import curves, delays, progress
 from agentrl.db.queries.curves import Point
@@ -70,7 +72,8 @@ class Head:
 class Now:
     """The current state of a run. `recent`: by task, of recent groups. `seconds`: its run time.
 
-    `idle`: seconds since trainer and recorder last did something.
+    `idle`: seconds since trainer and recorder last did something. `outages`: services that
+    processes of this machine wait for.
     """
 
     head: Head
@@ -83,6 +86,7 @@ class Now:
     recent: list[Point]
     leases: list[Lease]
     idle: dict[str, float]
+    outages: list[Outage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,7 @@ def head_of(session: Session, run: Run) -> Head:
 
 def read_now(store: Store, run_id: str) -> Now:
     """Read the current state of the run."""
+    files = log_files(store, run_id)
     with store.read() as session:
         run = session.get_one(Run, run_id)
         seconds = progress.ran_s(session, run)
@@ -131,6 +136,7 @@ def read_now(store: Store, run_id: str) -> Now:
             recent=recent,
             leases=leases.leases(session, run_id, LEASES),
             idle=leases.idle_s(session, run_id),
+            outages=read_outages(file for file in files if file.suffix == ".log"),
         )
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
+from agentrl.db.engine import TIMEOUTS, connect_args
+
 HELD = "LOCK TABLE episodes IN SHARE MODE"  # readers go on, every writer waits
 MOST_CONNECTIONS = 1000  # that are taken
 RECOVER_S = 60.0  # for a server that crashed to answer again
@@ -170,4 +172,5 @@ def _await_recovery(url: str) -> psycopg.Connection[tuple[object, ...]]:
 
 
 def _connect(url: str) -> psycopg.Connection[tuple[object, ...]]:
-    return psycopg.connect(url.replace("+psycopg", ""), autocommit=True, connect_timeout=10)
+    address = url.replace("+psycopg", "")
+    return psycopg.connect(address, autocommit=True, **connect_args(TIMEOUTS))

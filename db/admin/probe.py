@@ -9,6 +9,8 @@ from agentrl.core.errors import StoreError
 from agentrl.core.types import RUN_OVER
 
 CONNECT_S = 10
+TCP_MS = 10_000  # until a peer that acknowledges nothing counts as dead
+OPTIONS = "-c statement_timeout=10s -c lock_timeout=10s"
 RUN_ID = "SELECT run_id FROM runs WHERE name = %s"
 STATE = "SELECT state FROM runs WHERE name = %s"
 DISPATCHER = """SELECT dispatcher_until > extract(epoch FROM clock_timestamp())
@@ -50,7 +52,9 @@ def _first(url: str, query: str, *values: str) -> Any:
         raise StoreError("health probes need Postgres", hint="run `agentrl status CONFIG`")
     address = url.replace("postgresql+psycopg://", "postgresql://", 1)
     try:
-        with psycopg.connect(address, connect_timeout=CONNECT_S) as connection:
+        with psycopg.connect(
+            address, connect_timeout=CONNECT_S, tcp_user_timeout=TCP_MS, options=OPTIONS
+        ) as connection:
             row = connection.execute(query.encode(), values).fetchone()
     except psycopg.ProgrammingError:  # of the URL, which may hold a password
         raise StoreError("store.url is not a database URL, or the query is wrong") from None

@@ -148,7 +148,7 @@ def _ask_postgres(engine: Engine, statement: str, bounds: QueryBounds) -> QueryR
 
     connection = engine.raw_connection()
     driver: Any = connection.driver_connection
-    driver.silence_s = bounds.timeout_s + TIMEOUTS.answer_s
+    driver.more_s = bounds.timeout_s - TIMEOUTS.statement_s
     cursor = driver.cursor()
     try:
         driver.execute("SET TRANSACTION READ ONLY")

@@ -4,17 +4,19 @@ import contextlib
 import json
 from typing import Any
 
-from sqlalchemy import case, or_, select, update
+from sqlalchemy import case, delete, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from agentrl.core.errors import StoreError
 from agentrl.core.types import RUN_OVER, EpisodeState, RunState, Transition
-from agentrl.db.models import Episode, PolicyServer, Run, Worker
+from agentrl.db.models import Episode, PolicyServer, Run, Serving, Worker
 from agentrl.db.store import now
 from agentrl.db.transitions import refusals
 from agentrl.db.transitions.groups import cancel_open
 
 STANDSTILL_S = 2.0  # longer than the database takes for a dispatcher's tick
+KEPT = 1_000  # rows of workers that are gone, and of policy servers
+GONE_S = 3600.0  # since its lease ended: it will not come back
 BEYOND = 4.0  # lease times; a lease that ends later was taken before the clock went back
 
 
@@ -252,3 +254,29 @@ def end_worker(session: Session, worker_id: str) -> None:
         .where(Worker.worker_id == worker_id)
         .values(ended_at=now(), lease_until=now())
     )
+
+
+def prune_registrations(session: Session, run_id: str) -> None:
+    """Delete the rows of workers and policy servers that are gone, except the latest KEPT of each.
+
+    A policy server that ever served a checkpoint stays: steps name it.
+    """
+    gone_at = now() - GONE_S
+    workers = (
+        select(Worker.worker_id)
+        .where(Worker.run_id == run_id, Worker.lease_until < gone_at)
+        .order_by(Worker.lease_until.desc(), Worker.worker_id)
+        .offset(KEPT)
+    )
+    served = exists().where(Serving.server_id == PolicyServer.server_id)
+    servers = (
+        select(PolicyServer.server_id)
+        .where(PolicyServer.run_id == run_id, PolicyServer.lease_until < gone_at, ~served)
+        .order_by(PolicyServer.lease_until.desc(), PolicyServer.server_id)
+        .offset(KEPT)
+    )
+    for statement in (
+        delete(Worker).where(Worker.worker_id.in_(workers)),
+        delete(PolicyServer).where(PolicyServer.server_id.in_(servers)),
+    ):
+        session.execute(statement.execution_options(synchronize_session=False))

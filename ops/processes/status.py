@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
+from agentrl.core.errors import StoreUnavailable
 from agentrl.core.telemetry.exposition import address
+from agentrl.core.telemetry.outages import Outage, read_outages
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.queries import progress
@@ -19,8 +21,8 @@ from agentrl.ops.tables import console, plain
 
 
 def status(path: Path, *, as_json: bool) -> None:
-    """Print the status."""
-    found = look(config_loading.load(path))
+    """Print the status. Raises StoreError."""
+    found = _look_or_show_outages(config_loading.load(path))
     if as_json:
         print(json.dumps(found))
         return
@@ -55,6 +57,7 @@ def status(path: Path, *, as_json: bool) -> None:
     for row in found["policies"]:
         policies.add_row(row["track"], str(row["version"]), row["checkpoint_id"], row["url"])
     out.print(policies if found["policies"] else "no live policy")
+    _show_outages([Outage(**row) for row in found["outages"]])
     for name, problem in found["problems"].items():
         out.print(f"policy server {name}: {problem}", style="red", markup=False)
     if found["alarms"]:
@@ -70,6 +73,20 @@ def status(path: Path, *, as_json: bool) -> None:
 def _alarm_cells(row: dict[str, Any]) -> list[str]:
     figures = f"{row['value']:.3g}", f"{row['threshold']:.3g}", str(row["version"])
     return [row["name"], row["task"] or "all", *figures, f"{row['since_s'] / 60:.0f} min"]
+
+
+def _look_or_show_outages(config: Config) -> dict[str, Any]:
+    """Return the status. Raises StoreError, after printing what processes wait for."""
+    try:
+        return look(config)
+    except StoreUnavailable:
+        _show_outages(_outages(config.home()))
+        raise
+
+
+def _show_outages(found: Sequence[Outage]) -> None:
+    for each in found:
+        console().print(str(each), style="red", markup=False)
 
 
 def look(config: Config) -> dict[str, Any]:
@@ -95,6 +112,7 @@ def look(config: Config) -> dict[str, Any]:
                 ],
                 "processes": (processes := _processes(config.home())),
                 "metrics": _metrics(config.metrics.host, processes),
+                "outages": [dataclasses.asdict(each) for each in _outages(config.home())],
             }
     finally:
         store.close()
@@ -110,6 +128,10 @@ def _metrics(host: str, processes: Mapping[str, Any]) -> dict[str, str]:
     if ports:
         ports["supervisor"] = min(ports.values()) - 1
     return {name: address(host, port) for name, port in ports.items()}
+
+
+def _outages(home: Path) -> list[Outage]:
+    return read_outages((home / "logs").glob("*.log")) if running_supervisor(home) else []
 
 
 def _processes(home: Path) -> dict[str, Any]:

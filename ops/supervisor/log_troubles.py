@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentrl.core.telemetry import outages
+
 OFTEN, WITHIN_S = 3, 30.0  # the same warning so many times in so many seconds is worth a word
 AGAIN_S = 60.0  # before the same is told again
 MOST = 1024 * 1024  # bytes of one log at one look; of more, the end
 WARNING, ERRORS = "warning", ("error", "critical")
-WAITING = ("Waiting for a service that is unavailable", "Service is available again")
+WAITING = (outages.AWAY, outages.AVAILABLE)
 CAUSES = ("error", "said", "reason", "detail", "service")  # fields that say why
 
 

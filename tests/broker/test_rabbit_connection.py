@@ -1,5 +1,7 @@
 """What a link says of a connection that ended, told by pika's own errors."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pika
@@ -8,6 +10,7 @@ from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker, Conne
 from structlog.testing import capture_logs
 
 from agentrl.broker.rabbit_connection import RabbitConnection, reason_of
+from agentrl.core.telemetry import outages
 
 
 class Owner:
@@ -19,6 +22,10 @@ class Owner:
 class Loop:
     def __init__(self) -> None:
         self.stopped = False
+        self.later: list[Callable[[], None]] = []
+
+    def call_later(self, _delay_s: float, work: Callable[[], None]) -> None:
+        self.later.append(work)
 
     def stop(self) -> None:
         self.stopped = True
@@ -28,8 +35,18 @@ class Connection:
     """A connection as pika hands it to the callback of its end."""
 
     def __init__(self, *, closed: bool) -> None:
-        self.is_closed = closed
+        self.is_closed, self.is_open = closed, not closed
         self.ioloop = Loop()
+
+
+@dataclass
+class Blocked:
+    reason: str
+
+
+@dataclass
+class Frame:
+    method: Blocked
 
 
 def test_the_reason_is_the_innermost_cause_in_one_line() -> None:
@@ -64,4 +81,18 @@ def test_only_a_connection_that_was_lost_is_said_to_be_back() -> None:
         link.ready()
         assert lines == []
         link.ready()
-    assert [line["event"] for line in lines] == ["Broker connection restored"]
+    assert [line["event"] for line in lines] == [outages.AVAILABLE]
+
+
+def test_a_broker_that_blocks_publishers_is_said_to_be_away_again_and_again() -> None:
+    link = RabbitConnection(pika.URLParameters("amqp://127.0.0.1:1"), "publisher", Owner())
+    connection = Connection(closed=False)
+    with capture_logs() as lines:
+        link._block(connection, Frame(Blocked("low on disk")))
+        connection.ioloop.later.pop()()
+        link._unblock(connection, None)
+        connection.ioloop.later.pop()()
+    assert connection.ioloop.later == []
+    assert [line["event"] for line in lines] == [outages.AWAY, outages.AWAY, outages.AVAILABLE]
+    assert {line["service"] for line in lines} == {"broker publisher"}
+    assert lines[0]["error"] == "RabbitMQ at 127.0.0.1:1 blocks publishers: low on disk"

@@ -4,7 +4,9 @@ What its figures are is tested below it: tests/db and the tests of `dashboard/vi
 this.
 """
 
+import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from sqlalchemy import text
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Task
+from agentrl.core.telemetry.outages import AWAY
 from agentrl.db.admin import migrate
 from agentrl.db.questions import questions
 from agentrl.db.store import open_store
@@ -38,7 +41,14 @@ def test_the_page_run(runs: Any, url: str, show: Any, said: Any, tables: Any) ->
     with store.write() as session:
         raised = (AlarmReading("", "skipped", 1.0, 0.0, raised=True), None)
         alarms.add_alarms(session, run_id, f"{run_id}-u1", 1, [raised])
-    assert show("run", store, run_id).warning[0].value.startswith("1 alarm is raised")
+    logs = Path(store.engine.url.database or "").parent / "logs"
+    logs.mkdir()
+    row = {"event": AWAY, "service": "store", "waited_s": 61.0, "error": "refused"}
+    said_at = datetime.now(UTC).isoformat()
+    (logs / "recorder.log").write_text(json.dumps(row | {"timestamp": said_at}))
+    first, second = show("run", store, run_id).warning
+    assert first.value == "recorder waits for store (61 s): refused"
+    assert second.value.startswith("1 alarm is raised")
     store.close()
 
 

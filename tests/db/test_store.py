@@ -24,7 +24,7 @@ from structlog.testing import capture_logs
 from agentrl.core.errors import StoreError, StoreUnavailable
 from agentrl.core.process import require_unlocked
 from agentrl.db.admin.readonly import open_readonly
-from agentrl.db.engine import ServerSilent, Silence, Timeouts
+from agentrl.db.engine import LEASE, TIMEOUTS, ServerSilent, Silence, Timeouts
 from agentrl.db.failures import Failure, classify
 from agentrl.db.store import Store, open_store
 from agentrl.ops.chaos.proxy import Proxy
@@ -442,16 +442,37 @@ def test_a_statement_that_never_ends_is_given_up_with_its_text(postgres_url: str
         assert not isinstance(caught.value, StoreUnavailable)
 
 
-def test_every_connection_to_postgres_is_bounded(postgres_url: str) -> None:
-    with closing(open_store(postgres_url)) as store, store.engine.connect() as connection:
+def _open_lease(url: str) -> Store:
+    with closing(open_store(url)) as store:
+        return store.one_thread()
+
+
+@pytest.mark.parametrize(
+    ("opened", "timeouts", "statement", "lock"),
+    [
+        (open_store, TIMEOUTS, "1min", "10s"),
+        (open_readonly, TIMEOUTS, "1min", "10s"),
+        (_open_lease, LEASE, "5s", "3s"),
+    ],
+)
+def test_every_connection_to_postgres_is_bounded(
+    postgres_url: str,
+    opened: Callable[[str], Store],
+    timeouts: Timeouts,
+    statement: str,
+    lock: str,
+) -> None:
+    with closing(opened(postgres_url)) as store, store.engine.connect() as connection:
         for name, value in (
-            ("statement_timeout", "1min"),
-            ("lock_timeout", "10s"),
-            ("idle_in_transaction_session_timeout", "10s"),
+            ("statement_timeout", statement),
+            ("lock_timeout", lock),
+            ("idle_in_transaction_session_timeout", f"{timeouts.idle_s:.0f}s"),
         ):
             assert connection.scalar(text(f"SHOW {name}")) == value
         driver: Any = connection.connection.driver_connection
         with socket.socket(fileno=os.dup(driver.pgconn.socket)) as peer:
             assert peer.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-            assert peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5
-            assert peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 15_000
+            idle_s = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+            assert idle_s == round(timeouts.tcp_s / 3)
+            user_timeout_ms = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            assert user_timeout_ms == 1000 * timeouts.tcp_s

@@ -120,8 +120,11 @@ class Dispatcher:
         return self._store.ask(lambda session: runs.run_state(session, self._run_id))
 
     def _tidy(self, session: Session) -> None:
-        """Delete old refusals and unneeded recorded steps; close the servings of killed servers."""
+        """Delete old refusals and registrations and unneeded recorded steps; close the servings of
+        killed servers.
+        """
         refusals.prune(session, self._run_id)
+        runs.prune_registrations(session, self._run_id)
         journal.prune(session, self._run_id)
         close_abandoned_servings(session, self._run_id)
 

@@ -1,13 +1,17 @@
 import json
 import os
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import tomli_w
+from prometheus_scrape import free_port
 from run_history import begun, trained
 
+from agentrl.core.errors import StoreUnavailable
 from agentrl.core.process import process_began
+from agentrl.core.telemetry.outages import AWAY
 from agentrl.core.types import RunState
 from agentrl.db.models import PolicyServer
 from agentrl.db.queries import progress
@@ -140,18 +144,52 @@ def test_an_alarm_of_a_run_that_is_over_counts_no_further(
     assert " 4 min " in told
 
 
+def _supervised(home: Path, processes: dict[str, object]) -> None:
+    """What a supervisor that lives says of its processes."""
+    pid = os.getpid()
+    state = {"supervisor": pid, "began": process_began(pid), "processes": processes}
+    (home / "processes.json").write_text(json.dumps(state))
+
+
+def test_status_says_which_services_processes_wait_for_also_without_the_database(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "logs").mkdir()
+    for process, service in (("recorder", "broker consumer"), ("trainer", "checkpoints")):
+        row = {"event": AWAY, "service": service, "waited_s": 61.0, "error": "refused"}
+        line = json.dumps(row | {"timestamp": datetime.now(UTC).isoformat()})
+        (tmp_path / f"logs/{process}.log").write_text(line + "\n")
+    told = [
+        "recorder waits for broker consumer (61 s): refused",
+        "trainer waits for checkpoints (61 s): refused",
+    ]
+    status(config, as_json=False)
+    assert "waits for" not in capsys.readouterr().out, "nobody runs"
+    _supervised(tmp_path, {})
+    status(config, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "waits for" in line] == told
+    status(config, as_json=True)
+    assert [row["process"] for row in json.loads(capsys.readouterr().out)["outages"]] == [
+        "recorder",
+        "trainer",
+    ]
+    elsewhere = (
+        config.read_text() + f'[store]\nurl = "postgresql+psycopg://127.0.0.1:{free_port()}/x"'
+    )
+    config.write_text(elsewhere)
+    with pytest.raises(StoreUnavailable):
+        status(config, as_json=False)
+    assert capsys.readouterr().out.splitlines() == told
+
+
 def test_status_says_where_metrics_are(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also where the run has its ports from a variable that this shell does not know."""
     first = {"pid": 6, "restarts": 0, "done": False, "metrics": 9301}
     row = first | {"pid": 7, "metrics": 9304}
-    state = {
-        "supervisor": os.getpid(),
-        "began": process_began(os.getpid()),
-        "processes": {"w": row, "p": first},
-    }
-    (tmp_path / "processes.json").write_text(json.dumps(state))
+    _supervised(tmp_path, {"w": row, "p": first})
     status(config, as_json=False)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["w", "7", "0", "http://127.0.0.1:9304/metrics"] in lines
