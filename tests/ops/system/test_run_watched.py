@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
 
 ELSEWHERE = {  # of an external model, or of what went wrong
     *("agentrl_alarms", "agentrl_redraws_total", "agentrl_reissues_total"),
-    *("agentrl_restarts_total", "agentrl_tracker_failures_total", "agentrl_upstream_tries_total"),
+    *("agentrl_restarts_total", "agentrl_service_away", "agentrl_takeovers_total"),
+    *("agentrl_tracker_failures_total", "agentrl_upstream_tries_total"),
 }
 
 
@@ -29,6 +30,7 @@ def environment(home: Path, base: int, **more: str) -> dict[str, str]:
     return {
         "AGENTRL__RUN__HOME": str(home),
         "AGENTRL__RUN__NAME": "watched",
+        "AGENTRL__RUN__STOP_UPDATES": "100000",
         "AGENTRL__MODEL__PATH": str(ROOT / "models" / "tiny"),
         "AGENTRL__DISPATCH__GROUPS_PER_UPDATE": "3",
         "AGENTRL__DISPATCH__GROUP_SIZE": "4",
