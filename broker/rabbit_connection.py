@@ -22,6 +22,7 @@ from agentrl.core.errors import BrokerUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, outages
 from agentrl.core.telemetry.outages import REMIND_S
+from agentrl.core.threads import vital_thread
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # back-off between connections
 STEADY_S = 5.0  # a connection that lasted so long starts the back-off anew
@@ -61,7 +62,7 @@ class RabbitConnection:
         self.reply_code = 0  # with which the broker closed the last channel
         self.blocked = ""  # why the broker takes no messages for now
         self._blocked_since = 0.0
-        self._thread = threading.Thread(target=self._run, name=f"amqp-{name}", daemon=True)
+        self._thread = vital_thread(f"amqp-{name}", self._run)  # else callers wait for ever
 
     def start(self) -> None:
         """Start and wait for the first channel. Raises BrokerError."""

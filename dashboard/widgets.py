@@ -1,5 +1,7 @@
 """Building blocks of every page: figures, charts, tables, live parts, errors."""
 
+import re
+import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,12 +18,19 @@ ACROSS = 4  # large figures in a row: more are cut off
 ROW_PX, MOST_ROWS = 35, 20  # of a table; with more it scrolls
 EVERY_S = 3.0  # between two looks at a run that goes on
 
+MARKDOWN = re.compile(f"([{re.escape(string.punctuation)}])")  # what may mean something there
+
 STATE_COLOURS = {
     RunState.RUNNING: "green",
     RunState.PAUSED: "orange",
     RunState.FAILED: "red",
     RunState.STOPPED: "gray",
 }
+
+
+def plain_text(text: str) -> str:
+    """Return Markdown that shows a text as it is: a link in an address is no link on a page."""
+    return MARKDOWN.sub(r"\\\1", text)
 
 
 def show_error(error: AgentRLError) -> None:

@@ -13,7 +13,7 @@ from agentrl.dashboard.viewmodels.checkpoints import (
     Registry,
     read_registry,
 )
-from agentrl.dashboard.widgets import chart, linked_table, live_part, table
+from agentrl.dashboard.widgets import chart, linked_table, live_part, plain_text, table
 from agentrl.db.registry.lineage import CheckpointEntry
 from agentrl.db.store import Store
 from agentrl.db.transitions.runs import run_state
@@ -82,7 +82,7 @@ def _draw_measurements(registry: Registry) -> None:
 def _draw_checkpoint(entry: CheckpointEntry | None, here: Here, named: str) -> None:
     """Show a checkpoint, the update that created it, and links to its episodes."""
     if entry is None:
-        st.error(f"Run {here.run} has no checkpoint {named}.")
+        st.error(plain_text(f"Run {here.run} has no checkpoint {named}."))
         return
     st.subheader(f"Version {entry.version}")
     about: dict[str, markup.Cell] = {

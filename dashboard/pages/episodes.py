@@ -10,7 +10,7 @@ from agentrl.dashboard import markup, vocabulary
 from agentrl.dashboard.links import Here
 from agentrl.dashboard.viewmodels import episodes, tokens
 from agentrl.dashboard.viewmodels.tokens import TokenView
-from agentrl.dashboard.widgets import linked_table
+from agentrl.dashboard.widgets import linked_table, plain_text
 from agentrl.db.queries.episode_detail import EpisodeDetail, Member, episode_steps
 from agentrl.db.queries.episode_search import EpisodeFilter, Order, SearchResult, tasks_of
 from agentrl.db.store import Store
@@ -110,7 +110,7 @@ def _pages(found: SearchResult, here: Here, sought: EpisodeFilter, *, first: boo
 def _one(store: Store, here: Here, episode_id: str) -> None:
     told = episodes.read_episode(store, here.run_id, episode_id)
     if told is None:
-        st.error(f"Run {here.run} has no episode {episode_id}.")
+        st.error(plain_text(f"Run {here.run} has no episode {episode_id}."))
         st.html(markup.links([markup.Link("all episodes", here.to(PAGE))]))
         return
     st.title(f"Episode {here.short(episode_id)}")

@@ -26,7 +26,7 @@ from agentrl.dashboard.viewmodels.run import (
     read_now,
     task_names,
 )
-from agentrl.dashboard.widgets import bars, chart, figures, live_part, page_title, table
+from agentrl.dashboard.widgets import bars, chart, figures, live_part, page_title, plain_text, table
 from agentrl.db.queries.curves import Point
 from agentrl.db.queries.delays import Delay
 from agentrl.db.registry.leases import Lease
@@ -66,7 +66,7 @@ def top(view: Now) -> None:
     page_title(view.head.name, view.head)
     _figures(view)
     for each in view.outages:
-        st.warning(str(each))
+        st.warning(plain_text(str(each)))
     _alarms(view.alarms, over=view.head.over)
     st.markdown(health(view))
     st.subheader("Recent success and reward by task")

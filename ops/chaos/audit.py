@@ -2,15 +2,19 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from sqlalchemy.orm import Session
 
 from agentrl import broker
 from agentrl.broker.messages import EpisodeFinished, decode
+from agentrl.checkpoints import manifest
 from agentrl.core.errors import BrokerError, EnvironmentFailure, MessageError
+from agentrl.core.trained_hash import ROOT
 from agentrl.db.audit import run_audit
 from agentrl.db.audit.run_audit import AuditRules, Finding
 from agentrl.db.queries import liveness
+from agentrl.db.registry import checkpoints
 from agentrl.db.transitions import bodies
 from agentrl.envs.sandbox.inventory import ContainerInventory
 from agentrl.ops.chaos.observer import RunObserver
@@ -30,7 +34,8 @@ def audit_run(observer: RunObserver) -> list[Finding]:
     def read(session: Session) -> list[Finding]:
         rows = run_audit.audit(session, observer.run_id, observer.claims, rules)
         dated = _without_ambiguous(session, observer, rows)
-        return [*dated, *_bodies(session, observer.run_id)]
+        weights = compare_weights(session, observer.run_id)
+        return [*dated, *_bodies(session, observer.run_id), *weights]
 
     return [*observer.store.ask(read), *_leftovers(observer)]
 
@@ -64,6 +69,22 @@ def _bodies(session: Session, run_id: str) -> Iterator[Finding]:
         if body.sha256 != member.sha256 or tokens != member.loss_tokens:
             detail = f"{member.episode_id}: {tokens} tokens, {member.loss_tokens} trained"
             yield Finding("unbalanced", "body_differs", detail)
+
+
+def compare_weights(session: Session, run_id: str) -> Iterator[Finding]:
+    """Yield checkpoints and snapshots that learned from other bodies than their row says.
+
+    The trainer wrote the hash of those bodies beside the weights. Files that retention deleted, or
+    that an object store has, are skipped.
+    """
+    for row in checkpoints.live_checkpoints(session, run_id):
+        for directory in (Path(path) for path in (row.path, row.snapshot_path) if path):
+            if not (directory / manifest.FILE).is_file():
+                continue
+            written, expected = manifest.read(directory).trained_hash, row.trained_hash or ROOT
+            if written != expected:
+                detail = f"{directory}: {written[:12]}…, its row says {expected[:12]}…"
+                yield Finding("unbalanced", "weights_of_other_bodies", detail)
 
 
 def _leftovers(observer: RunObserver) -> Iterator[Finding]:

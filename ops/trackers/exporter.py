@@ -7,13 +7,15 @@ import contextlib
 import threading
 from collections.abc import Collection, Sequence
 from contextlib import closing
+from functools import partial
 from typing import IO
 
 import msgspec
 
 from agentrl.core import logging
 from agentrl.core.config.config import Config
-from agentrl.core.errors import AgentRLError, in_words
+from agentrl.core.errors import AgentRLError, StoreUnavailable, in_words
+from agentrl.core.retry import Retry
 from agentrl.core.telemetry import metrics
 from agentrl.core.types import RUN_OVER
 from agentrl.db.admin.readonly import open_history
@@ -30,7 +32,7 @@ from agentrl.ops.trackers.base import (
     redact_secrets,
 )
 
-# After a tracker or the store failed, before the next look. No retry of one call (core/retry.py):
+# After a tracker failed, before the next look. No retry of one call (core/retry.py):
 # what a tracker raises is other people's, and the next look tells what came meanwhile as well.
 BACK_OFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 
@@ -59,14 +61,18 @@ class TrackerExporter:
     def follow(self, stop: threading.Event) -> None:
         """Export existing and new rows until the run is over or `stop` is set."""
         failures, ended = 0, False
+        retry = Retry("store", _is_away, stop=stop)
+        opened = partial(open_history, self._config.store_url())
         while not ended:
             last = stop.is_set()
             try:
-                with closing(open_history(self._config.store_url())) as store:
+                with closing(retry.call(opened)) as store:
                     ended = self.look(store) or last
                 if ended:
                     self._finish()
                 failures = 0
+            except StoreUnavailable:  # the next look waits for it
+                ended = last
             except Exception as error:  # other people's code: whatever it throws costs itself
                 self._failed(error)
                 ended = last
@@ -127,3 +133,7 @@ class TrackerExporter:
         """Finish the tracker; the next look starts it again and asks what it holds."""
         self._started = False
         self._tracker.finish()
+
+
+def _is_away(error: BaseException) -> bool:
+    return isinstance(error, StoreUnavailable)

@@ -1,5 +1,7 @@
 """What a link says of a connection that ended, told by pika's own errors."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +13,7 @@ from structlog.testing import capture_logs
 
 from agentrl.broker.rabbit_connection import RabbitConnection, reason_of
 from agentrl.core.telemetry import outages
+from agentrl.core.threads import DIED
 
 
 class Owner:
@@ -73,6 +76,24 @@ def test_an_end_that_we_did_not_ask_for_is_the_reason(
     link._ended(connection, reason)
     assert link.why == why
     assert connection.ioloop.stopped
+
+
+DIES = """
+import threading, pika
+from agentrl.broker.rabbit_connection import RabbitConnection
+class Owner:
+    def lost(self): raise RuntimeError("a mistake of ours")
+RabbitConnection(pika.URLParameters("amqp://127.0.0.1:1"), "test", Owner()).start()
+threading.Event().wait(60)
+"""
+
+
+def test_a_process_whose_connection_thread_dies_ends() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", DIES], check=False, capture_output=True, text=True
+    )
+    assert ended.returncode == DIED
+    assert "Required thread died" in ended.stdout + ended.stderr
 
 
 def test_only_a_connection_that_was_lost_is_said_to_be_back() -> None:

@@ -47,7 +47,7 @@ def test_the_page_run(runs: Any, url: str, show: Any, said: Any, tables: Any) ->
     said_at = datetime.now(UTC).isoformat()
     (logs / "recorder.log").write_text(json.dumps(row | {"timestamp": said_at}))
     first, second = show("run", store, run_id).warning
-    assert first.value == "recorder waits for store (61 s): refused"
+    assert first.value == r"recorder waits for store \(61 s\)\: refused"
     assert second.value.startswith("1 alarm is raised")
     store.close()
 
@@ -78,8 +78,9 @@ def test_the_page_episodes(runs: Any, show: Any, said: Any) -> None:
     assert "tokens" in app.query_params["order"]
     assert "Most tokens first" in said(app)
     assert len(re.findall("&amp;episode=", said(app))) == 2 * (1 + 3 + 4)
-    unknown = show("episodes", runs.store, runs.going, run="going", episode="none")
-    assert unknown.error[0].value == "Run going has no episode none."
+    link = "[none](http://x)"
+    unknown = show("episodes", runs.store, runs.going, run="going", episode=link)
+    assert unknown.error[0].value == r"Run going has no episode \[none\]\(http\:\/\/x\)\."
 
 
 def test_the_page_of_one_episode(url: str, show: Any, said: Any) -> None:
@@ -122,7 +123,7 @@ def test_the_page_checkpoints(runs: Any, show: Any, said: Any) -> None:
     assert "/episodes?run=going&amp;learned_at=2" in page
     assert "**policy** (local) serves **v0** as *lagged(4)*" in page
     unknown = show("checkpoints", runs.store, runs.over, run="over", checkpoint="none")
-    assert unknown.error[0].value == "Run over has no checkpoint none."
+    assert unknown.error[0].value == r"Run over has no checkpoint none\."
     assert "No policy server serves a checkpoint now." in said(unknown)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from run_history import begun, trained
+from store_outage import Outage
 
 from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.core.process import process_began
@@ -139,6 +140,36 @@ def test_counting_rests_and_the_end_of_the_run_is_seen_at_once(
         last = watch(Supervisor(tmp_path, [], print), store, run_id, threading.Event(), screen)
     assert last.state == RunState.COMPLETED
     assert [totals.state for totals in shown] == [RunState.RUNNING] * counted + [last.state]
+
+
+def test_up_says_that_the_database_is_away_once_and_when_it_is_back(tmp_path: Path) -> None:
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    outage, stop, said = Outage(store), threading.Event(), list[str]()
+
+    class Looking(LogWatcher):
+        """Logs are looked at before the run is."""
+
+        looks = 0
+
+        def look(self) -> list[str]:
+            self.looks += 1
+            if self.looks == 2:
+                outage.begin()
+            elif self.looks == 5:
+                outage.end()
+            elif self.looks == 7:
+                stop.set()
+            return []
+
+    screen = Screen(said.append, lambda _totals: None, Looking(tmp_path), look_s=0.01)
+    with closing(store):
+        last = watch(Supervisor(tmp_path, [], print), store, run_id, stop, screen)
+    assert last.state == RunState.RUNNING
+    waits, available = said
+    assert waits.startswith("the run waits for its database: ")
+    assert "server closed the connection" in waits
+    assert available == "the database is available again"
+    assert outage.refused == 3
 
 
 def test_up_tells_success_with_each_version_and_the_version_after_the_orderly_end(

@@ -4,20 +4,28 @@ import math
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from running import eventually
 from sqlalchemy import select
+from sqlalchemy.engine import make_url
+from structlog.testing import capture_logs
 from tracker_runs import begin_tracked_run, tracker_config
 
 from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Store as StoreSection
+from agentrl.core.telemetry.outages import AVAILABLE, AWAY
 from agentrl.core.types import RunState
 from agentrl.db.models import Evaluation, Update
 from agentrl.db.queries import tracker_cursor
 from agentrl.db.queries.tracker_cursor import TrackerCursor
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
+from agentrl.ops.chaos.proxy import Proxy
 from agentrl.ops.trackers.base import (
     Figure,
     TrackerError,
@@ -89,6 +97,30 @@ def test_what_a_tracker_throws_is_tried_again_and_hurts_nobody(
     TrackerExporter(config, tracker, "fails", SOON).follow(threading.Event())
     assert sorted(tracker.held) == over
     assert tracker.started == starts
+
+
+def test_a_follower_waits_for_a_database_that_is_away_and_its_tracker_hears_nothing_of_it(
+    config: Config, postgres_url: str
+) -> None:
+    address, stop, tracker = make_url(postgres_url), threading.Event(), Fails()
+    store, run_id = begin_tracked_run(replace(config, store=StoreSection(url=postgres_url)))
+    with store.write() as session:
+        runs.move_run(session, run_id, RunState.STOPPED, "enough")
+    store.close()
+    with closing(Proxy(str(address.host), address.port or 5432)) as proxy, capture_logs() as lines:
+        url = address.set(port=proxy.port).render_as_string(hide_password=False)
+        follower = TrackerExporter(
+            replace(config, store=StoreSection(url=url)), tracker, "fails", SOON
+        )
+        proxy.refuse()
+        thread = threading.Thread(target=follower.follow, args=(stop,), daemon=True)
+        thread.start()
+        eventually(lambda: lines, within_s=60, text=lambda: "nothing was logged")
+        assert (tracker.started, thread.is_alive()) == (0, True)
+        proxy.flow()
+        thread.join(60)
+    assert (tracker.started, bool(tracker.held)) == (1, True)
+    assert [line["event"] for line in lines] == [AWAY, AVAILABLE]
 
 
 def test_a_follower_that_is_told_to_stop_ends_though_its_tracker_cannot(
