@@ -6,7 +6,6 @@ Only the servers import this module.
 import asyncio
 import contextlib
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,7 +21,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from agentrl.core.access import origin, require_token
 from agentrl.core.errors import ConfigError
+from agentrl.core.logging import get_logger
 from agentrl.core.structs import prepare_structs
+from agentrl.core.threads import vital_thread
 
 START_S = 10.0
 MAX_HEAD = 1 << 16  # bytes of a request beside its body
@@ -30,6 +31,8 @@ HEAD_S = 20.0  # in which a client must send a request's head
 BODY_S = 60.0  # and its body
 MAX_CONNECTIONS = 8192  # of one server at the same time
 STOP_S = 1  # of requests that outlast the drain before it
+
+log = get_logger()
 
 Fault = Callable[[int, str], Response]
 Lifespan = Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]
@@ -72,7 +75,7 @@ async def wait_disconnected(request: Request) -> None:
 
 
 class HttpServer:
-    """Serves an ASGI application on a socket, in its own thread."""
+    """Serves an ASGI application on a socket, in its own thread, with which the process ends."""
 
     def __init__(self, section: str, host: str, port: int, *, guarded: bool) -> None:
         """Bind the address. port 0: any free port. guarded: requests need a bearer token.
@@ -115,9 +118,16 @@ class HttpServer:
         settings.timeout_graceful_shutdown = STOP_S
         settings.server_header = False
         server = self._uvicorn = uvicorn.Server(settings)
-        self._thread = threading.Thread(
-            target=server.run, kwargs={"sockets": [self._socket]}, name="http", daemon=True
-        )
+
+        def serve() -> None:
+            try:
+                server.run(sockets=[self._socket])
+            except BaseException:
+                if server.started:
+                    raise
+                log.exception("Server did not start", url=self.url)
+
+        self._thread = vital_thread("http", serve)
         self._thread.start()
         deadline = time.monotonic() + START_S
         while not server.started:

@@ -22,6 +22,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 from agentrl.core.config.secrets import secret
 from agentrl.core.config.sections import Envs
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
+from agentrl.core.http_answers import read_answer
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import tracing
 from agentrl.envs import registry
@@ -150,7 +151,8 @@ class RemoteServer:
         read_s: float,
         fence: Fence,
     ) -> Reply:
-        """Send one request. Raises HTTPError."""
+        """Send one request, which `read_s` bounds as a whole. Raises HTTPError."""
+        deadline = time.monotonic() + CONNECT_S + read_s
         numbers = {wire.TURN: turn, wire.FENCE: fence}
         told = {name: str(number) for name, number in numbers.items() if number is not None}
         response = self._http.request(
@@ -159,9 +161,11 @@ class RemoteServer:
             body=None if body is None else wire.encode(body),
             headers=self._headers | told | tracing.headers(),
             timeout=urllib3.Timeout(connect=CONNECT_S, read=read_s),
+            preload_content=False,
         )
+        data = read_answer(response, deadline)
         number = response.headers.get(wire.TURN, "")
-        return Reply(response.status, response.data, int(number) if number.isdecimal() else None)
+        return Reply(response.status, data, int(number) if number.isdecimal() else None)
 
     def _answer(self, reply: Reply, kind: type[T]) -> T:
         if reply.status == 401:

@@ -8,6 +8,7 @@ waits for it.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from agentrl.core.errors import AgentRLError, in_words
+from agentrl.core.http_answers import read_answer
 from agentrl.core.logging import get_logger
 from agentrl.envs.server import wire
 from agentrl.envs.server.threads import Threads
@@ -76,7 +78,11 @@ class Controller:
 
         def post() -> str:
             try:
-                status = self._http.request("POST", url, body=content, headers=headers).status
+                answer = self._http.request(
+                    "POST", url, body=content, headers=headers, preload_content=False
+                )
+                read_answer(answer, time.monotonic() + TIMEOUT_S)
+                status = answer.status
             except HTTPError as error:
                 return str(error)
             return "" if status == 200 else f"status {status}"

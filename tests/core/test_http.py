@@ -1,6 +1,8 @@
 """What a client may not do to any of our HTTP servers."""
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
@@ -11,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from agentrl.core.http import HttpServer, make_application, read_body
+from agentrl.core.threads import DIED
 
 HEAD = b"GET /known HTTP/1.1\r\nhost: here\r\n"
 
@@ -72,6 +75,25 @@ def test_a_client_that_never_finishes_a_body_is_disconnected(server: HttpServer)
         assert read(client).startswith(b"HTTP/1.1 499")
         client.sendall(b"4")
         assert read(client) == b""
+
+
+DIES = """
+from starlette.responses import Response
+from agentrl.core.http import HttpServer, make_application
+server = HttpServer("envs", "127.0.0.1", 0, guarded=False)
+server.start(make_application([], lambda status, message: Response(message, status)))
+server._uvicorn.server_state = None  # its loop looks at it every 0.1 s
+server._thread.join()
+print("still here")
+"""
+
+
+def test_a_process_whose_http_thread_dies_ends() -> None:
+    command = [sys.executable, "-c", DIES]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert ended.returncode == DIED
+    assert "Required thread died" in ended.stdout + ended.stderr
+    assert "still here" not in ended.stdout
 
 
 def test_connections_beyond_the_limit_are_closed_until_others_have_ended(

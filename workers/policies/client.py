@@ -11,12 +11,11 @@ from msgspec import Meta
 
 from agentrl.core.config.secrets import secret
 from agentrl.core.errors import PolicyError
+from agentrl.core.http_answers import read_answer
 from agentrl.core.telemetry import tracing
 from agentrl.db.registry.checkpoints import LivePolicy
 
 CONNECT_S = 5.0  # to a policy server
-LARGEST = 64 * 2**20  # bytes of an answer; a token takes some ten
-PIECE = 2**16
 UNREACHABLE = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError)
 
@@ -121,7 +120,7 @@ class PolicyClient:
                 retries=False,
                 preload_content=False,
             )
-            data = _read(response, time.monotonic() + timeout_s)
+            data = read_answer(response, time.monotonic() + timeout_s)
         except UNREACHABLE as error:
             raise Unreachable(f"policy server {policy.url}: {error}") from error
         except urllib3.exceptions.HTTPError as error:
@@ -137,23 +136,6 @@ class PolicyClient:
 
     def close(self) -> None:
         self._http.clear()
-
-
-def _read(response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
-    """Read the body. Raises urllib3's HTTPError if it is too long or too slow."""
-    body = bytearray()
-    try:
-        while piece := response.read1(PIECE):
-            body += piece
-            if len(body) > LARGEST:
-                raise urllib3.exceptions.HTTPError(f"the answer has more than {LARGEST} bytes")
-            if time.monotonic() > deadline:
-                raise urllib3.exceptions.HTTPError("the answer came too slowly")
-    except BaseException:
-        response.close()
-        raise
-    response.release_conn()
-    return bytes(body)
 
 
 def _completion(policy: LivePolicy, data: bytes) -> Completion:

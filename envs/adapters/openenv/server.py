@@ -4,6 +4,7 @@ reset ─▶ Step ─▶ step or a tool ─▶ Step … ─▶ state        (ope
 """
 
 import json
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from websockets.sync.client import ClientConnection, connect
 
 from agentrl.core.errors import EnvironmentFailure, in_words
+from agentrl.core.http_answers import read_answer
 from agentrl.core.retry import Backoff, Retry
 from agentrl.envs.contract import Tool
 
@@ -148,8 +150,9 @@ class Server:
             method = "GET" if body is None else "POST"
             try:
                 answer = self._http.request(
-                    method, self.url + path, json=body, headers=self._headers
+                    method, self.url + path, json=body, headers=self._headers, preload_content=False
                 )
+                data = read_answer(answer, time.monotonic() + self._timeout_s)
             except HTTPError as error:
                 raise Unavailable(f"openenv {self.url}{path}: {in_words(error)}") from error
             if answer.status in NO_TASKS:
@@ -158,7 +161,7 @@ class Server:
                 failure = Unavailable if answer.status in BUSY else EnvironmentFailure
                 raise failure(f"openenv {self.url}{path}: status {answer.status}")
             try:
-                return msgspec.json.decode(answer.data, type=kind)
+                return msgspec.json.decode(data, type=kind)
             except msgspec.MsgspecError as error:
                 raise EnvironmentFailure(f"openenv {self.url}{path}: {error}") from error
 

@@ -4,6 +4,7 @@ what the game told the opponent ─▶ messages ─▶ move ─▶ the opponent'
 """
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
@@ -16,6 +17,7 @@ from urllib3.exceptions import HTTPError
 
 from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import EnvironmentFailure, in_words
+from agentrl.core.http_answers import read_answer
 from agentrl.core.retry import Backoff, Retry
 from agentrl.envs.gateway.reward import load_function
 
@@ -77,14 +79,17 @@ class ModelOpponent:
 
     def _ask(self, body: Mapping[str, Any]) -> str:
         try:
-            answer = self._http.request("POST", self._url, json=body, headers=self._headers)
+            answer = self._http.request(
+                "POST", self._url, json=body, headers=self._headers, preload_content=False
+            )
+            data = read_answer(answer, time.monotonic() + self._given.timeout_s)
         except HTTPError as error:
             raise Unavailable(f"opponent {self._url}: {in_words(error)}") from error
         if answer.status != 200:
             failure = Unavailable if answer.status in BUSY else EnvironmentFailure
-            raise failure(f"opponent {self._url}: status {answer.status}: {answer.data[:200]!r}")
+            raise failure(f"opponent {self._url}: status {answer.status}: {data[:200]!r}")
         try:
-            return str(json.loads(answer.data)["choices"][0]["message"]["content"] or "")
+            return str(json.loads(data)["choices"][0]["message"]["content"] or "")
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise EnvironmentFailure(f"opponent {self._url}: no chat completion") from error
 

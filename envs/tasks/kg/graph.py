@@ -13,12 +13,13 @@ from queue import Empty, SimpleQueue
 from types import ModuleType
 from typing import Any, Protocol
 
+import urllib3
+
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
+from agentrl.core.http_answers import read_answer
 from agentrl.envs.tasks.kg.program import NAME, NAMESPACE
 
 TIMEOUT_S = 30.0  # of one query
-MAX_BYTES = 64 * 2**20  # of an endpoint's answer
-CHUNK = 2**20  # bytes read at once
 _NUMBER = re.compile(r"-?\d{1,30}(\.\d{1,30})?")
 _XSD = "http://www.w3.org/2001/XMLSchema#"
 _ZONE = "-08:00"  # of every date in the original's Freebase; never part of an answer
@@ -137,44 +138,32 @@ class Endpoint:
 
     def __init__(self, url: str, timeout_s: float) -> None:
         """Raises ConfigError."""
-        import urllib3  # in the extra `envs`
-
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"kg: endpoint {url} is not an http URL")
         self._url, self._timeout_s = url, timeout_s
         self._http = urllib3.PoolManager(
             maxsize=8, retries=False, timeout=urllib3.Timeout(total=timeout_s)
         )
-        self._failures = (urllib3.exceptions.HTTPError, OSError)
 
     def select(self, query: str) -> list[str]:
         where = f"kg: endpoint {self._url}"
         try:
             status, body = self._post_query(query)
-        except self._failures as error:
+        except (urllib3.exceptions.HTTPError, OSError) as error:
             raise EnvironmentFailure(f"{where}: {error}") from error
         if status != 200:
             told = body[:200].decode(errors="replace").strip()
             raise EnvironmentFailure(f"{where}: {status} {told}")
-        if len(body) > MAX_BYTES:
-            raise EnvironmentFailure(f"{where}: an answer of more than {MAX_BYTES} bytes")
         return _column(body, self._url)
 
     def _post_query(self, query: str) -> tuple[int, bytes]:
-        """Status and body, of which hardly more than MAX_BYTES is read. What comes is taken as it
-        comes: an endpoint that trickles meets the deadline too."""
         deadline = time.monotonic() + self._timeout_s
         headers = {"Accept": "application/sparql-results+json"}
-        with self._http.request(
+        answer = self._http.request(
             "POST", self._url, fields={"query": query}, headers=headers, encode_multipart=False,
             preload_content=False,
-        ) as answer:  # fmt: skip
-            body = bytearray()
-            while len(body) <= MAX_BYTES and (chunk := answer.read1(CHUNK)):
-                body += chunk
-                if time.monotonic() > deadline:
-                    raise TimeoutError("timed out while it answered")
-            return answer.status, bytes(body)
+        )  # fmt: skip
+        return answer.status, read_answer(answer, deadline)
 
 
 def plain(value: str) -> str:

@@ -8,10 +8,11 @@ import pytest
 from policy_servers import serve
 
 from agentrl.core.errors import ConfigError, PolicyError
+from agentrl.core.http_answers import LARGEST
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.serving.engine_api import ModelLimits
 from agentrl.serving.scripted import ScriptedEngine
-from agentrl.workers.policies.client import LARGEST, Ask, CheckpointNotServed, PolicyClient
+from agentrl.workers.policies.client import Ask, CheckpointNotServed, PolicyClient
 
 ASK = Ask([1, 2], 4, 1.0, [3], 7, "e/1")
 
