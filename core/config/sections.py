@@ -155,7 +155,7 @@ class Worker(Section, frozen=True):
     attempt_deadline_s: Seconds = 300.0
     """Time limit of one attempt. It must exceed `sampling.max_tokens` divided by the tokens per
     second of a policy server."""
-    policy_wait_s: Seconds = 60.0
+    policy_wait_s: Seconds = 600.0
     """How long a step waits for a live policy."""
     completion_timeout_s: Seconds = 600.0
     """Time limit of one completion, from the request to its last token."""

@@ -18,9 +18,8 @@ def start_rival_trainer(observer: RunObserver, _random: random.Random) -> Course
     send_signal(before.pid, signal.SIGSTOP)
     rival = observer.cluster.start_rival("trainer")
     try:
-        began = observer.seen.clock if observer.seen else 0.0
-        while observer.first_work_at("trainer", "", began) is None:
-            yield
+        while observer.seen is None or observer.seen.committed_epoch <= int(before.identity):
+            yield  # a commit that the first had sent when it stopped is not the rival's work
         send_signal(before.pid, signal.SIGCONT)
         yield from wait_until(lambda: _has_left(observer) or _is_unfenced(observer), RIVAL_S)
     finally:
