@@ -51,6 +51,10 @@ class PolicyError(AgentRLError):
     """A policy server failed, refused the request, or does not serve the checkpoint."""
 
 
+class JudgeError(AgentRLError):
+    """A judge gave no score that can be read. The episode is judged again, and never gets a 0."""
+
+
 class CheckpointError(AgentRLError):
     """A checkpoint is incomplete, corrupt or incompatible."""
 

@@ -1,7 +1,8 @@
-"""One sampled step as the journal keeps it, and the decoding of its body.
+"""What the journal keeps of an attempt, and the decoding of the bodies.
 
-The steps of an attempt, in order, are its conversation: `context` and `token_ids` of each, one
-after the other, are the tokens of its trajectory up to the last sampled one.
+Its sampled steps, in order, are its conversation: `context` and `token_ids` of each, one after the
+other, are the tokens of its trajectory up to the last sampled one. An episode whose last action has
+taken effect and that a judge has yet to score is a record of its own, and the last one.
 """
 
 import math
@@ -10,7 +11,7 @@ import msgspec
 import numpy as np
 
 from agentrl.core.errors import MessageError
-from agentrl.core.trajectory import VERSION, PolicyRef, StepRecord, Wire
+from agentrl.core.trajectory import VERSION, PolicyRef, StepRecord, Trajectory, Wire, check
 
 
 class SampledStep(Wire, frozen=True, kw_only=True, tag="SampledStep"):
@@ -37,22 +38,38 @@ class SampledStep(Wire, frozen=True, kw_only=True, tag="SampledStep"):
         return found
 
 
+class UnjudgedEpisode(Wire, frozen=True, kw_only=True, tag="UnjudgedEpisode"):
+    """An episode whose judge has not scored it. `trajectory`: with the environment's reward.
+
+    `messages`: role and content of each message of the last branch, an assistant's as the policy
+    wrote it. Empty without a judge.
+    """
+
+    trajectory: Trajectory
+    messages: tuple[dict[str, str], ...] = ()
+
+
+Record = SampledStep | UnjudgedEpisode
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(SampledStep)
+_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 
 
-def encode_step(step: SampledStep) -> bytes:
-    return _encoder.encode(step)
+def encode_record(record: Record) -> bytes:
+    return _encoder.encode(record)
 
 
-def decode_step(body: bytes) -> SampledStep:
-    """Decode the body of a row. Raises MessageError, also if its arrays disagree with its span."""
+def decode_record(body: bytes) -> Record:
+    """Decode the body of a row. Raises MessageError, also if its arrays disagree with its spans."""
     try:
         found = _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise MessageError(f"the recorded step cannot be decoded: {error}") from error
     if found.v != VERSION:
         raise MessageError(f"the recorded step has version {found.v}, not {VERSION}")
+    if isinstance(found, UnjudgedEpisode):
+        check(found.trajectory)
+        return found
     size = 4 * (found.step.end - found.step.start)
     if not size == len(found.token_ids) == len(found.logprobs) or len(found.context) % 4:
         raise MessageError("the arrays of the recorded step disagree with its span")

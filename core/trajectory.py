@@ -101,6 +101,18 @@ class PolicyRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return not self.trainable
 
 
+class Judgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The score that a judge gave an episode. `judge`: the model's name, or the function's.
+
+    `reply`: of the model; empty for a function. `environment_reward`: of the episode before it.
+    """
+
+    judge: str
+    score: float
+    reply: str
+    environment_reward: float
+
+
 class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
     """A finished episode as tokens. Arrays have one entry per token, all of the same length T.
 
@@ -110,7 +122,8 @@ class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     `token_ids` int32, `loss_mask` uint8 (1 = sampled by a trainable policy), `logprobs` float32
     (natural log, behaviour, 0 where the mask is 0), `policy_index` uint8 into `policies` (0 outside
-    the steps' spans).
+    the steps' spans). `judgement`: UNSET without a judge, so that
+    it is neither encoded nor hashed.
     """
 
     run_id: str
@@ -133,6 +146,12 @@ class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     started_at: float
     finished_at: float
     metrics: dict[str, float] = {}
+    judgement: Judgement | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def environment_reward(self) -> float:
+        """Return the reward without the judge's."""
+        return self.judgement.environment_reward if self.judgement else self.reward
 
     def __len__(self) -> int:
         return len(self.loss_mask)
@@ -304,6 +323,9 @@ def _check_numbers(trajectory: Trajectory, where: str) -> None:
         raise MessageError(f"{where}: the reward or the score is not finite")
     if not all(math.isfinite(step.reward) for step in trajectory.steps):
         raise MessageError(f"{where}: the reward of a step is not finite")
+    judgement = trajectory.judgement
+    if judgement and not math.isfinite(judgement.score + judgement.environment_reward):
+        raise MessageError(f"{where}: the judgement is not finite")
     if not np.isfinite(trajectory.behaviour()).all():
         raise MessageError(f"{where}: a log-probability is not finite")
     if trajectory.behaviour()[trajectory.mask() == 0].any():

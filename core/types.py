@@ -16,6 +16,7 @@ class Status(StrEnum):
     INVALID_ACTION = "invalid_action"
     ENV_ERROR = "env_error"
     POLICY_ERROR = "policy_error"
+    JUDGE_ERROR = "judge_error"  # no score that can be read
     TIMEOUT = "timeout"  # our wall clock, not a command's own
     LOST = "lost"  # the worker's lease ran out
     CANCELLED = "cancelled"  # a person's doing, or the end of the run
@@ -64,6 +65,7 @@ class Reason(StrEnum):
 
     ENV_ERROR = "env_error"
     POLICY_ERROR = "policy_error"
+    JUDGE_ERROR = "judge_error"
     TIMEOUT = "timeout"
     LOST = "lost"
     BODY_LOST = "body_lost"  # the row says finished, its body never arrived

@@ -215,6 +215,9 @@ class StoredTrajectory(Base):
     body: Mapped[bytes] = mapped_column(LargeBinary)
     received_at: Mapped[float]
     body_bytes: Mapped[int | None]  # of `body` as it came; it stays when the body is pruned
+    judge: Mapped[str | None] = mapped_column(Text)  # its model or function; null: none judged
+    judge_score: Mapped[float | None]  # before weights
+    judge_reply: Mapped[str | None] = mapped_column(Text)  # of a model; it stays, too
 
 
 class JournaledStep(Base):

@@ -3,6 +3,7 @@
 from agentrl.core.errors import (
     BrokerError,
     EnvironmentFailure,
+    JudgeError,
     MessageRefused,
     PolicyError,
 )
@@ -22,6 +23,8 @@ def reason_of(error: Exception) -> tuple[Reason, Status]:
     match error:
         case PolicyError():
             return Reason.POLICY_ERROR, Status.POLICY_ERROR
+        case JudgeError():
+            return Reason.JUDGE_ERROR, Status.JUDGE_ERROR
         case OutOfTime():
             return Reason.TIMEOUT, Status.TIMEOUT
         case MessageRefused():

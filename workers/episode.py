@@ -28,7 +28,7 @@ from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.types import ABORT, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import ClaimedEpisode
-from agentrl.envs.contract import Counting, Environment, Outcome, TurnTerms
+from agentrl.envs.contract import Counting, Environment, Message, Outcome, TurnTerms
 from agentrl.workers.conversation.branches import Branches
 from agentrl.workers.conversation.conversation import Conversation, Converse
 from agentrl.workers.conversation.interpreter import Interpreter
@@ -183,6 +183,10 @@ class EpisodeLoop:
             self._branches.observe(answer, self._env.tools)
             self._terms = answer.terms
         return self._trajectory(outcome, started)
+
+    def messages(self) -> list[Message]:
+        """Return the conversation of the last branch, up to the turn that ended the episode."""
+        return self._conversation.history(to_the_end=True)
 
     def _turn(self, limits: EpisodeLimits) -> Outcome:
         """Run one turn: a policy call and the environment's answer. If a policy aborts, others

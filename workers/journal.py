@@ -13,7 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agentrl.core.errors import AgentRLError, MessageError, StoreError, StoreUnavailable
-from agentrl.core.journal import SampledStep, decode_step, encode_step
+from agentrl.core.journal import (
+    Record,
+    SampledStep,
+    UnjudgedEpisode,
+    decode_record,
+    encode_record,
+)
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
 from agentrl.core.threads import vital_thread
@@ -127,7 +133,10 @@ def require_owned(step: NewStep, refused: set[Attempt]) -> None:
 
 
 class AttemptJournal:
-    """The steps of one attempt: first those recorded by former attempts, then its own."""
+    """The steps of one attempt: first those recorded by former attempts, then its own.
+
+    `unjudged`: the episode, if a former attempt has played it to its end. None else.
+    """
 
     def __init__(
         self,
@@ -138,6 +147,7 @@ class AttemptJournal:
         fences: tuple[int | None, int | None] = (None, None),
     ) -> None:
         """`fences`: of the attempts that stored the first and the last recorded step."""
+        self.unjudged: UnjudgedEpisode | None = None
         self._store = store
         self._run_id = run_id
         self._claimed = claimed
@@ -145,7 +155,12 @@ class AttemptJournal:
         first, self._parent_fence = fences
         self._session = f"{run_id}/{claimed.episode_id}/{first or claimed.fence}"
         self._number = 0  # of the next step
-        self.continuation = ""  # what became of the recorded steps: attached or replayed
+        self.continuation = ""  # what became of the records: attached, replayed or unjudged
+
+    def continue_at_judge(self, episode: UnjudgedEpisode) -> None:
+        """Go on with an episode that a former attempt has played to its end."""
+        log.info("Episode continues at its judge")
+        self.unjudged, self.continuation = episode, "unjudged"
 
     def attach(self, environment: Environment, recovery: Recovery) -> None:
         """Go on with the session of the former attempt where it lives, else have it replayed.
@@ -183,6 +198,13 @@ class AttemptJournal:
 
     def append(self, step: SampledStep) -> None:
         """Store a sampled step, and return when it is. Raises ClaimLapsed, StoreUnavailable."""
+        self._append(step)
+
+    def append_unjudged(self, episode: UnjudgedEpisode) -> None:
+        """Store an episode that only waits for its judge. Raises ClaimLapsed, StoreUnavailable."""
+        self._append(episode)
+
+    def _append(self, record: Record) -> None:
         claimed = self._claimed
         row = NewStep(
             episode_id=claimed.episode_id,
@@ -191,7 +213,7 @@ class AttemptJournal:
             parent_fence=self._parent_fence,
             attempt=claimed.attempt,
             run_id=self._run_id,
-            body=encode_step(step),
+            body=encode_record(record),
             started_at=claimed.started_at,
         )
         began = time.perf_counter()
@@ -204,7 +226,9 @@ class AttemptJournal:
 class Takeover:
     """Opens the journal of each attempt, with what a former attempt recorded."""
 
-    def __init__(self, store: Store, run_id: str, append: StoreStep) -> None:
+    def __init__(self, store: Store, run_id: str, append: StoreStep, *, steps: bool = True) -> None:
+        """`steps`: whether attempts continue from recorded steps, not only unjudged episodes."""
+        self._steps = steps
         self._store = store
         self._run_id = run_id
         self._append = append
@@ -219,15 +243,30 @@ class Takeover:
         if found == []:
             return AttemptJournal(self._append, self._run_id, claimed)
         try:
-            former = _require_continuable(found, claimed)
-            recorded = [decode_step(step.body) for step in former]
+            return self._continue(claimed, found)
         except NotContinuable as error:
             return self.start_anew(claimed, str(error))
         except MessageError as error:
             return self.start_anew(claimed, "unreadable", str(error))
-        log.info("Episode continues from its recorded steps", steps=len(recorded))
+
+    def _continue(
+        self, claimed: ClaimedEpisode, found: Sequence[FormerStep] | None
+    ) -> AttemptJournal:
+        """Return the journal with what was found. Raises NotContinuable, MessageError."""
+        records = [decode_record(each.body) for each in found or ()]
+        if records and isinstance(records[-1], UnjudgedEpisode):
+            journal = AttemptJournal(self._append, self._run_id, claimed)
+            journal.continue_at_judge(records[-1])
+            return journal
+        if not self._steps:
+            return AttemptJournal(self._append, self._run_id, claimed)
+        former = _require_continuable(found, claimed)
+        steps = [record for record in records if isinstance(record, SampledStep)]
+        if len(steps) != len(records):
+            raise MessageError("an episode that ended is followed by another step")
+        log.info("Episode continues from its recorded steps", steps=len(steps))
         fences = former[0].fence, former[-1].fence
-        return AttemptJournal(self._append, self._run_id, claimed, recorded, fences)
+        return AttemptJournal(self._append, self._run_id, claimed, steps, fences)
 
     def start_anew(self, claimed: ClaimedEpisode, status: str, detail: str = "") -> AttemptJournal:
         """Delete what former attempts recorded; return an empty journal. `status`: why."""

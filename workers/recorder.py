@@ -20,7 +20,7 @@ from agentrl.broker.messages import EpisodeFinished
 from agentrl.core.errors import StoreError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
-from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
+from agentrl.core.trajectory import Judgement, PolicyRef, StepRecord, Trajectory
 from agentrl.db.models import Step
 from agentrl.db.store import Store
 from agentrl.db.transitions import bodies, runs
@@ -141,6 +141,16 @@ def _body_row(trajectory: Trajectory, wire: bytes, received_at: float) -> dict[s
         "body": wire,
         "received_at": received_at,
         "started_at": trajectory.started_at,
+    } | _judgement_columns(trajectory.judgement or None)
+
+
+def _judgement_columns(judgement: Judgement | None) -> dict[str, Any]:
+    if judgement is None:
+        return {"judge": None, "judge_score": None, "judge_reply": None}
+    return {
+        "judge": judgement.judge,
+        "judge_score": judgement.score,
+        "judge_reply": _readable(judgement.reply),
     }
 
 

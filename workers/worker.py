@@ -11,8 +11,9 @@ import socket
 import threading
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from msgspec import structs
 from sqlalchemy.orm import Session
 
 from agentrl.broker.api import Publisher
@@ -21,12 +22,14 @@ from agentrl.broker.topology import TRAJECTORIES
 from agentrl.core.config.sections import Dispatch, Model, Task
 from agentrl.core.config.sections import Worker as WorkerSection
 from agentrl.core.errors import AgentRLError, ItemError, StoreUnavailable, in_words
+from agentrl.core.journal import UnjudgedEpisode
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import FOREVER
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.threads import vital_thread
 from agentrl.core.trajectory import Trajectory, decode_as_received
 from agentrl.db.models import Worker
+from agentrl.db.registry.external_policies import live_judge
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, runs
 from agentrl.db.transitions.episodes import ClaimedEpisode, EpisodeResult
@@ -48,6 +51,8 @@ from agentrl.workers.journal import (
     NotContinuable,
     Takeover,
 )
+from agentrl.workers.judging.judge import EpisodeToJudge, Judge, with_judgement
+from agentrl.workers.judging.scorers import JudgePolicies, make_judges
 from agentrl.workers.policies.client import PolicyClient
 from agentrl.workers.policies.pool import PolicyPool, Sampler, is_live
 from agentrl.workers.policies.statistics import PoolConfig
@@ -64,6 +69,7 @@ class EpisodeWorkerConfig:
     """What a worker takes of a configuration.
 
     `seed`: the run's. `policy_token_env`: the variable with the token of policy servers.
+    `judge_models`: the model of each policy that judges.
     """
 
     worker: WorkerSection
@@ -73,6 +79,7 @@ class EpisodeWorkerConfig:
     tasks: Mapping[str, Task]
     seed: int
     policy_token_env: str
+    judge_models: Mapping[str, str] = field(default_factory=dict)
 
 
 class EpisodeWorker:
@@ -112,10 +119,19 @@ class EpisodeWorker:
             config.model, config.pool.sampling, self._client, self._clock, self.stop
         )
         self._context = replace(context, waiting=self._waiting)
-        self._commits = GroupCommit(store) if config.worker.journal == "steps" else None
+        judges = JudgePolicies(
+            config.judge_models,
+            lambda name: store.ask(lambda session: live_judge(session, run_id, name)),
+            self._client,
+            config.worker.completion_timeout_s,
+        )
+        self._judges = make_judges(config.tasks, judges, self.stop)
+        self._keeps_steps = config.worker.journal == "steps"
+        self._commits = GroupCommit(store) if self._keeps_steps or self._judges else None
         self._takeover: Takeover | None = None
         if self._commits is not None:
-            self._takeover = Takeover(store, run_id, self._commits.store)
+            append = self._commits.store
+            self._takeover = Takeover(store, run_id, append, steps=self._keeps_steps)
         self._beat = vital_thread("lease", self._keep_lease)
 
     def start(self) -> None:
@@ -205,42 +221,73 @@ class EpisodeWorker:
             return self._handle_failure(claimed, error)
 
     def _attempt(self, claimed: ClaimedEpisode) -> Trajectory:
-        """Run an attempt; continue a former one as far as its steps are recorded."""
+        """Run an attempt, and have its judge score it."""
+        played = self._continue(claimed)
+        judge = self._judges.get(claimed.task)
+        return self._judge(claimed, played, judge) if judge else played.trajectory
+
+    def _continue(self, claimed: ClaimedEpisode) -> UnjudgedEpisode:
+        """Play an episode; continue a former attempt as far as it is recorded."""
         if self._takeover is None:
             return self._play(claimed)
         journal = self._takeover.open(claimed)
         try:
-            trajectory = self._play(claimed, journal)
+            played = journal.unjudged or self._play(claimed, journal)
         except NotContinuable as error:
             journal = self._takeover.start_anew(claimed, str(error))
-            trajectory = self._play(claimed, journal)
+            played = self._play(claimed, journal)
         except ReplayDiverged as error:
             journal = self._takeover.start_anew(claimed, "diverged", str(error))
-            trajectory = self._play(claimed, journal)
+            played = self._play(claimed, journal)
         if journal.continuation:
             metrics.TAKEOVERS.labels(task=claimed.task, status=journal.continuation).inc()
-        return trajectory
+        if journal.unjudged is None:
+            return played
+        own = {"attempt": claimed.attempt, "fence": claimed.fence}
+        started_at = claimed.started_at or self._clock.now()
+        trajectory = structs.replace(played.trajectory, **own, started_at=started_at)
+        return structs.replace(played, trajectory=trajectory)
 
-    def _play(self, claimed: ClaimedEpisode, journal: AttemptJournal | None = None) -> Trajectory:
-        source = self._sources[claimed.task]
+    def _judge(self, claimed: ClaimedEpisode, played: UnjudgedEpisode, judge: Judge) -> Trajectory:
+        """Return the trajectory with the judge's reward; wait while the judge is away."""
+        item = self._item(claimed)
+        with self._waiting.attempt(claimed) as wait_for, tracing.span("judge"):
+            wait_for(None)
+            judgement = judge.judge(EpisodeToJudge.of(item.content, played))
+        section = self._config.tasks[claimed.task].judge
+        return with_judgement(played.trajectory, judgement, section, self._clock.now())
+
+    def _item(self, claimed: ClaimedEpisode) -> Item:
         item = self._items[claimed.task].get(claimed.item_id)
         if item is None:
             raise ItemError(f"task {claimed.task} has no item {claimed.item_id}")
+        return item
+
+    def _play(
+        self, claimed: ClaimedEpisode, journal: AttemptJournal | None = None
+    ) -> UnjudgedEpisode:
+        source, item = self._sources[claimed.task], self._item(claimed)
+        steps = journal if self._keeps_steps else None
         task = self._config.tasks[claimed.task]
         limits = EpisodeLimits.of(self._config.worker, task, source.max_turns, claimed.horizon)
         environment = with_process_rewards(source.make(item), task.process_rewards)
         try:
-            if journal is not None:
-                journal.attach(environment, recovery_of(source))
+            if steps is not None:
+                steps.attach(environment, recovery_of(source))
             seed = f"{self._config.seed}/{claimed.episode_id}/{claimed.attempt}"
             weigh = self._pool.weigh(claimed.task)
             sampler = Sampler(self._pool, self._config.pool.sampling, seed, weigh)
             with tracing.span("start"):
                 loop = EpisodeLoop(claimed, self._run_id, environment, sampler, self._context)
-            return loop.run(limits, journal)
+            played = UnjudgedEpisode(trajectory=loop.run(limits, steps))
+            if journal is not None and claimed.task in self._judges:
+                said = [{"role": each.role, "content": each.content} for each in loop.messages()]
+                played = structs.replace(played, messages=tuple(said))
+                journal.append_unjudged(played)
+            return played
         except Exception as error:
-            if journal is not None and self._is_handed_over(error):
-                journal.leave(environment)
+            if steps is not None and self._is_handed_over(error):
+                steps.leave(environment)
             raise
         finally:
             close_environment(environment)

@@ -77,6 +77,10 @@ class Config(Section, frozen=True):
             raise ConfigError(f"no [[policy]] is named {name}; known: {', '.join(servers)}")
         return servers[name] if name else next(iter(servers.values()))
 
+    def judge_policies(self) -> set[str]:
+        """Return the names of the policies that judge."""
+        return {task.judge.policy for task in self.tasks.values()} - {""}
+
     def policy_token_env(self) -> str:
         """Return the variable of the policy servers' token; empty: no token.
 

@@ -83,6 +83,44 @@ class ProcessRewards(Section, frozen=True):
     it goes back. Only for tasks that report `progress`."""
 
 
+class Judge(Section, frozen=True):
+    """A judge of finished training episodes: a model or a function (docs/judges.md). Evaluations do
+    not ask it.
+    """
+
+    policy: str = ""
+    """Name of the `[[policy]]` with `engine = "external"` whose model judges. A policy that judges
+    never acts."""
+    function: str = ""
+    """Function that judges: `package.module:function` or `path.py:function`. It is called with the
+    item and the episode, and returns the score."""
+    prompt: str = ""
+    """Jinja file with the prompt for the model. Empty: a general rubric."""
+    pattern: str = ""
+    """Regular expression with one group: the score in the model's reply. The last match counts.
+    Empty: a number after the word "score"."""
+    low: float = 0.0
+    """Lowest score. A score below it is not accepted."""
+    high: float = 1.0
+    """Highest score. A score above it is not accepted."""
+    weight: float = 1.0
+    """The score times this is added to the reward of the episode."""
+    environment_weight: float = 1.0
+    """The rewards of the environment are multiplied by this. 0: the score replaces them."""
+    tries: Positive = 3
+    """Requests of one attempt for a score that can be read. After them the attempt has failed."""
+    timeout_s: Seconds = 60.0
+    """Time limit of one call of the function. The model has those of its policy."""
+    concurrency: Positive = 16
+    """Requests of one worker process at the same time."""
+    requests_per_minute: Positive | None = None
+    """Rate limit of one worker process. The limits of the policy hold for the whole run."""
+
+    @property
+    def is_set(self) -> bool:
+        return bool(self.policy or self.function)
+
+
 class Task(Section, frozen=True):
     """One task that the policy is trained on."""
 
@@ -102,6 +140,7 @@ class Task(Section, frozen=True):
     options: dict[str, Any] = {}
     """Options of the task itself. The page of the task or adapter describes them."""
     process_rewards: ProcessRewards = ProcessRewards()
+    judge: Judge = Judge()
 
 
 class Dispatch(Section, frozen=True):

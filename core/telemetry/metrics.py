@@ -142,7 +142,13 @@ JOURNAL = Histogram(
 )
 TAKEOVERS = Counter(
     "agentrl_takeovers_total",
-    "Attempts that found recorded steps: attached, replayed, or why they started anew",
+    "Attempts that found recorded steps: attached, replayed, unjudged, or why they started anew",
+    ("task", "status"),
+    registry=WORKER,
+)
+JUDGEMENTS = Counter(
+    "agentrl_judgements_total",
+    "Answers of judges: scored or unreadable",
     ("task", "status"),
     registry=WORKER,
 )

@@ -135,6 +135,9 @@ def _head(told: EpisodeDetail, here: Here) -> None:
         "worker": itself.worker_id or "–",
     }
     st.html(markup.table([about]))
+    if told.judge is not None:
+        st.html(markup.table([{"judge": told.judge, "score of the judge": told.judge_score}]))
+        st.html(markup.plain(told.judge_reply or "–"))
     if itself.update is None:
         st.markdown(f"No update trained on this episode. The group is *{told.group_state}*.")
         return

@@ -64,7 +64,8 @@ class Member:
 class EpisodeDetail:
     """An episode with its group. `body`: as stored; None: not stored (yet); empty: deleted.
 
-    `sha256`: hash of the body in the row; empty before the episode has finished.
+    `sha256`: hash of the body in the row; empty before the episode has finished. `judge`, …: None:
+    no judge scored it.
     """
 
     task: str
@@ -79,6 +80,9 @@ class EpisodeDetail:
     steps: Sequence[StepRow]
     body: bytes | None
     sha256: str
+    judge: str | None
+    judge_score: float | None
+    judge_reply: str | None
 
 
 def episode_detail(session: Session, run_id: str, episode_id: str) -> EpisodeDetail | None:
@@ -91,6 +95,7 @@ def episode_detail(session: Session, run_id: str, episode_id: str) -> EpisodeDet
         select(Episode).where(Episode.group_id == row.group_id).order_by(Episode.member)
     ).all()
     update = episode_updates(session, [each.episode_id for each in rows])
+    stored = session.get(StoredTrajectory, (episode_id, row.fence))
     members = [_member(each, update.get(each.episode_id)) for each in rows]
     return EpisodeDetail(
         task=row.task,
@@ -103,12 +108,11 @@ def episode_detail(session: Session, run_id: str, episode_id: str) -> EpisodeDet
         itself=next(each for each in members if each.episode_id == episode_id),
         members=members,
         steps=episode_steps(session, episode_id, row.fence),
-        body=session.scalars(
-            select(StoredTrajectory.body).where(
-                StoredTrajectory.episode_id == episode_id, StoredTrajectory.fence == row.fence
-            )
-        ).first(),
+        body=stored.body if stored else None,
         sha256=row.body_sha256 or "",
+        judge=stored.judge if stored else None,
+        judge_score=stored.judge_score if stored else None,
+        judge_reply=stored.judge_reply if stored else None,
     )
 
 

@@ -5,7 +5,7 @@ from itertools import groupby
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from agentrl.core.journal import decode_step
+from agentrl.core.journal import UnjudgedEpisode, decode_record
 from agentrl.db.columns import columns_of
 from agentrl.db.models import Episode, JournaledStep, Step
 from agentrl.db.transitions.journal import FormerStep, chain
@@ -38,7 +38,10 @@ def _journaled_tokens(session: Session, run_id: str) -> int:
     )
     found = 0
     for _, group in groupby(session.execute(query), key=lambda row: row.episode_id):
-        for step in chain([FormerStep(*row[1:]) for row in group]) or ():
-            body = decode_step(step.body).step
-            found += body.end - body.start
+        rows = chain([FormerStep(*row[1:]) for row in group]) or ()
+        records = [decode_record(row.body) for row in rows]
+        steps = [record.step for record in records if not isinstance(record, UnjudgedEpisode)]
+        if records and isinstance(records[-1], UnjudgedEpisode):  # it has the steps before it
+            steps = list(records[-1].trajectory.steps)
+        found += sum(step.end - step.start for step in steps)
     return found

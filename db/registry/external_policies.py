@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.types import CheckpointState
 from agentrl.db.models import Checkpoint, Spending
+from agentrl.db.registry.checkpoints import LivePolicy, live_policies
 from agentrl.db.store import now
 
 VERSION = -1  # of every external model: it is of no lineage
@@ -38,6 +39,12 @@ def require_checkpoint(session: Session, run_id: str, name: str) -> Checkpoint:
         session.add(Spending(run_id=run_id, name=name, requests=0, tokens=0))
         session.flush()
     return found
+
+
+def live_judge(session: Session, run_id: str, name: str) -> LivePolicy | None:
+    """Return the server of the external model `name` while it is live."""
+    track = track_of(name)
+    return next((each for each in live_policies(session, run_id) if each.track == track), None)
 
 
 def spending(session: Session, run_id: str, name: str) -> tuple[int, int]:

@@ -86,7 +86,7 @@ RESULT = tuple(field.name for field in dataclasses.fields(EpisodeResult))
 FINISHED = prepared_statements.finish(RESULT)
 NEVER_SENT = 0.0  # `due_at` of an episode that is queued anew
 # The next attempt may continue from the journal: it was not the attempt itself that failed.
-CONTINUABLE = frozenset({Reason.LOST, Reason.BODY_LOST})
+CONTINUABLE = frozenset({Reason.LOST, Reason.BODY_LOST, Reason.JUDGE_ERROR})
 
 
 def due_to_send(

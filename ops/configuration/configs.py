@@ -1,5 +1,6 @@
 """`agentrl config`: shows the effective configuration and checks whether a run can start."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,6 +27,7 @@ from agentrl.serving.external.upstream import require_key
 from agentrl.trainer.algorithm import presets
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.dispatch import curriculum
+from agentrl.workers.judging.scorers import load_judge_function, load_prompt, require_pattern
 
 
 def show(path: Path, *, as_json: bool) -> str:
@@ -83,6 +85,7 @@ def check(config: Config) -> None:
     check_external(config.policy)
     curriculum.check(config.dispatch, config.tasks)
     check_servers(config.policy_servers())
+    check_judges(config)
     check_sampling(config)
     for server in config.policy_servers():
         check_engine(serving_config(config), server)
@@ -154,7 +157,10 @@ def check_external(servers: Sequence[PolicyServer]) -> None:
 def check_sampling(config: Config) -> None:
     """Check that constraints of `adaptive` can be satisfied and tracks are served."""
     sampling, followed = config.sampling, set[str]()
+    judges = config.judge_policies()
     for server in config.policy_servers():
+        if server.name in judges:
+            continue
         own = [track_of(server.name)] if server.engine == EXTERNAL else server.tracks
         followed |= set(own)
     if sampling.strategy == "adaptive" and sampling.floor * len(followed) >= 1.0:
@@ -167,6 +173,32 @@ def check_sampling(config: Config) -> None:
             f"sampling.weights: no server follows {track}{nearest(track, followed)}",
             hint="use tracks of [[policy]]",
         )
+
+
+def check_judges(config: Config) -> None:
+    """Check that each judge is one model or function that can be asked and read."""
+    for task, section in config.tasks.items():
+        judge, key = section.judge, f"tasks.{task}.judge"
+        if judge.policy and judge.function:
+            raise ConfigError(f"{key}: policy and function are both set", hint="remove one")
+        if not -math.inf < judge.low < judge.high < math.inf:
+            raise ConfigError(f"{key}.low: {judge.low:g} is not below high, {judge.high:g}")
+        if judge.function:
+            load_judge_function(task, judge)
+        if not judge.policy:
+            continue
+        servers = {server.name: server for server in config.policy_servers()}
+        if judge.policy not in servers:
+            near = nearest(judge.policy, servers)
+            raise ConfigError(f"{key}.policy: no [[policy]] is named {judge.policy}{near}")
+        server = servers[judge.policy]
+        if server.engine != EXTERNAL or server.external.tokens:
+            raise ConfigError(
+                f"{key}.policy: {judge.policy} does not read messages",
+                hint='name a [[policy]] with engine = "external" and tokens = false',
+            )
+        load_prompt(task, judge)
+        require_pattern(task, judge)
 
 
 def check_model(path: Path, model: Model) -> None:

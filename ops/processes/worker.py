@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from agentrl.broker.events import EventListener
 from agentrl.broker.messages import PoolChanged
 from agentrl.core.config.config import Config
+from agentrl.db.registry.external_policies import track_of
 from agentrl.ops.runs.begin import open_run
 from agentrl.ops.tasks.task_sources import task_sources
 from agentrl.workers.celery_app import celery_app, run_celery
@@ -43,9 +44,13 @@ def worker_config(config: Config) -> EpisodeWorkerConfig:
         tasks=config.tasks,
         seed=config.run.seed,
         policy_token_env=config.policy_token_env(),
+        judge_models={
+            name: config.policy_server(name).external.model for name in config.judge_policies()
+        },
     )
 
 
 def pool_config(config: Config) -> PoolConfig:
     """Return the policy pool's part of the configuration."""
-    return PoolConfig(config.sampling, list(config.tasks), config.dispatch.group_size)
+    judges = frozenset(map(track_of, config.judge_policies()))
+    return PoolConfig(config.sampling, list(config.tasks), config.dispatch.group_size, judges)

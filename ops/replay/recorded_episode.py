@@ -155,10 +155,11 @@ class RecordedEpisode:
             return
         ended = outcome if outcome.done else Outcome((), status=Status.TASK_LIMIT)
         ended = dataclasses.replace(ended, reward=math.fsum(self._rewards))
-        for field in ("status", "reward", "score"):
-            then, now = getattr(body, field), getattr(ended, field)
-            if then != now:
-                self._note(field, str(then), str(now))
+        then = {"status": body.status, "reward": body.environment_reward, "score": body.score}
+        for field, before in then.items():
+            now = getattr(ended, field)
+            if before != now:
+                self._note(field, str(before), str(now))
 
     def stood(self, start: int, found: Sequence[int]) -> Sequence[int]:
         """Return the recorded unsampled tokens at `start`, or else those rendered today."""

@@ -3,8 +3,8 @@
     /v1/chat/completions   messages and tools in, a message out            `tokens = false`
     /v1/completions        token ids in and out, checked against ours      `tokens = true`
 
-404: the model is no longer served. 503: no answer this time. In both cases the worker draws another
-policy.
+404: the model is no longer served. 503: no answer this time. 422: no answer to this request, which
+the API refused or answered with something malformed. In each case the worker draws another policy.
 """
 
 import asyncio
@@ -28,7 +28,11 @@ from agentrl.core.http import make_application, read_body
 from agentrl.core.logging import get_logger
 from agentrl.serving import wire
 from agentrl.serving.engine_api import RequestError
-from agentrl.serving.external.upstream import BudgetSpent, Upstream, UpstreamUnavailable
+from agentrl.serving.external.upstream import (
+    BudgetSpent,
+    RequestRefused,
+    Upstream,
+)
 from agentrl.serving.served_checkpoints import NotServedError, ServedCheckpoints
 from agentrl.serving.server import Handler, measure_completions
 
@@ -130,7 +134,7 @@ class ExternalApp:
                 )
             except AgentRLError as error:
                 log.warning("External model did not answer", error=str(error))
-                return _fault(503, str(error))
+                return _fault(422 if isinstance(error, RequestRefused) else 503, str(error))
 
         return guarded
 
@@ -168,11 +172,11 @@ class ExternalApp:
         choice = _first(answer, _Tokens)
         tokens = choice.token_ids
         if not tokens or len(tokens) > body.max_tokens:
-            raise UpstreamUnavailable(
+            raise RequestRefused(
                 "external model: the answer does not contain the requested number of token ids"
             )
         if min(tokens) < 0 or max(tokens) >= voice.vocabulary:
-            raise UpstreamUnavailable(
+            raise RequestRefused(
                 "external model: the answer contains token ids outside the vocabulary"
             )
         logprobs = usable_logprobs(choice.logprobs, len(tokens))
@@ -229,13 +233,11 @@ def _on_a_thread(work: Callable[[], bytes]) -> "Future[bytes]":
 
 
 def _first(answer: Mapping[str, Any], kind: type[Any]) -> Any:
-    """Return the first choice. Raises Unavailable."""
+    """Return the first choice. Raises RequestRefused."""
     try:
         return msgspec.convert(answer["choices"][0], kind)
     except (msgspec.ValidationError, KeyError, IndexError, TypeError) as error:
-        raise UpstreamUnavailable(
-            f"external model: malformed answer: {type(error).__name__}"
-        ) from error
+        raise RequestRefused(f"external model: malformed answer: {type(error).__name__}") from error
 
 
 def _fault(status: int, message: str) -> Response:

@@ -42,6 +42,10 @@ class UpstreamUnavailable(PolicyError):
     """No answer this time. Another policy may answer."""
 
 
+class RequestRefused(UpstreamUnavailable):
+    """The API refused this request for good, or its answer is malformed."""
+
+
 class BudgetSpent(PolicyError):
     """No further answer: the budget is spent, or the key was refused."""
 
@@ -219,7 +223,7 @@ class Upstream:
             answer = msgspec.json.decode(data, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             self._budget.add((asked + len(data)) // BYTES_A_TOKEN)
-            raise UpstreamUnavailable(
+            raise RequestRefused(
                 f"external model at {self._host}: the answer is not JSON"
             ) from error
         usage = answer.get("usage")
@@ -229,7 +233,7 @@ class Upstream:
         return answer
 
     def _refusal(self, status: int, data: bytes) -> str:
-        """Handle an error status. Raises Closed, and Unavailable for permanent errors."""
+        """Handle an error status. Raises Closed, and RequestRefused for permanent errors."""
         if status in (401, 403):
             variable = self._config.key_env or "key_env, which is not set"
             raise self._budget.close(f"the key was refused ({status}); see {variable}")
@@ -239,7 +243,7 @@ class Upstream:
             raise self._budget.close(f"the account has nothing left ({status})")
         told = f"{status} {text}"
         if status not in (408, 409, 425, 429) and status < 500:
-            raise UpstreamUnavailable(f"external model at {self._host}: {told}")
+            raise RequestRefused(f"external model at {self._host}: {told}")
         return told
 
 

@@ -15,7 +15,7 @@ from agentrl.broker.messages import (
     encode,
 )
 from agentrl.core.errors import MessageError, MessageRefused
-from agentrl.core.trajectory import MAX_BYTES, Trajectory, check, decode_as_received
+from agentrl.core.trajectory import MAX_BYTES, Judgement, Trajectory, check, decode_as_received
 
 BEFORE = "be97c8cff1e99432307eab08c7bcee1846c0402b9bb2e7228d02248e84a3c46a"
 
@@ -63,6 +63,21 @@ def test_the_rewards_of_steps_travel_and_add_up_to_the_episodes() -> None:
     wrong = msgspec.structs.replace(first, reward=float("inf"))
     with pytest.raises(MessageError, match="the reward of a step is not finite"):
         check(msgspec.structs.replace(body, steps=(wrong, *body.steps[1:])))
+
+
+def test_a_judgement_travels_with_its_episode_and_other_bodies_keep_their_hash() -> None:
+    plain = trajectory()
+    assert b"judgement" not in encode(EpisodeFinished(trajectory=plain), compress_above=1 << 30)
+    judgement = Judgement(judge="critic", score=0.5, reply="so so", environment_reward=0.25)
+    body = msgspec.structs.replace(plain, reward=0.75, judgement=judgement)
+    received = decode(encode(EpisodeFinished(trajectory=body)))
+    assert isinstance(received, EpisodeFinished)
+    assert received.trajectory == body
+    assert received.trajectory.sha256 == body.sha256
+    assert (plain.environment_reward, body.environment_reward) == (1.0, 0.25)
+    wrong = msgspec.structs.replace(judgement, score=float("nan"))
+    with pytest.raises(MessageError, match="the judgement is not finite"):
+        check(msgspec.structs.replace(body, judgement=wrong))
 
 
 numbers = st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False))

@@ -97,10 +97,14 @@ def test_the_page_of_one_episode(url: str, show: Any, said: Any) -> None:
     assert "Step 1 · v0 lagged(4) · reward 1" in page
     assert "No update trained on this episode" in page
     assert "⟨5⟩" in page  # no tokenizer is there
+    assert "score of the judge" not in page
     for mode in ("advantage", "policy"):
         app.radio[0].set_value(mode).run()
         assert not app.exception
     assert "v0 lagged(4)" in said(app)
+    world.sql("UPDATE trajectories SET judge = 'big', judge_score = 0.625, judge_reply = 'so so'")
+    app.run()
+    assert all(told in said(app) for told in ("score of the judge", "0.625", "so so"))
     world.sql("UPDATE episodes SET body_sha256 = 'other' WHERE episode_id = :e", e=body.episode_id)
     app.run()
     assert "its row says other" in app.warning[0].value

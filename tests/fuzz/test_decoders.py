@@ -29,7 +29,7 @@ from agentrl.core.errors import (
     MessageError,
     PolicyError,
 )
-from agentrl.core.journal import SampledStep, decode_step, encode_step
+from agentrl.core.journal import SampledStep, UnjudgedEpisode, decode_record, encode_record
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs import registry
 from agentrl.envs.contract import Item, Tool
@@ -91,7 +91,13 @@ def _step() -> Any:
         token_ids=body.token_ids[20:32],
         logprobs=body.logprobs[20:32],
     )
-    return msgspec.msgpack.decode(encode_step(step))
+    return msgspec.msgpack.decode(encode_record(step))
+
+
+def _unjudged() -> Any:
+    said = ({"role": "user", "content": "which mug?"},)
+    episode = UnjudgedEpisode(trajectory=finished().trajectory, messages=said)
+    return msgspec.msgpack.decode(encode_record(episode))
 
 
 COMPLETION = {
@@ -302,8 +308,10 @@ def decoders(folder: Path) -> dict[str, Callable[[], Decoder]]:
 
     found = {
         "messages": lambda: Decoder(messages.decode, (MessageError,), _messages),
-        "recorded steps": lambda: Decoder(
-            decode_step, (MessageError,), partial(mutants, [_step()], msgspec.msgpack.encode)
+        "journal records": lambda: Decoder(
+            decode_record,
+            (MessageError,),
+            partial(mutants, [_step(), _unjudged()], msgspec.msgpack.encode),
         ),
         "completions": of_json(_completion, RequestError, COMPLETION),
         "a policy's answer": of_json(partial(client._completion, POLICY), PolicyError, ANSWER),

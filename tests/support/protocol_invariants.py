@@ -10,7 +10,7 @@ from typing import Any
 from paused_run import BOUND, PLAN, PausedRun
 from protocol_stores import Beside
 
-from agentrl.core.journal import decode_step
+from agentrl.core.journal import decode_record
 from agentrl.db.transitions.journal import FormerStep, chain
 
 LATE = {"overdue", "episode_without_body"}  # kinds that time alone brings and mends
@@ -111,7 +111,7 @@ class Witness:
             assert steps is not None, f"a step of {episode} is missing"
             stored_by = run.kept.attempt.get(episode, attempts)
             if steps or (reason in CONTINUABLE and attempts - stored_by <= 1):
-                bodies = [decode_step(bytes(step.body)) for step in steps]
+                bodies = [decode_record(bytes(step.body)) for step in steps]
                 kept = run.kept.of.get(episode, [])
                 assert bodies[: len(kept)] == kept, (episode, reason, len(bodies), len(kept))
 

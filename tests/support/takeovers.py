@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from judge_policies import JUDGE
 from policy_servers import serve
 from run_transitions import World
 
@@ -16,7 +17,7 @@ from agentrl.broker.api import Broker
 from agentrl.broker.messages import EpisodeFinished, RunEpisode, decode
 from agentrl.broker.topology import recorder_queue
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Dispatch, Model, Task
+from agentrl.core.config.sections import Dispatch, Judge, Model, PolicyServer, Task
 from agentrl.core.config.sections import Worker as WorkerConfig
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import Reason, Status
@@ -71,12 +72,21 @@ class Workers:
         self.world, self.link, self._model_dir = world, link, model_dir
         self._started: list[EpisodeWorker] = []
 
-    def start(self, source: TaskSource, journal: str = "steps") -> EpisodeWorker:
+    def start(
+        self,
+        source: TaskSource,
+        journal: str = "steps",
+        *,
+        judge: Judge | None = None,
+        attempts: int = 9,
+    ) -> EpisodeWorker:
+        """`judge`: a function, or the policy of `judge_policies.judge_policy`."""
         config = Config(
-            tasks={"dbbench": Task()},
+            tasks={"dbbench": Task(judge=judge or Judge())},
+            policy=[PolicyServer(name="policy"), JUDGE],
             model=Model(path=str(self._model_dir)),
             worker=WorkerConfig(concurrency=4, beat_s=0.1, lease_s=5.0, journal=journal),  # type: ignore[arg-type]
-            dispatch=Dispatch(max_attempts=9),
+            dispatch=Dispatch(max_attempts=attempts),
         )
         worker = EpisodeWorker(
             worker_config(config),
@@ -121,10 +131,15 @@ def lose(world: World, command: RunEpisode) -> None:
     )
 
 
-def only_body(world: World, link: Broker) -> Trajectory:
-    """Record what was published; return the only body."""
+def record(world: World, link: Broker) -> None:
+    """Record what was published."""
     with closing(link.consumer(recorder_queue(world.run_id))) as consumer:
         record_bodies(world.store, consumer, world.run_id, threading.Event(), drain=True)
+
+
+def only_body(world: World, link: Broker) -> Trajectory:
+    """Record what was published; return the only body."""
+    record(world, link)
     ((wire,),) = world.ask("SELECT body FROM trajectories")
     message = decode(wire)
     assert isinstance(message, EpisodeFinished)

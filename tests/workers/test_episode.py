@@ -19,7 +19,7 @@ from policy_servers import CLAIMED, FixedPool, ScriptedEnvironment, serve, won
 
 from agentrl.core.config.sections import Sampling
 from agentrl.core.errors import ConfigError, EnvironmentFailure, PolicyError
-from agentrl.core.journal import SampledStep, decode_step, encode_step
+from agentrl.core.journal import SampledStep, decode_record, encode_record
 from agentrl.core.trajectory import Trajectory, check
 from agentrl.core.types import Status
 from agentrl.db.registry.checkpoints import LivePolicy
@@ -169,7 +169,7 @@ class Kept:
         return self.steps[len(self.steps) - self.remaining - 1]
 
     def append(self, step: SampledStep) -> None:
-        self.steps.append(decode_step(encode_step(step)))
+        self.steps.append(decode_record(encode_record(step)))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -54,14 +54,17 @@ class Conversation:
         """Return all tokens so far. They end in the generation prompt when a policy must act."""
         return self._ids.tolist()
 
-    def history(self) -> list[Message]:
+    def history(self, *, to_the_end: bool = False) -> list[Message]:
         """Return the conversation as messages, for a policy that does not read our tokens.
 
         An assistant's turn is the text of its tokens, with calls in the model's format. An
-        unanswered turn is left out.
+        unanswered turn is left out, unless `to_the_end`.
         """
         messages = list(self._first)
-        for turn, answer in self._exchanges:
+        exchanges: list[tuple[slice, Sequence[Message]]] = list(self._exchanges)
+        if to_the_end and self._turn is not None:
+            exchanges.append((self._turn, ()))
+        for turn, answer in exchanges:
             tokens = self._ids[turn].tolist()
             ended = tokens[-1:] and tokens[-1] in self._template.stop_ids
             text = self._template.decode(tokens[:-1] if ended else tokens)

@@ -16,12 +16,17 @@ from agentrl.core.telemetry import tracing
 from agentrl.db.registry.checkpoints import LivePolicy
 
 CONNECT_S = 5.0  # to a policy server
+SHOWN = 400  # bytes of an error
 UNREACHABLE = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError)
 
 
 class CheckpointNotServed(PolicyError):
     """The server does not serve the checkpoint now, or is gone. Draw again."""
+
+
+class RequestRefused(CheckpointNotServed):
+    """The external model refused this request, or its answer is malformed. Others may succeed."""
 
 
 class Unreachable(CheckpointNotServed):
@@ -129,8 +134,10 @@ class PolicyClient:
             raise CheckpointNotServed(
                 f"policy server {policy.url} does not serve {policy.checkpoint_id}"
             )
+        reason = data[:SHOWN].decode(errors="replace")
+        if response.status == 422:
+            raise RequestRefused(f"policy server {policy.url}: {reason}")
         if response.status != 200:
-            reason = data[:200].decode(errors="replace")
             raise PolicyError(f"policy server {policy.url}: {response.status} {reason}")
         return data
 

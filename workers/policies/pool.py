@@ -89,7 +89,8 @@ class PolicyPool:
 
         def read() -> Sequence[LivePolicy]:
             live = own.ask(lambda session: live_policies(session, run_id), patience_s=PATIENCE_S)
-            return live if any(not each.track.startswith(EXTERNAL) for each in live) else ()
+            acting = [each for each in live if each.track not in config.judges]
+            return acting if any(not each.track.startswith(EXTERNAL) for each in acting) else ()
 
         def learn() -> Mapping[str, Weigh]:
             return read_weights(own, run_id, config)

@@ -1,7 +1,7 @@
 """Statistics for strategy `adaptive`: one database query for all episodes of a process."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -17,11 +17,15 @@ PARTS = ("fresh", "lagged")
 
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
-    """What a pool takes of a configuration. `tasks`: their names; `group_size`: in episodes."""
+    """What a pool takes of a configuration. `tasks`: their names; `group_size`: in episodes.
+
+    `judges`: tracks of policies that judge and never act.
+    """
 
     sampling: Sampling
     tasks: Sequence[str]
     group_size: int
+    judges: Collection[str] = ()
 
 
 def read_weights(store: Store, run_id: str, config: PoolConfig) -> dict[str, Weigh]:

@@ -3,7 +3,7 @@ from dataclasses import replace
 from run_transitions import World
 from steps_kept import append, new_step
 
-from agentrl.core.journal import SampledStep, encode_step
+from agentrl.core.journal import SampledStep, UnjudgedEpisode, encode_record
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import Reason, Status
 from agentrl.db.queries.kept_tokens import kept_tokens
@@ -22,7 +22,7 @@ def _step(world: World, claimed: ClaimedEpisode, body: Trajectory, number: int) 
         token_ids=bytes(4 * (body.steps[number].end - body.steps[number].start)),
         logprobs=bytes(4 * (body.steps[number].end - body.steps[number].start)),
     )
-    return replace(new_step(world, claimed, number), body=encode_step(step))
+    return replace(new_step(world, claimed, number), body=encode_record(step))
 
 
 def test_tokens_are_kept_in_the_journal_and_then_in_the_body_and_never_counted_twice(
@@ -50,3 +50,15 @@ def test_tokens_are_kept_in_the_journal_and_then_in_the_body_and_never_counted_t
         )
     )
     assert kept() == sum(sizes)
+
+
+def test_an_episode_that_waits_for_its_judge_keeps_its_tokens_once(store: Store) -> None:
+    world = World.begin(store)
+    first, second, *_ = world.claimed(world.admit(0)[0])
+    size = sum(step.end - step.start for step in world.body(first).steps)
+    for claimed, steps in ((first, 2), (second, 0)):  # with recorded steps, and without
+        body = world.body(claimed)
+        append(world, *(_step(world, claimed, body, number) for number in range(steps)))
+        record = encode_record(UnjudgedEpisode(trajectory=body))
+        append(world, replace(new_step(world, claimed, steps), body=record))
+    assert store.ask(lambda session: kept_tokens(session, world.run_id)) == 2 * size

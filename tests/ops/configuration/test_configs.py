@@ -47,6 +47,62 @@ def test_a_template_that_rewrites_is_refused_with_the_key_that_mends_it(tmp_path
     assert not (tmp_path / "run").exists()
 
 
+JUDGED = """
+[[policy]]
+name = "policy"
+[[policy]]
+name = "critic"
+engine = "external"
+[policy.external]
+url = "http://h/v1"
+model = "big"
+key_env = "NO_SUCH_KEY"
+[tasks.dbbench.judge]
+policy = "critic"
+"""
+
+
+def _judged(tmp_path: Path, old: str = "", new: str = "") -> Config:
+    return config_loading.loads(
+        f'[run]\nhome = "{tmp_path}"\n[model]\npath = "{TINY}"\n' + JUDGED.replace(old, new)
+    )
+
+
+def test_a_judge_is_a_policy_whose_key_its_server_reads(tmp_path: Path) -> None:
+    judged = _judged(tmp_path)
+    configs.check(judged)
+    assert judged.secret_names() == ["NO_SUCH_KEY"]
+    assert judged.judge_policies() == {"critic"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('policy = "critic"', 'policy = "critik"', "policy: no .* critik; did you mean critic"),
+        ('policy = "critic"', 'policy = "policy"', "policy: policy does not read messages"),
+        ('model = "big"', 'model = "big"\ntokens = true', "policy: critic does not read messages"),
+        ('policy = "critic"', 'policy = "critic"\nfunction = "a:b"', "both set"),
+        ('policy = "critic"', 'function = "no.such:judge"', "no.such:judge: ModuleNotFoundError"),
+        ('policy = "critic"', 'policy = "critic"\nlow = 1', "low: 1 is not below high, 1"),
+        ('policy = "critic"', 'policy = "critic"\npattern = "score"', "pattern: 0 groups"),
+        ('policy = "critic"', 'policy = "critic"\nprompt = "no/such"', "prompt: no/such"),
+    ],
+)
+def test_a_judge_that_cannot_work_is_refused_with_its_key(
+    tmp_path: Path, old: str, new: str, why: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"tasks\.dbbench\.judge.*{why}"):
+        configs.check(_judged(tmp_path, old, new))
+
+
+def test_a_policy_that_judges_has_no_weight_in_sampling(tmp_path: Path) -> None:
+    sampling = '[sampling]\nstrategy = "weighted"\nweights = {"external(critic)" = 1.0}\n[[policy]]'
+    with pytest.raises(ConfigError, match=r"sampling.weights: no server follows external"):
+        configs.check(
+            _judged(tmp_path, '[[policy]]\nname = "policy"', sampling + '\nname = "policy"')
+        )
+
+
 def test_a_valid_file_names_the_secrets_that_this_machine_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -237,7 +237,7 @@ def test_one_line_holds_a_row_where_there_is_no_terminal_and_a_narrow_one_cuts_n
         ("[[policy]]", "policy", 14),
         ("trainer.lora.rank", "trainer.lora", 1),
         ("workers", "", 1),
-        ("tasks.dbbench", "tasks", 8),
+        ("tasks.dbbench", "tasks", 9),
         ("[tasks.a.process_rewards]", "tasks.process_rewards", 2),
         ("tasks.a.b.weight", "tasks", 1),
         ("[tasks.NAME.options]", "tasks", 1),

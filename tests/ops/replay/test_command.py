@@ -12,6 +12,7 @@ from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.cli.main import app
 from agentrl.core import config_loading
 from agentrl.core.errors import ConfigError, EnvironmentFailure, MessageError, StoreError
+from agentrl.core.trajectory import Judgement
 from agentrl.core.types import Status
 from agentrl.ops.replay.branch_episode import BranchRequest, branch_episode
 from agentrl.ops.replay.command import replay, replay_all
@@ -94,6 +95,16 @@ def test_each_thing_that_differs_is_told_with_its_step(
         (last, "reward"),
         (last, "score"),
     ]
+
+
+def test_the_reward_of_a_judge_is_no_difference(
+    recorded: RecordedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = recorded.record("dbbench")
+    judgement = Judgement(judge="critic", score=0.5, reply="", environment_reward=body.reward)
+    judged = msgspec.structs.replace(body, reward=body.reward + 0.5, judgement=judgement)
+    assert replay(recorded.path, recorded.keep(judged, "judged").episode_id, as_json=True)
+    assert told(capsys)["differences"] == []
 
 
 def test_tokens_that_stood_otherwise_are_told_though_the_kept_text_agrees(

@@ -196,6 +196,20 @@ def test_a_refused_key_closes_the_row_and_is_written_nowhere(
         assert path.is_dir() or KEY.encode() not in path.read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [(failure(400, "too long"), 422), ({"choices": []}, 422), (failure(500), 503)],
+)
+def test_a_request_that_would_be_refused_again_is_told_from_one_that_may_succeed(
+    store: Store, there: Endpoint, answer: Answer, status: int
+) -> None:
+    there.script = lambda _: answer
+    with teacher(store, there):
+        (policy,) = awaited(lambda: live(store))
+        assert post(policy, "/v1/chat/completions", ASKED)[0] == status
+        assert [each.track for each in live(store)] == ["external(teacher)"]
+
+
 def test_a_request_that_waited_for_a_place_too_long_is_not_paid_for(there: Endpoint) -> None:
     given, served, kept = (
         External(url=there.url, model="big"),
@@ -272,7 +286,7 @@ def test_tokens_of_our_vocabulary_train_where_their_log_probabilities_are_usable
         assert policy.exact
         status, answer = post(policy, "/v1/completions", SAMPLE)
     if logprobs and logprobs[-1] == float("inf"):  # no JSON has it
-        assert status == 503
+        assert status == 422
         return
     assert status == 200
     choice = answer["choices"][0]
@@ -288,7 +302,7 @@ def test_token_ids_that_are_not_ours_are_no_answer(store: Store, there: Endpoint
     there.script = lambda _: tokens(ids, [-1.0])
     with teacher(store, there, tokens=True):
         (policy,) = awaited(lambda: live(store))
-        assert post(policy, "/v1/completions", SAMPLE)[0] == 503
+        assert post(policy, "/v1/completions", SAMPLE)[0] == 422
 
 
 def test_log_probabilities_of_many_shapes_are_usable_or_not() -> None:

@@ -12,7 +12,7 @@ from agentrl.core.http_answers import LARGEST
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.serving.engine_api import ModelLimits
 from agentrl.serving.scripted import ScriptedEngine
-from agentrl.workers.policies.client import Ask, CheckpointNotServed, PolicyClient
+from agentrl.workers.policies.client import Ask, CheckpointNotServed, PolicyClient, RequestRefused
 
 ASK = Ask([1, 2], 4, 1.0, [3], 7, "e/1")
 
@@ -60,6 +60,12 @@ def test_a_completion_is_what_the_server_sampled() -> None:
         long = Ask([1] * 100, 4, 1.0, [3], 7, "e/1")
         with pytest.raises(PolicyError, match="400"):
             client.complete(policy, long, timeout_s=5.0)
+
+
+def test_a_request_that_an_external_model_refused_says_why() -> None:
+    refused = b'{"error": {"message": "the context is too long"}}'
+    with _server(422, refused) as policy, pytest.raises(RequestRefused, match="is too long"):
+        _ask(policy)
 
 
 @pytest.mark.parametrize("status", [404, 503])

@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_transitions import World
 from running import eventually
+from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Sampling, Task
+from agentrl.core.config.sections import Judge, Sampling, Task
 from agentrl.core.errors import PolicyError, StoreUnavailable
-from agentrl.db.registry import checkpoints
+from agentrl.db.models import PolicyServer
+from agentrl.db.registry import checkpoints, external_policies
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store
 from agentrl.ops.processes.worker import pool_config
@@ -244,6 +246,30 @@ def test_the_pool_follows_the_registry(world: World, pool: PolicyPool) -> None:
     world.store.transact(lambda s: checkpoints.end_server(s, f"policy-{world.run_id}"))
     pool.refresh(60.0)
     assert not pool.live()
+
+
+def test_a_policy_that_judges_never_acts(world: World) -> None:
+    """Not even alone; else it would play each turn that a server of ours takes to come up."""
+
+    def register(session: Session) -> None:
+        server = PolicyServer(
+            server_id="j", run_id=world.run_id, name="critic", engine="external", url="http://j"
+        )
+        checkpoints.register_server(session, server, lease_s=3600.0)
+        row = external_policies.require_checkpoint(session, world.run_id, "critic")
+        checkpoints.begin_serving(session, "j", "external(critic)", row)
+
+    world.store.transact(register)
+    judged = Config(tasks={"dbbench": Task(judge=Judge(policy="critic"))})
+    with closing(PolicyPool.of_run(world.store, world.run_id, pool_config(judged))) as pool:
+        pool.refresh(60.0)
+        assert {policy.track for policy in pool.live()} == {"current", "lagged(4)"}
+        world.store.transact(lambda s: checkpoints.end_server(s, f"policy-{world.run_id}"))
+        pool.refresh(60.0)
+        assert not pool.live()
+    found = world.store.ask(lambda s: external_policies.live_judge(s, world.run_id, "critic"))
+    assert found is not None
+    assert found.url == "http://j"
 
 
 def test_a_refresh_returns_after_a_look_that_began_later() -> None:

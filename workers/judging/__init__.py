@@ -1,0 +1,1 @@
+"""Judges of finished episodes: models and users' functions; not the rewards of environments."""
