@@ -30,6 +30,7 @@ TASKS = {
     "kg": "agentrl.envs.tasks.kg.source:KgSource",
     "os": "agentrl.envs.tasks.oslinux.source:OsSource",
     "bfcl": "agentrl.envs.tasks.bfcl.source:BfclSource",
+    "maths": "agentrl.envs.tasks.maths.source:MathsSource",
 }
 OF_USERS = {  # their items are a user's own: no generator, no expert, nothing to hold them to
     "gateway": "agentrl.envs.gateway.source:GatewaySource",

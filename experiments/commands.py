@@ -38,6 +38,12 @@ CREDIT = typer.Option(
     help="Configuration that all arms share.",
     show_default=False,
 )
+TOOL = typer.Option(
+    CONFIGS / "tool-use.toml",
+    "--config",
+    help="Configuration that all arms share.",
+    show_default=False,
+)
 MODEL = typer.Option(None, "--model", help="Policy to start from. Default: the configuration's.")
 
 
@@ -49,6 +55,7 @@ def add(app: typer.Typer) -> None:
     experiment.command("task-norm")(task_norm)
     experiment.command("staleness")(staleness)
     experiment.command("turn-credit")(turn_credit)
+    experiment.command("tool-use")(tool_use)
     experiment.command("smollm")(smollm)
     app.add_typer(
         experiment, name="experiment", help="Run a study that answers a question about learning."
@@ -225,6 +232,43 @@ def turn_credit(
         sizes=Sizes(seeds, items, attempts, checks, check_items, threads),
         tokens=tokens,
         arms=names(arms),
+    )
+    if only_report:
+        print(report.write(out))
+    else:
+        print(study.study(study.quick(request) if quick else request))
+
+
+def tool_use(
+    out: Path = OUT,
+    config: Path = TOOL,
+    seeds: int = typer.Option(3, min=1, help="Trainings per arm."),
+    tokens: int = typer.Option(60_000, min=1, help="Sampled tokens per training."),
+    items: int = typer.Option(64, min=1, help="Held-out items per task in the final evaluation."),
+    attempts: int = typer.Option(4, min=1, help="Attempts per held-out item."),
+    checks: int = CHECKS,
+    check_items: int = CHECK_ITEMS,
+    threads: int = THREADS,
+    quick: bool = QUICK,
+    only_report: bool = REPORT,
+) -> None:
+    """Study whether a policy learns to use a tool.
+
+    The command trains one starting policy with and without the tool on equal numbers of tokens, one
+    training after the other, and writes a report. The starting policy is created first, with the
+    command that stands in the configuration. Finished trainings are kept: after Ctrl-C the same
+    command continues.
+
+    Example: agentrl experiment tool-use --out runs/tool-use --seeds 1 --tokens 20000
+    """
+    from agentrl.experiments.runner import Sizes
+    from agentrl.experiments.tool_use import report, study
+
+    request = study.ToolUseRequest(
+        out=out,
+        config=config,
+        sizes=Sizes(seeds, items, attempts, checks, check_items, threads),
+        tokens=tokens,
     )
     if only_report:
         print(report.write(out))

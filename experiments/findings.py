@@ -80,12 +80,14 @@ class Skill(Finding, frozen=True):
     """Skill in one task after training. `acting`: `policy`: the trained one; `mixture`: as trained.
 
     By item: `solved` attempts of the design's, `histories`: distinct ones in all attempts.
+    `metrics`: means over the attempts that have them.
     """
 
     acting: str
     task: str
     solved: list[int]
     histories: list[int]
+    metrics: dict[str, float] = {}
 
 
 class Training(SavedFinding, frozen=True):

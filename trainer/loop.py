@@ -18,7 +18,7 @@ from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.types import GroupState
 from agentrl.db.transitions.updates import RunEnded
-from agentrl.trainer.algorithm.metrics import staleness
+from agentrl.trainer.algorithm.metrics import environment_metrics, staleness
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import TrainableGroup, assemble_batch, with_advantages
 from agentrl.trainer.checkpoint_writer import Position
@@ -41,7 +41,8 @@ def train(
         began = time.time()
         batch = assemble_batch(groups, settings)
         figures = learner.update(batch)
-        values = {**figures.values, **staleness(groups, at.version)}
+        own = environment_metrics(groups)
+        values = {**own, **figures.values, **staleness(groups, at.version)}
         figures = replace(figures, values=values)
         try:
             at = ledger.commit(learner, at, with_advantages(groups, batch), figures, started_at)

@@ -73,7 +73,7 @@ def _together(trainee: Trainee, played: Rounds, lag: int) -> list[Mixture]:
     sampling = msgspec.structs.replace(trainee.config.sampling, strategy="uniform")
     arm = Arm("together", simulator.tracks, sampling)
     found = trainee.solved(played, arm, trainee.design.items, SKILL)
-    return [Mixture(task, lag, solved, seen) for task, (solved, seen) in found.items()]
+    return [Mixture(task, lag, solved, seen) for task, (solved, seen, _) in found.items()]
 
 
 def _scored(

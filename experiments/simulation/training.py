@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 from msgspec.structs import replace
 
@@ -96,7 +97,7 @@ class Trainee:
             version=played.simulator.version,
             success={
                 task: sum(counts) / len(counts) / self.design.check_attempts
-                for task, (counts, _) in solved.items()
+                for task, (counts, _, _) in solved.items()
             },
         )
 
@@ -108,8 +109,8 @@ class Trainee:
         for acting, arm in ways.items():
             self.told(f"measuring the {acting}", played.tokens)
             found = self.solved(played, arm, self.design.items, SKILL)
-            for task, (solved, histories) in found.items():
-                yield Skill(acting, task, solved, histories)
+            for task, (solved, histories, metrics) in found.items():
+                yield Skill(acting, task, solved, histories, metrics)
 
     def alone(self) -> Arm:
         """Let only the newest checkpoint act."""
@@ -124,8 +125,11 @@ class Trainee:
 
     def solved(
         self, played: "Rounds", arm: Arm, items: int, why: str
-    ) -> dict[str, tuple[list[int], list[int]]]:
-        """Return solved attempts and distinct histories of each held-out item, by task."""
+    ) -> dict[str, tuple[list[int], list[int], dict[str, float]]]:
+        """Return solved attempts and distinct histories of each held-out item, by task.
+
+        And the means of the episodes' metrics, over the attempts that have them.
+        """
         attempts = self.design.check_attempts if why == CHECK else self.design.attempts
         jobs = []
         for name, source in self.sources.items():
@@ -136,18 +140,36 @@ class Trainee:
                     for member in range(attempts)
                 ]
         groups = played.groups(jobs, arm)
-        found: dict[str, tuple[list[int], list[int]]] = {name: ([], []) for name in self.sources}
-        for members in groups.values():
-            solved, histories = found[members[0].task]
-            solved.append(sum(member.score >= SOLVED for member in members))
-            histories.append(distinct(members))
-        return found
+        every = {
+            name: [each for each in groups.values() if each[0].task == name]
+            for name in self.sources
+        }
+        return {
+            name: (
+                [sum(member.score >= SOLVED for member in members) for members in of_task],
+                [distinct(members) for members in of_task],
+                mean_metrics([member for members in of_task for member in members]),
+            )
+            for name, of_task in every.items()
+        }
+
+
+def mean_metrics(members: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the mean of each metric, over the episodes that have it."""
+    known = sorted({name for member in members for name in member.metrics})
+    return {
+        name: fmean(each.metrics[name] for each in members if name in each.metrics)
+        for name in known
+    }
 
 
 def train_arm(trainee: Trainee) -> Training:
     """Train an arm; for START measure the common starting policy."""
-    if trainee.arm.name != START:
-        return trainee.train()
+    return measure_untrained(trainee) if trainee.arm.name == START else trainee.train()
+
+
+def measure_untrained(trainee: Trainee) -> Training:
+    """Measure the policy that the configuration names."""
     design = trainee.design
     trainee.design = replace(design, tokens=0)
     return replace(trainee.train(), design=design)

@@ -1,5 +1,6 @@
 """Metrics of an update: pure functions of its groups, and of what the forward pass recorded."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,9 @@ import numpy as np
 from agentrl.core.types import CURRENT
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.batch import Batch, Bools, Ints, TrainableGroup
+
+MOST_METRICS = 20  # of an environment
+TAKEN_NAME = re.compile(r"[A-Za-z][\w.-]{0,59}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +78,24 @@ def staleness(groups: Sequence[TrainableGroup], version: int) -> dict[str, float
                     lags.setdefault(f"staleness{name}", []).append(version - policy.version)
                 lags.setdefault(f"{group.task}/staleness", []).append(version - policy.version)
     return {name: sum(each) / len(each) for name, each in lags.items()}
+
+
+def environment_metrics(groups: Sequence[TrainableGroup]) -> dict[str, float]:
+    """Return the mean of each metric of the episodes, as `task/name`, over those that have it.
+
+    At most MOST_METRICS of a task, with names that trackers take; weights of tracks have a slash.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    for group in groups:
+        own = found.setdefault(group.task, {})
+        for name, value in (each for member in group.members for each in member.metrics.items()):
+            if TAKEN_NAME.fullmatch(name):
+                own.setdefault(name, []).append(value)
+    return {
+        f"{task}/{name}": sum(own[name]) / len(own[name])
+        for task, own in found.items()
+        for name in sorted(own)[:MOST_METRICS]
+    }
 
 
 def _of_tokens(batch: Batch, recorded: TokenRecord, chosen: Bools) -> dict[str, float]:

@@ -1,0 +1,1 @@
+"""Maths: solve a problem, with Python as a tool."""

@@ -1,0 +1,1 @@
+"""`agentrl experiment tool-use`: studies whether a policy learns to use a tool."""
