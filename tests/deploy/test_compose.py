@@ -15,7 +15,7 @@ from compose_stack import Stack
 from docker.models.containers import Container
 from running import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
 
 LIVE_WORKERS = (
     "SELECT count(*) FROM workers WHERE ended_at IS NULL"
