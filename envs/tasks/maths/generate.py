@@ -104,7 +104,7 @@ def _divisible(random: Random) -> Question:
 
 
 def _committees(random: Random) -> Question:
-    n, k = random.randint(9, 30), random.randint(3, 6)
+    n, k = random.randint(9, 120), random.randint(3, 9)
     full = f"In how many ways can {k} of {n} people be chosen?"
     return Question(full, f"choose {k} of {n}?", f"comb({n},{k})")
 

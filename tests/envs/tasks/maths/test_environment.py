@@ -130,3 +130,9 @@ def test_options_and_items_are_checked() -> None:
         registry.source("maths", {"container": True}).make(ITEM)
     with pytest.raises(ItemError, match="no answer"):
         registry.source("maths", {}).make(Item("maths", "two", {"question": "?", "answer": " "}))
+
+
+@pytest.mark.parametrize("difficulty", ["easy", "medium", "hard"])
+def test_every_difficulty_has_the_default_number_of_items(difficulty: str) -> None:
+    source = registry.source("maths", {"difficulty": difficulty})
+    assert [len(source.items(split)) for split in source.splits] == [2000, 400]
