@@ -133,22 +133,34 @@ def test_a_recipe_clones_experts_trains_and_passes_over_what_is_done(
     assert "warm start" not in capsys.readouterr().err
 
 
+VOWELS = """
+def vowels(item, episode):
+    said = str(episode.messages)
+    return sum(map(said.count, "aeiou")) / len(said)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.usefixtures("smollm2", "signals")
 def test_a_pretrained_model_is_warm_started_and_trained(tmp_path: Path) -> None:
-    """On easy generated items, whatever data is here; short, and rewarded for valid calls."""
+    """On easy generated items, whatever data is here; no two episodes have the same reward."""
     text = SMOLLM.file.read_text().replace("medium", "easy").replace("valid_seen", "test")
     text = text.replace("wikitables", "generated").replace("agentbench", "generated")
     file = tmp_path / "smollm.toml"
-    file.write_text(f"{text}\n[tasks.dbbench.process_rewards]\nvalid_call = 0.1\n")
+    judge = tmp_path / "judge.py"
+    judge.write_text(VOWELS)
+    judges = [
+        f'[tasks.{task}.judge]\nfunction = "{judge}:vowels"' for task in ("dbbench", "alfworld")
+    ]
+    file.write_text("\n".join([text, *judges]))
     settings = {
         "DISPATCH__GROUPS_PER_UPDATE": "2",
         "DISPATCH__GROUP_SIZE": "3",
         "TASKS__DBBENCH__MAX_TURNS": "3",
         "TASKS__ALFWORLD__MAX_TURNS": "3",
     }
-    size = Size(updates=1, items=1, clones=5, episodes=20, settings=settings)
+    size = Size(updates=1, items=1, clones=2, episodes=8, settings=settings)
     done = quickstart(replace(SMOLLM, file=file, full=size), Choices(), tmp_path)
     assert done.updates == 1
     assert done.disagreements == []
