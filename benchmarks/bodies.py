@@ -248,11 +248,11 @@ def recorded(store: Store, run_id: str, bodies: Sequence[Trajectory]) -> tuple[f
     rows = {
         "trajectories": [
             stored_bodies._stored(  # noqa: SLF001
-                recorder._body_row(body, encode(EpisodeFinished(trajectory=body)), 0.0)  # noqa: SLF001
+                recorder.body_row(body, encode(EpisodeFinished(trajectory=body)), 0.0)
             )
             for body in again
         ],
-        "steps": [row for body in again for row in recorder._step_rows(body)],  # noqa: SLF001
+        "steps": [row for body in again for row in recorder.step_rows(body)],
     }
     kept_s = kept(store, run_id, deliveries)
     return kept_s, copied(store, rows), from_table(store, own)

@@ -28,6 +28,7 @@ from agentrl.cli import (
     quickstart,
     replay,
     run_history,
+    second_looks,
 )
 from agentrl.core.errors import AgentRLError, with_hint
 from agentrl.core.process import forbid_inspection
@@ -56,6 +57,7 @@ database.add(app)
 dead_letters.add(app)
 policies.add(app)
 evaluations.add(app)
+second_looks.add(app)
 models.add(app)
 configs.add(app)
 dashboard.add(app)

@@ -1,4 +1,4 @@
-"""Commands that create policies, and export them or episodes: warmstart, export, curate."""
+"""Commands that create and export policies: warmstart, export."""
 
 import shlex
 import sys
@@ -27,15 +27,6 @@ MODEL = typer.Option(None, "--model", help="Model to start from. Default: a new 
 IMPORTED = typer.Option(
     None, "--imported", help="JSONL file with recorded episodes. Default: the experts play."
 )
-SELECTED = typer.Option(
-    ...,
-    "--rule",
-    help="SELECT with the column episode_id, or FILE.sql. Repeatable: an episode must pass all.",
-    show_default=False,
-)
-LINES = typer.Argument(
-    ..., metavar="OUT", help="Output file (JSONL). It must not exist yet.", show_default=False
-)
 PHASES = typer.Option(
     ["1000:0.1", "240:0.4:0.35"],
     "--phase",
@@ -48,7 +39,6 @@ PHASES = typer.Option(
 def add(app: typer.Typer) -> None:
     """Register the commands."""
     app.command()(export)
-    app.command()(curate)
     app.command()(warmstart)
 
 
@@ -90,28 +80,6 @@ def export(
     from agentrl.ops.runs.export import export as write
 
     print(write(checkpoint, out, config, merge_lora=merge_lora))
-
-
-def curate(
-    config: Path = CONFIG,
-    out: Path = LINES,
-    rule: list[str] = SELECTED,
-    run: str = typer.Option(
-        "", "--run", help="Run whose episodes are chosen. Default: the configuration's."
-    ),
-) -> None:
-    """Choose episodes in SQL for fine-tuning.
-
-    The output is chat JSONL, a line for each episode that passes every rule. A table shows how many
-    finished episodes pass each rule, and how many are kept. The database is opened read-only.
-
-    Example: agentrl curate configs/quickstart.toml solved.jsonl --rule "SELECT episode_id FROM
-    episodes WHERE score >= 1 AND turns <= 4"
-    """
-    from agentrl.ops.export.curation import curate as write
-    from agentrl.ops.export.episodes import ExportRequest
-
-    print(write(ExportRequest(config, out, run), rule))
 
 
 def warmstart(

@@ -93,7 +93,11 @@ class Run(Base):
 
 
 class Group(Base):
-    """The G episodes dispatched for one item. `position`: place in the task's item stream."""
+    """The G episodes dispatched for one item. `position`: place in the task's item stream.
+
+    A copy (db/transitions/group_copies.py) has `origin_id`, the group that was played, and `batch`,
+    the version of the update that looked at it; both are null for a group that was played.
+    """
 
     __tablename__ = "groups"
     __table_args__ = (
@@ -120,6 +124,8 @@ class Group(Base):
     admitted_at: Mapped[float]
     ready_at: Mapped[float | None]
     closed_at: Mapped[float | None]
+    origin_id: Mapped[str | None]
+    batch: Mapped[int | None]
 
 
 class Episode(Base):

@@ -1,6 +1,6 @@
 """The trainer's loop: batches in, checkpoints out, until the run ends.
 
-consumes  ready groups (trainer/inbox.py)
+consumes  ready groups (trainer/inbox.py, or a run's history: ops/offline/history_source.py)
 produces  one update, one checkpoint and one CheckpointPublished a round (trainer/ledger.py)
 waits for groups; for a database, broker, disk or object store that is unavailable, without limit
 ends      with the run, or when told to stop, after a snapshot
@@ -8,9 +8,10 @@ ends      with the run, or when told to stop, after a snapshot
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from agentrl.checkpoints.checkpoint_store import WeightsAway
 from agentrl.core.errors import StoreUnavailable
@@ -23,14 +24,25 @@ from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import TrainableGroup, assemble_batch, with_advantages
 from agentrl.trainer.checkpoint_writer import Position
 from agentrl.trainer.engines.learner import Learner, Metrics
-from agentrl.trainer.inbox import Inbox
 from agentrl.trainer.ledger import Ledger
 
 log = get_logger()
 
 
+class GroupSource(Protocol):
+    """Where groups come from: the inbox, or the history of a run (ops/offline/)."""
+
+    def next_groups(
+        self, version: int, epoch: int, stop: threading.Event, end_if_due: Callable[[], bool]
+    ) -> Sequence[TrainableGroup]:
+        """See trainer/inbox.py."""
+
+    def forget(self, trained: Sequence[TrainableGroup]) -> None:
+        """Free the bodies of closed groups."""
+
+
 def train(
-    inbox: Inbox, learner: Learner, ledger: Ledger, settings: Settings, stop: threading.Event
+    inbox: GroupSource, learner: Learner, ledger: Ledger, settings: Settings, stop: threading.Event
 ) -> None:
     """Train until the run ends.
 
@@ -62,7 +74,7 @@ def train(
 
 
 def _next_update(
-    inbox: Inbox, ledger: Ledger, at: Position, stop: threading.Event
+    inbox: GroupSource, ledger: Ledger, at: Position, stop: threading.Event
 ) -> tuple[Sequence[TrainableGroup], float] | None:
     """Return the groups of the next update and its start time, on the database's clock.
 

@@ -120,8 +120,8 @@ def _store(store: Store, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries
         if isinstance(delivery.message, EpisodeFinished)
     ]
-    stored = [_body_row(trajectory, wire, received_at) for trajectory, wire in finished]
-    steps = [row for trajectory, _ in finished for row in _step_rows(trajectory)]
+    stored = [body_row(trajectory, wire, received_at) for trajectory, wire in finished]
+    steps = [row for trajectory, _ in finished for row in step_rows(trajectory)]
     unknown = store.transact(lambda session: bodies.store_bodies(session, stored, steps))
     metrics.BODIES.labels(status="stored").inc(len(stored) - unknown)
     if unknown:
@@ -132,7 +132,8 @@ def _store(store: Store, deliveries: Sequence[Delivery]) -> None:
     metrics.BODY_BYTES.inc(sum(len(wire) for _, wire in finished))
 
 
-def _body_row(trajectory: Trajectory, wire: bytes, received_at: float) -> dict[str, Any]:
+def body_row(trajectory: Trajectory, wire: bytes, received_at: float) -> dict[str, Any]:
+    """Return a row for `bodies.store_bodies`."""
     return {
         "episode_id": trajectory.episode_id,
         "fence": trajectory.fence,
@@ -154,7 +155,7 @@ def _judgement_columns(judgement: Judgement | None) -> dict[str, Any]:
     }
 
 
-def _step_rows(trajectory: Trajectory) -> list[dict[str, Any]]:
+def step_rows(trajectory: Trajectory) -> list[dict[str, Any]]:
     """A row of `steps` each; what a record and the table call alike needs no word here."""
     rows = []
     rewards = trajectory.step_rewards()

@@ -114,7 +114,8 @@ UNION ALL
 SELECT 'ready_untrained', g.run_id, g.group_id, NULL, NULL,
        'ready for more than a day, and no trainer took it', g.reason
 FROM {groups} g JOIN runs r ON r.run_id = g.run_id
-WHERE g.state = 'ready' AND r.state = 'running' AND g.ready_at + {waiting} < {now}
+WHERE g.state = 'ready' AND r.state = 'running' AND g.origin_id IS NULL
+  AND g.ready_at + {waiting} < {now}
 UNION ALL
 SELECT 'version_without_update', r.run_id, NULL, NULL, NULL,
        'the run is at version ' || r.version || ', its live updates end at '

@@ -212,7 +212,9 @@ def _lineage(session: Session, run_id: str) -> Iterator[Finding]:
 
 
 def _tokens(session: Session, run_id: str) -> Iterator[Finding]:
-    """Check that every trained token lies in a step with a checkpoint of the run."""
+    """Check that every trained token lies in a step, and its checkpoint is the run's, or its group
+    is a copy.
+    """
     spans = (
         select(
             Step.episode_id, Step.fence, func.sum(Step.token_end - Step.token_start).label("tokens")
@@ -242,6 +244,7 @@ def _tokens(session: Session, run_id: str) -> Iterator[Finding]:
 STRANGERS = """
 SELECT s.episode_id, s.number FROM steps s
 JOIN update_groups u ON u.episode_id = s.episode_id AND u.fence = s.fence
+JOIN groups g ON g.group_id = u.group_id AND g.origin_id IS NULL
 LEFT JOIN checkpoints c ON c.checkpoint_id = s.checkpoint_id AND c.run_id = s.run_id
   AND c.version = s.version
 WHERE s.run_id = :run_id AND c.checkpoint_id IS NULL AND s.version >= 0

@@ -91,7 +91,7 @@ def checkpoint_at(session: Session, run: Run, version: str) -> Checkpoint:
     if live:
         named["latest"] = live[-1]
     if version not in named:
-        known = _spans([checkpoint.version for checkpoint in live])
+        known = spans([checkpoint.version for checkpoint in live])
         gone = version.isdecimal() and int(version) in _removed_versions(session, run.run_id)
         raise StoreError(
             f"run {run.name} has no checkpoint at version {version}"
@@ -109,15 +109,15 @@ def _removed_versions(session: Session, run_id: str) -> set[int]:
     return set(session.scalars(query))
 
 
-def _spans(versions: Sequence[int]) -> str:
+def spans(versions: Sequence[int]) -> str:
     """Format ascending numbers as ranges: `0, 16–36`."""
-    spans: list[list[int]] = []
+    found: list[list[int]] = []
     for version in versions:
-        if spans and spans[-1][-1] == version - 1:
-            spans[-1][1:] = [version]
+        if found and found[-1][-1] == version - 1:
+            found[-1][1:] = [version]
         else:
-            spans.append([version])
-    return ", ".join("–".join(map(str, span)) for span in spans)
+            found.append([version])
+    return ", ".join("–".join(map(str, span)) for span in found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +131,15 @@ class Fork:
     path: str
 
 
+def require_new_name(session: Session, name: str) -> None:
+    """Raise StoreError if a run has this name."""
+    if runs.find_run(session, name) is not None:
+        raise StoreError(f"a run named {name} exists already", hint="choose another --name")
+
+
 def add_fork(session: Session, source: Run, parent: Checkpoint, fork: Fork) -> None:
     """Insert a run whose version 0 is a copy of the parent. Raises StoreError."""
-    if runs.find_run(session, fork.name) is not None:
-        raise StoreError(f"a run named {fork.name} exists already", hint="choose another --name")
+    require_new_name(session, fork.name)
     session.add(
         Run(
             run_id=fork.run_id,

@@ -4,6 +4,7 @@ A run is given by its configuration file, or by its name in a database. Its proc
 """
 
 import shutil
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,7 +75,7 @@ def summaries(where: RunPlace) -> list[RunSummary]:
 
 def control(where: RunPlace, action: str) -> str:
     """Pause, resume or stop a run; return the message to print. Raises StoreError if it is over."""
-    with _open_store(where) as (store, run):
+    with open_place(where) as (store, run):
         moved = store.transact(
             lambda session: runs.move_run(session, run.run_id, ACTIONS[action], "by command")
         )
@@ -89,25 +90,29 @@ def fork(where: RunPlace, version: str, name: str) -> str:
     Raises StoreError, and ConfigError for an invalid name.
     """
     check_name(name, "--name")
-    with _open_store(where) as (store, run):
-        config = _here(where, store, run)
+    with open_place(where) as (store, run):
+        config = current_config(where, store, run)
         with store.read() as session:
-            if runs.find_run(session, name) is not None:
-                raise StoreError(f"a run named {name} exists already", hint="choose another --name")
+            lifecycle.require_new_name(session, name)
             parent = lifecycle.checkpoint_at(session, run, version)
             session.expunge(parent)
-        new, place = _fork(config, name)
-        with hold_checkpoint(store, parent):
-            path = checkpoint_store.fetch(parent.path, config.cache())
-            _copy(path, parent, place.local(new.checkpoint_id))
-        try:
-            place.put(new.checkpoint_id)
-            with store.write() as session:
-                lifecycle.add_fork(session, run, parent, new)
-        except BaseException:
-            directories.remove(place.local(new.checkpoint_id))
-            retention.remove_directories([new.path])
-            raise
+        return fork_checkpoint(store, run, parent, config, name)
+
+
+def fork_checkpoint(store: Store, run: Run, parent: Checkpoint, config: Config, name: str) -> str:
+    """Create a run with a configuration, whose version 0 is a copy of `parent`; return its id."""
+    new, place = _fork(config, name)
+    with hold_checkpoint(store, parent):
+        path = checkpoint_store.fetch(parent.path, config.cache())
+        _copy(path, parent, place.local(new.checkpoint_id))
+    try:
+        place.put(new.checkpoint_id)
+        with store.write() as session:
+            lifecycle.add_fork(session, run, parent, new)
+    except BaseException:
+        directories.remove(place.local(new.checkpoint_id))
+        retention.remove_directories([new.path])
+        raise
     return new.run_id
 
 
@@ -116,8 +121,8 @@ def delete(where: RunPlace) -> str:
 
     Raises StoreError while a process of the run lives.
     """
-    with _open_store(where) as (store, run):
-        config = _here(where, store, run)
+    with open_place(where) as (store, run):
+        config = current_config(where, store, run)
         _refuse_alive(store, run, config)
         with store.write() as session:
             runs.move_run(session, run.run_id, RunState.STOPPED, "deleted")
@@ -140,7 +145,7 @@ def delete(where: RunPlace) -> str:
 
 def write_config(where: RunPlace, name: str) -> Path:
     """Write the configuration file of a run without one into its home; return the file."""
-    with _open_store(where) as (store, _), store.read() as session:
+    with open_place(where) as (store, _), store.read() as session:
         run = runs.require_run(session, name)
         config = config_loading.from_json(run.config, f"run {name}")
     path = config.home() / f"{name}.toml"
@@ -148,7 +153,7 @@ def write_config(where: RunPlace, name: str) -> Path:
     return path
 
 
-def _here(where: RunPlace, store: Store, run: Run) -> Config:
+def current_config(where: RunPlace, store: Store, run: Run) -> Config:
     """Return the configuration of a run with its current home, and update its rows.
 
     The home is the file's, else the folder of an embedded store, else the original one.
@@ -160,10 +165,10 @@ def _here(where: RunPlace, store: Store, run: Run) -> Config:
 
 
 @contextmanager
-def _open_store(where: RunPlace) -> Iterator[tuple[Store, Run]]:
-    """Open an existing store, and return the detached run in it."""
+def open_place(where: RunPlace, stop: threading.Event | None = None) -> Iterator[tuple[Store, Run]]:
+    """Open an existing store, and return the detached run in it. `stop`: see `open_store`."""
     refuse_absent(where.url)
-    store = open_store(where.url)
+    store = open_store(where.url, stop=stop)
     try:
         migrate.require_current(store)
         with store.read() as session:

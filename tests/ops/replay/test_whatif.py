@@ -2,105 +2,47 @@
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from run_transitions import World
+from planted_run import SPREAD, PlantedRun
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.cli.main import app
-from agentrl.core import config_loading
-from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError, MessageError, StoreError
 from agentrl.core.types import Status
-from agentrl.db.models import Worker
-from agentrl.db.store import open_store
-from agentrl.db.transitions import runs
 from agentrl.ops.processes import trainer
 from agentrl.ops.replay.whatif import whatif
-from agentrl.ops.runs.begin import begin
 
-TINY = Path(__file__).parents[3] / "models" / "tiny"
-FILE = """
-[run]
-name = "learned"
-home = "{home}"
-stop_updates = 2
-[model]
-path = "{tiny}"
-[sampling]
-max_tokens = 64
-[dispatch]
-max_staleness = 1
-[trainer]
-learning_rate = 0.05
-min_groups = 2
-max_groups = 3
-task_norm_min_tokens = 4
-[tasks.dbbench]
-[tasks.alfworld]
-"""
 pytestmark = pytest.mark.slow
 
 NOT_RECOMPUTED = {"seconds", "grad_norm", "learning_rate"}
 MACHINE = {"cpu_share", "memory_share", "gpu_share", "gpu_memory_share"}
-SPREAD = (0.0, 1.0, 0.0, 1.0)
-
-
-class Trained(World):
-    """A run that learned twice: A, C, D without B, which had no spread; then E and F."""
-
-    path: Path
-    config: Config
-
-    def plant(
-        self, position: int, task: str, rewards: Sequence[float], status: Status = Status.COMPLETED
-    ) -> str:
-        """A group that is ready; the first member ended as `status`. Its id."""
-        (group_id,) = self.admit(position, task=task)
-        claims = self.claimed(group_id)
-        bodies = [self.body(c, reward) for c, reward in zip(claims, rewards, strict=True)]
-        bodies[0] = msgspec.structs.replace(bodies[0], status=status)
-        for claimed, body in zip(claims, bodies, strict=True):
-            assert self.finish(claimed, body)
-        self.keep(bodies)
-        return group_id
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
-    folder = tmp_path_factory.mktemp("learned")
-    path = folder / "run.toml"
-    path.write_text(FILE.format(home=folder / "home", tiny=TINY))
-    config = config_loading.load(path)
-    run_id = begin(config)
-    with closing(open_store(config.store_url())) as store:
-        world = Trained(store, run_id, f"worker-{run_id}")
-        world.path, world.config = path, config
-        worker = Worker(worker_id=world.worker_id, run_id=run_id, host="here", pid=1)
-        store.transact(lambda session: runs.register_worker(session, worker, lease_s=600.0))
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlantedRun]:
+    """A run that learned twice: A, C, D without B, which had no spread; then E and F."""
+    with PlantedRun.begun(tmp_path_factory.mktemp("learned")) as world:
         world.plant(0, "dbbench", SPREAD)
         world.plant(1, "dbbench", (0.0,) * 4, Status.INVALID_ACTION)
         world.plant(2, "alfworld", (0.0, 0.0, 0.0, 1.0))
         world.plant(3, "dbbench", SPREAD)
         world.plant(4, "dbbench", SPREAD)
         world.plant(5, "alfworld", SPREAD)
-        trainer.run(config, threading.Event())
+        trainer.run(world.config, threading.Event())
         assert world.run().version == 2
         yield world
 
 
 def asked(
-    trained: Trained, capsys: pytest.CaptureFixture[str], *names: str, **options: Any
+    trained: PlantedRun, capsys: pytest.CaptureFixture[str], *names: str, **options: Any
 ) -> list[Any]:
     score = options.pop("score", True)
     changes = [f"{key.replace('__', '.')}={value}" for key, value in options.items()]
@@ -110,7 +52,7 @@ def asked(
 
 
 def test_the_runs_own_configuration_gives_what_is_stored(
-    trained: Trained, capsys: pytest.CaptureFixture[str]
+    trained: PlantedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for found in asked(trained, capsys, "1", "2"):
         [(text,)] = trained.ask(
@@ -132,7 +74,7 @@ def test_the_runs_own_configuration_gives_what_is_stored(
 
 
 def test_advantages_are_those_of_the_other_normalisation(
-    trained: Trained, capsys: pytest.CaptureFixture[str]
+    trained: PlantedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By hand: of rewards 0, 1, 0, 1 each is ½ from the mean; of 0, 0, 0, 1 three are ¼, one ¾."""
     [found] = asked(trained, capsys, "1", trainer__normalise="none", score=False)
@@ -150,7 +92,7 @@ def test_advantages_are_those_of_the_other_normalisation(
 
 
 def test_groups_are_filtered_and_stale_by_the_other_bounds(
-    trained: Trained, capsys: pytest.CaptureFixture[str]
+    trained: PlantedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [first] = asked(trained, capsys, "1", trainer__abnormal_reward="-0.2", score=False)
     was, now = (first[key]["rows"]["dbbench"] for key in ("was", "now"))
@@ -167,7 +109,7 @@ def test_groups_are_filtered_and_stale_by_the_other_bounds(
     assert second["was"]["rows"][""]["stale"] == 0
 
 
-def ratios(trained: Trained) -> NDArray[np.float64]:
+def ratios(trained: PlantedRun) -> NDArray[np.float64]:
     """π/μ of the loss tokens of update 2, by transformers alone."""
     [(path,)] = trained.ask("SELECT path FROM checkpoints WHERE version = 1")
     model = AutoModelForCausalLM.from_pretrained(path)
@@ -188,7 +130,7 @@ def ratios(trained: Trained) -> NDArray[np.float64]:
 
 
 def test_weights_and_clipping_are_those_of_the_policy_that_learned(
-    trained: Trained, capsys: pytest.CaptureFixture[str]
+    trained: PlantedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weights = ratios(trained)
     [found] = asked(trained, capsys, "2", trainer__old="behaviour", trainer__importance="none")
@@ -211,7 +153,7 @@ def test_weights_and_clipping_are_those_of_the_policy_that_learned(
 
 
 def test_the_table_shows_what_was_and_what_would_be(
-    trained: Trained, capsys: pytest.CaptureFixture[str]
+    trained: PlantedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = CliRunner().invoke(
         app, ["whatif", str(trained.path), "1", "--no-score", "--set", "trainer.normalise=none"]
@@ -225,7 +167,7 @@ def test_the_table_shows_what_was_and_what_would_be(
 
 
 def test_what_cannot_be_recomputed_is_one_clear_error(
-    trained: Trained, capsys: pytest.CaptureFixture[str]
+    trained: PlantedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(StoreError, match="run learned has no update 7"):
         asked(trained, capsys, "7")

@@ -1,0 +1,136 @@
+"""What the updates of a run looked at, in order: the batches of a second training.
+
+A group that an update trained on belongs to it; one that was closed untrained (no spread, too old)
+belongs to the update that was next. Groups that no trainer has closed are left out.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, aliased
+
+from agentrl.core.types import GroupState, UpdateState
+from agentrl.db.models import Checkpoint, Episode, Group, Run, Step, Update, UpdateGroup
+from agentrl.db.registry import checkpoints
+
+CLOSED = (GroupState.FILTERED, GroupState.STALE)
+ORIGIN = func.coalesce(Group.origin_id, Group.group_id)
+
+Row = tuple[int, float, str, str]  # batch, ready_at, group, the group that was played
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryBatch:
+    """Groups that the update to `version` looked at, in the trainer's order.
+
+    `group_ids`: with the id of the group that was played, which is another one for a copy.
+    """
+
+    version: int
+    group_ids: tuple[tuple[str, str], ...]
+
+
+def read_batches(session: Session, run_id: str) -> Sequence[HistoryBatch]:
+    """Return the batches of the live lineage; of a run of copies, those of the originals."""
+    rows = _of_copies(session, run_id) or _of_updates(session, run_id)
+    return [
+        HistoryBatch(version, tuple((group_id, origin) for _, _, group_id, origin in batch))
+        for version, batch in groupby(sorted(rows), key=lambda row: row[0])
+    ]
+
+
+def _of_copies(session: Session, run_id: str) -> list[Row]:
+    """Return the newest copy of each original: a roll-back leaves the former one behind."""
+    query = (
+        select(Group.batch, Group.ready_at, Group.group_id, ORIGIN)
+        .where(Group.run_id == run_id, Group.batch.is_not(None))
+        .order_by(Group.round)
+    )
+    newest: dict[str, Row] = {}
+    for batch, ready_at, group_id, origin in session.execute(query):
+        newest[origin] = (batch or 0, ready_at or 0.0, group_id, origin)
+    return list(newest.values())
+
+
+def _of_updates(session: Session, run_id: str) -> list[Row]:
+    """Groups that were closed after the last update come last, as one batch."""
+    live = (Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+    commits = session.scalars(
+        select(Update.committed_at).where(*live).order_by(Update.version)
+    ).all()
+    trained = (
+        select(Update.version, Group.ready_at, Group.group_id, ORIGIN)
+        .join(UpdateGroup, UpdateGroup.update_id == Update.update_id)
+        .join(Group, Group.group_id == UpdateGroup.group_id)
+        .where(*live)
+        .distinct()
+    )
+    closed = select(Group.closed_at, Group.ready_at, Group.group_id, ORIGIN).where(
+        Group.run_id == run_id, Group.state.in_(CLOSED)
+    )
+    rows: list[Row] = [
+        (version, ready_at or 0.0, group_id, origin)
+        for version, ready_at, group_id, origin in session.execute(trained)
+    ]
+    for closed_at, ready_at, group_id, origin in session.execute(closed):
+        version = bisect_left(commits, closed_at or 0.0) + 1
+        rows.append((version, ready_at or 0.0, group_id, origin))
+    return rows
+
+
+def starting_checkpoint(session: Session, run: Run) -> Checkpoint | None:
+    """Return the run's first checkpoint; of a run without any, the one it comes from."""
+    own = checkpoints.live_checkpoints(session, run.run_id)
+    return own[0] if own else session.get(Checkpoint, run.forked_from or "")
+
+
+def first_changed_batch(session: Session, run_id: str) -> int | None:
+    """Return the first batch of copies in which a reward is not the original's; None: none is.
+
+    A deleted original counts as another reward.
+    """
+    original, turn = aliased(Episode), aliased(Step)
+    episodes = (
+        select(func.min(Group.batch))
+        .join(Episode, Episode.group_id == Group.group_id)
+        .outerjoin(
+            original, (original.group_id == Group.origin_id) & (original.member == Episode.member)
+        )
+        .where(Group.run_id == run_id, Group.origin_id.is_not(None))
+    )
+    turns = episodes.join(
+        Step, (Step.episode_id == Episode.episode_id) & (Step.fence == Episode.fence)
+    ).join(
+        turn,
+        (turn.episode_id == original.episode_id)
+        & (turn.fence == original.fence)
+        & (turn.number == Step.number),
+    )
+    found = (
+        session.scalar(
+            episodes.where(
+                original.episode_id.is_(None) | original.reward.is_distinct_from(Episode.reward)
+            )
+        ),
+        session.scalar(turns.where(turn.reward.is_distinct_from(Step.reward))),
+    )
+    return min((batch for batch in found if batch is not None), default=None)
+
+
+def sampled_versions(session: Session, run_id: str) -> dict[str, int]:
+    """Return the versions of the checkpoints that acted in a run's episodes."""
+    query = (
+        select(Step.checkpoint_id, Step.version)
+        .where(Step.run_id == run_id, Step.version >= 0)
+        .distinct()
+    )
+    return {checkpoint_id: version for checkpoint_id, version in session.execute(query)}
+
+
+def played_run(session: Session, batches: Sequence[HistoryBatch]) -> Run | None:
+    """Return the run that played the groups; None if it was deleted."""
+    origin = session.get(Group, batches[0].group_ids[0][1])
+    return session.get(Run, origin.run_id) if origin else None

@@ -1,0 +1,1 @@
+"""Second looks at stored episodes: new rewards for them, and training on them without playing."""

@@ -1,0 +1,132 @@
+"""The order, the bounds and the roll-back of a training on a history."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+from planted_run import SPREAD, PlantedRun
+
+from agentrl.core.types import GroupState, Reason, RunState
+from agentrl.db.models import Run
+from agentrl.db.queries import history_batches
+from agentrl.db.queries.history_batches import HistoryBatch
+from agentrl.db.store import now
+from agentrl.db.transitions import group_copies, groups, runs
+from agentrl.ops.offline.history_source import History, HistorySource
+from agentrl.ops.offline.train_from import read_history
+from agentrl.trainer.inbox import InboxBounds
+
+COPY = "copy-1"
+BOUNDS = InboxBounds(2, 3, 1, 1, None, 3)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[PlantedRun]:
+    """Five groups, and a run that copies them."""
+    with PlantedRun.begun(tmp_path) as world:
+        for position in range(5):
+            world.plant(position, "dbbench", SPREAD if position != 1 else (0.0,) * 4)
+        with world.store.write() as session:
+            session.add(
+                Run(
+                    run_id=COPY,
+                    name="copy",
+                    config="{}",
+                    seed=0,
+                    state=RunState.RUNNING,
+                    created_at=now(),
+                )
+            )
+        yield world
+
+
+def batches(history: PlantedRun, *positions: Sequence[int]) -> list[HistoryBatch]:
+    names = [[f"{history.run_id}-dbbench-{place}" for place in batch] for batch in positions]
+    return [
+        HistoryBatch(number, tuple((name, name) for name in batch))
+        for number, batch in enumerate(names, 1)
+    ]
+
+
+class Reader:
+    """A trainer that only reads its batches, as positions."""
+
+    def __init__(self, history: PlantedRun, looked_at: Sequence[HistoryBatch]) -> None:
+        self.store = history.store
+        self.epoch = self.store.transact(partial(runs.begin_epoch, run_id=COPY))
+        self.source = HistorySource(self.store, COPY, BOUNDS, History(looked_at, {}))
+
+    def next(self, version: int = 0) -> list[str]:
+        found = self.source.next_groups(version, self.epoch, threading.Event(), lambda: False)
+        return [group.group_id.removeprefix(f"{COPY}-dbbench-") for group in found]
+
+    def close(self, *places: str, state: GroupState = GroupState.TRAINED) -> None:
+        names = [f"{COPY}-dbbench-{place}" for place in places]
+        with self.store.write() as session:
+            groups.close_groups(session, names, state, None)
+
+
+def states(history: PlantedRun) -> dict[str, tuple[str, str | None]]:
+    rows = history.ask("SELECT group_id, state, reason FROM groups WHERE run_id = :r", r=COPY)
+    return {name.removeprefix(f"{COPY}-dbbench-"): (state, why) for name, state, why in rows}
+
+
+def test_batches_keep_their_order_and_their_bounds(history: PlantedRun) -> None:
+    reader = Reader(history, batches(history, (0, 1), (2, 3, 4), ()))
+    assert reader.next() == ["0", "2", "3"]  # one is too few, and four are too many
+    reader.close("0", "2", "3")
+    assert reader.next(1) == []
+    assert reader.source.is_used_up
+    assert states(history) == {
+        "0": ("trained", None),
+        "1": ("filtered", Reason.ZERO_SPREAD),
+        "2": ("trained", None),
+        "3": ("trained", None),
+        "4": ("ready", None),
+    }
+
+
+def test_groups_that_became_too_old_are_closed(history: PlantedRun) -> None:
+    reader = Reader(history, batches(history, (0, 2), (3, 4)))
+    assert reader.next(1) == ["0", "2"]
+    reader.close("0", "2")
+    assert reader.next(2) == []
+    assert states(history)["3"] == states(history)["4"] == ("stale", Reason.TOO_STALE)
+    with history.store.read() as session:
+        found = group_copies.count_outcomes(session, COPY)
+    assert dict(found[GroupState.STALE]) == {2: 2}
+
+
+def test_a_trainer_that_was_killed_reads_again_what_was_rolled_back(history: PlantedRun) -> None:
+    looked_at = batches(history, (0, 2), (3, 4))
+    reader = Reader(history, looked_at)
+    assert reader.next() == ["0", "2"]
+    reader.close("0", "2")
+    assert reader.next() == ["3", "4"]
+    history.sql(
+        "UPDATE groups SET state = 'rolled_back', reason = 'rolled_back'"
+        " WHERE run_id = :r AND position = 2",
+        r=COPY,
+    )
+    again = Reader(history, looked_at)
+    assert again.next() == ["2r1", "3", "4"]  # 0 stays trained, 3 and 4 were ready
+    assert states(history)["2"] == ("rolled_back", "rolled_back")
+    with history.store.read() as session:
+        read = history_batches.read_batches(session, COPY)
+    newest = [name.rpartition("-")[2] for batch in read for name, _ in batch.group_ids]
+    assert newest == ["0", "2r1", "3", "4"]
+
+
+def test_a_policy_of_the_history_is_away_by_the_updates_of_both_lines(
+    history: PlantedRun,
+) -> None:
+    """Nothing is away under the run's own settings; all since version 0 under others."""
+    name = history.plant(7, "dbbench", SPREAD, version=2)
+    history.commit(1, f"{history.run_id}-dbbench-0")
+    history.commit(2, name)
+    with history.store.read() as session:
+        run = history.run()
+        assert read_history(session, run, history.config, None).forks == {}
+        assert read_history(session, run, history.config, 5).forks == {f"{history.run_id}-v2": 0}

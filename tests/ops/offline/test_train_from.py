@@ -1,0 +1,137 @@
+"""Training on a history, with the real trainer."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from planted_run import SPREAD, PlantedRun
+from running import agentrl
+
+from agentrl.core.errors import ConfigError, StoreError
+from agentrl.core.types import RunState, Status
+from agentrl.db.audit.run_audit import AuditRules, audit
+from agentrl.db.transitions import runs
+from agentrl.ops.offline.rescore import rescore
+from agentrl.ops.offline.train_from import OfflineRequest, train_from
+from agentrl.ops.processes import trainer
+from agentrl.ops.runs.lifecycle import RunPlace, find_run_place
+
+pytestmark = pytest.mark.slow
+
+REWARDS = """
+def recorded(episode):
+    return episode.reward
+
+def flipped(episode):
+    return 1.0 - episode.reward
+"""
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlantedRun]:
+    """A run that learned twice: A, C, D without B, which had no spread; then E and F."""
+    folder = tmp_path_factory.mktemp("learned")
+    (folder / "rewards.py").write_text(REWARDS)
+    with PlantedRun.begun(folder) as world:
+        world.plant(0, "dbbench", SPREAD)
+        world.plant(1, "dbbench", (0.0,) * 4, Status.INVALID_ACTION)
+        world.plant(2, "alfworld", (0.0, 0.0, 0.0, 1.0))
+        world.plant(3, "dbbench", SPREAD)
+        world.plant(4, "dbbench", SPREAD)
+        world.plant(5, "alfworld", SPREAD)
+        trainer.run(world.config, threading.Event())
+        assert world.run().version == 2
+        yield world
+
+
+def weights(learned: PlantedRun, name: str) -> list[bytes]:
+    """The weights of each version of a run."""
+    rows = learned.ask(
+        "SELECT c.path FROM checkpoints c JOIN runs r USING (run_id) WHERE r.name = :n"
+        " AND c.state = 'live' ORDER BY c.version",
+        n=name,
+    )
+    return [(Path(path) / "model.safetensors").read_bytes() for (path,) in rows]
+
+
+def retrain(learned: PlantedRun, source: str, name: str, max_age: int | None = None) -> str:
+    place = RunPlace(learned.config.store_url(), source, learned.config.home())
+    return train_from(OfflineRequest(place, name, max_age=max_age), threading.Event())
+
+
+def score(learned: PlantedRun, function: str) -> None:
+    place = find_run_place(str(learned.path))
+    rescore(place, f"{learned.path.parent / 'rewards.py'}:{function}", function)
+
+
+def test_a_runs_own_rewards_give_its_own_weights_bit_for_bit(
+    learned: PlantedRun, tmp_path: Path
+) -> None:
+    own = weights(learned, "learned")
+    assert len(set(own)) == 3
+    log = tmp_path / "log"
+    with agentrl("train", "--from", str(learned.path), environment={}, output=log) as process:
+        assert process.wait(300) == 0, log.read_text()
+    assert weights(learned, "learned-retrained") == own
+    assert "2 updates from learned, 5 of 6 groups trained, 1 without spread" in log.read_text()
+    score(learned, "recorded")
+    retrain(learned, "recorded", "recorded-retrained")
+    assert weights(learned, "recorded-retrained") == own
+    with learned.store.read() as session:
+        for name in ("learned-retrained", "recorded-retrained"):
+            run = runs.require_run(session, name)
+            assert (run.state, run.reason) == (RunState.COMPLETED, "2 updates")
+            rules = AuditRules(max_attempts=3, whole_stream=False)
+            found = {each.kind for each in audit(session, run.run_id, [], rules)}
+            assert found == {"unserved_step"}  # those of the planted bodies
+    assert learned.accounting() == []
+
+
+def test_other_rewards_and_settings_give_other_weights(learned: PlantedRun) -> None:
+    own = weights(learned, "learned")
+    score(learned, "flipped")
+    retrain(learned, "flipped", "flipped-retrained")
+    found = weights(learned, "flipped-retrained")
+    assert found[0] == own[0]
+    assert len({*found, *own}) == 5
+
+
+def test_groups_that_are_too_old_are_told(learned: PlantedRun) -> None:
+    told = retrain(learned, "learned", "young", max_age=0)
+    assert "1 updates from learned, 3 of 6 groups trained, 1 without spread, 2 too old" in told
+    assert "too old: 2 groups of the history's updates 2: " in told
+    with learned.store.read() as session:
+        run = runs.require_run(session, "young")
+    assert (run.state, run.reason) == (RunState.COMPLETED, "end of the history")
+
+
+def test_a_training_that_was_stopped_goes_on_to_the_same_weights(learned: PlantedRun) -> None:
+    place = RunPlace(learned.config.store_url(), "learned", learned.config.home())
+    halfway = OfflineRequest(place, "stopped")
+    told = train_from(halfway, StopAfter(1, learned, "stopped"))
+    assert told.endswith("interrupted: the same command continues")
+    assert len(weights(learned, "stopped")) == 2
+    train_from(halfway, threading.Event())
+    assert weights(learned, "stopped") == weights(learned, "learned")
+
+
+class StopAfter(threading.Event):
+    """Set once a run has reached a version."""
+
+    def __init__(self, version: int, learned: PlantedRun, name: str) -> None:
+        super().__init__()
+        self._version, self._learned, self._name = version, learned, name
+
+    def is_set(self) -> bool:
+        rows = self._learned.ask("SELECT version FROM runs WHERE name = :n", n=self._name)
+        return super().is_set() or any(version >= self._version for (version,) in rows)
+
+
+def test_what_cannot_be_trained_is_refused(learned: PlantedRun) -> None:
+    place = RunPlace(learned.config.store_url(), "learned", learned.config.home())
+    with pytest.raises(StoreError, match="a run named learned exists already"):
+        train_from(OfflineRequest(place, "learned"), threading.Event())
+    ranks = OfflineRequest(place, "ranks", changes=["trainer.engine=deepspeed"])
+    with pytest.raises(ConfigError, match="--from trains in one process"):
+        train_from(ranks, threading.Event())
