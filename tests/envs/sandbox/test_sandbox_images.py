@@ -15,7 +15,7 @@ IMAGES = ROOT / "deploy/images"
 
 @contextmanager
 def built(client: docker.DockerClient, name: str, **arguments: str) -> Iterator[str]:
-    tag = f"agentrl-test-{name}"
+    tag = f"agentrl-test-alone-{name}"
     client.images.build(
         path=str(IMAGES),
         dockerfile=f"{name}.Dockerfile",
