@@ -83,7 +83,7 @@ def test_a_run_of_two_ranks_survives_the_death_of_one_and_a_signal(tmp_path: Pat
     beginnings = [line for line in trainer.read_text().splitlines() if "Trainer started" in line]
     versions = [json.loads(line)["version"] for line in beginnings]
     assert versions[:1] == [0]
-    assert versions[1] >= 2  # the snapshot before the death, not the beginning
+    assert versions[1] >= 1  # a whole snapshot before the death, not the beginning
     assert versions[2] == stopped_at  # the one that the signal asked for
 
 
