@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from agentrl.core.types import RunState
 from agentrl.db.queries import progress
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 
@@ -48,6 +49,14 @@ def _rank(home: Path, number: int) -> int:
     raise AssertionError(f"no process of rank {number}")
 
 
+def _snapshot(home: Path) -> int:
+    """The version of the newest snapshot, which is written beside the next update."""
+    with closing(open_store(f"sqlite:///{home / 'store.db'}")) as store, store.read() as session:
+        run_id = runs.require_run(session, "ranks").run_id
+        found = checkpoints.latest_snapshot(session, run_id)
+        return found.version if found else 0
+
+
 def test_a_run_of_two_ranks_survives_the_death_of_one_and_a_signal(tmp_path: Path) -> None:
     home, log = tmp_path / "home", tmp_path / "log"
     config, environment = str(ROOT / "configs" / "quickstart.toml"), _environment(home)
@@ -58,6 +67,7 @@ def test_a_run_of_two_ranks_survives_the_death_of_one_and_a_signal(tmp_path: Pat
 
     with agentrl("up", config, environment=environment, output=log) as process:
         eventually(lambda: version_of(home, "ranks") >= 2, within_s=300, text=logs)
+        eventually(lambda: _snapshot(home) >= 2, within_s=300, text=logs)
         os.kill(_rank(home, 1), signal.SIGKILL)
         eventually(
             lambda: "rank 1 of 2 was killed by SIGKILL" in log.read_text(), within_s=120, text=logs
@@ -83,7 +93,7 @@ def test_a_run_of_two_ranks_survives_the_death_of_one_and_a_signal(tmp_path: Pat
     beginnings = [line for line in trainer.read_text().splitlines() if "Trainer started" in line]
     versions = [json.loads(line)["version"] for line in beginnings]
     assert versions[:1] == [0]
-    assert versions[1] >= 1  # a whole snapshot before the death, not the beginning
+    assert versions[1] >= 2  # the snapshot before the death, not the beginning
     assert versions[2] == stopped_at  # the one that the signal asked for
 
 
