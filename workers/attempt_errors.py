@@ -1,21 +1,42 @@
-"""Decide what an error costs: an attempt with a reason, or nothing."""
+"""What ends an attempt without a trajectory, and what that costs: an attempt, or nothing."""
+
+import threading
 
 from agentrl.core.errors import (
+    AgentRLError,
     BrokerError,
     EnvironmentFailure,
     JudgeError,
     MessageRefused,
     PolicyError,
+    StoreUnavailable,
 )
 from agentrl.core.types import Reason, Status
-from agentrl.workers.episode import EpisodeStopped, OutOfTime
+from agentrl.workers.journal import ClaimLapsed
 from agentrl.workers.policies.pool import NoLivePolicy
 
 
-def is_no_fault_of_the_attempt(error: Exception) -> bool:
-    """Return whether the error affects every episode until a person or the supervisor fixes it."""
+class OutOfTime(AgentRLError):
+    """The deadline of the attempt has passed: an infrastructure failure, never a reward."""
+
+
+class EpisodeStopped(AgentRLError):
+    """The process was told to stop; the episode is given back."""
+
+
+def is_given_back(error: Exception, stop: threading.Event) -> bool:
+    """Return whether the error costs no attempt. `stop`: set when the worker stops.
+
+    Either the worker stops, or the error affects every episode until a person or the supervisor
+    fixes it.
+    """
     absent_broker = isinstance(error, BrokerError) and not isinstance(error, MessageRefused)
-    return absent_broker or isinstance(error, EpisodeStopped | NoLivePolicy)
+    return stop.is_set() or absent_broker or isinstance(error, EpisodeStopped | NoLivePolicy)
+
+
+def is_handed_over(error: Exception, stop: threading.Event) -> bool:
+    """Return whether the next attempt may go on where this one was."""
+    return isinstance(error, StoreUnavailable | ClaimLapsed) or is_given_back(error, stop)
 
 
 def reason_of(error: Exception) -> tuple[Reason, Status]:

@@ -9,7 +9,8 @@ from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import tracing
 from agentrl.core.threads import call_bounded
 from agentrl.db.engine import TIMEOUTS
-from agentrl.workers.worker import LAST_WORD_S, EpisodeWorker
+from agentrl.workers.lease import RELEASE_PATIENCE_S
+from agentrl.workers.worker import EpisodeWorker
 
 GRACE_S = TIMEOUTS.stopping_s + 0.5  # between SIGTERM and leaving whatever still runs
 FLUSH_S = 0.3  # and a collector of traces
@@ -29,7 +30,7 @@ def leave_in_time(
     worker.stop.set()
     threading.Event().wait(grace_s)
     try:
-        released = call_bounded(worker.give_back, LAST_WORD_S)
+        released = call_bounded(worker.lease.give_back, RELEASE_PATIENCE_S)
         log.warning("Exit without waiting for running work", given_back=released)
     except (StoreError, TimeoutError) as error:
         log.warning("Attempts left until their lease expires", error=str(error))

@@ -23,7 +23,7 @@ from agentrl.ops.evaluation.evaluation_rows import policy_name
 from agentrl.ops.evaluation.target import Target, fit_config, resolve
 from agentrl.ops.runs.begin import make_home
 from agentrl.ops.tasks.task_sources import task_sources
-from agentrl.workers.episode import EpisodeStopped
+from agentrl.workers.attempt_errors import EpisodeStopped
 
 
 def measure(

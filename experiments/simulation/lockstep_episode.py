@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from agentrl.db.registry.checkpoints import LivePolicy
-from agentrl.workers.episode import EpisodeStopped
+from agentrl.workers.attempt_errors import EpisodeStopped
 from agentrl.workers.policies.client import Ask, Completion, PolicyClient
 
 T = TypeVar("T")

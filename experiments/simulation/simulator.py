@@ -33,8 +33,10 @@ from agentrl.serving.engine_api import Request
 from agentrl.serving.local.batch import Batch, Row
 from agentrl.serving.local.kv_cache import Prefixes
 from agentrl.serving.local.model import load_model
+from agentrl.workers.attempt_errors import EpisodeStopped
 from agentrl.workers.conversation.template import ChatTemplate
-from agentrl.workers.episode import EpisodeContext, EpisodeLimits, EpisodeLoop, EpisodeStopped
+from agentrl.workers.episode import EpisodeLoop
+from agentrl.workers.episode_context import EpisodeContext, EpisodeLimits
 from agentrl.workers.policies.client import Completion, PolicyClient
 from agentrl.workers.policies.pool import Sampler
 

@@ -16,7 +16,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.errors import AgentRLError, StoreError
 from agentrl.core.logging import get_logger
 from agentrl.ops.evaluation.command import EvalRequest
-from agentrl.workers.episode import EpisodeStopped
+from agentrl.workers.attempt_errors import EpisodeStopped
 
 LOOK_S = 2.0
 

@@ -25,8 +25,9 @@ from agentrl.core.types import CURRENT, SOLVED, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Item, TaskSource
-from agentrl.workers.episode import EpisodeLimits, EpisodeLoop, OutOfTime
-from agentrl.workers.episode_context import Clock, make_context
+from agentrl.workers.attempt_errors import OutOfTime
+from agentrl.workers.episode import EpisodeLoop
+from agentrl.workers.episode_context import Clock, EpisodeLimits, make_context
 from agentrl.workers.policies.client import PolicyClient
 from agentrl.workers.policies.pool import Sampler
 

@@ -23,7 +23,7 @@ from agentrl.serving.engine_api import EngineAway
 from agentrl.serving.engines import make_engine
 from agentrl.serving.served_checkpoints import ServedCheckpoints
 from agentrl.serving.server import PolicyApp, Server
-from agentrl.workers.episode import EpisodeStopped
+from agentrl.workers.attempt_errors import EpisodeStopped
 
 LOOK_S = 0.5  # between two looks at a vLLM that starts, or that may have lost what it held
 PATIENCE_S = 30.0  # with a vLLM that answers and refuses what it lost

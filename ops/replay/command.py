@@ -19,7 +19,7 @@ from agentrl.db.transitions.recordings import Recording
 from agentrl.ops.replay.recorded_episode import PROMPT, Difference
 from agentrl.ops.replay.replayer import open_replay, open_replayer, read_recorded
 from agentrl.ops.tables import console, plain
-from agentrl.workers.episode import OutOfTime
+from agentrl.workers.attempt_errors import OutOfTime
 
 FIELDS = ("messages", "call", "done", "status", "reward", "score")
 LOOSE = {  # tasks whose messages differ by nature: that is shown, and does not count

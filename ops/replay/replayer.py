@@ -27,8 +27,8 @@ from agentrl.envs.server.in_process import host_sandboxes
 from agentrl.ops.replay.recorded_episode import Difference, RecordedEpisode
 from agentrl.ops.runs import hub
 from agentrl.ops.tasks.task_sources import task_sources
-from agentrl.workers.episode import EpisodeContext, EpisodeLimits, EpisodeLoop
-from agentrl.workers.episode_context import Clock, make_context
+from agentrl.workers.episode import EpisodeLoop
+from agentrl.workers.episode_context import Clock, EpisodeContext, EpisodeLimits, make_context
 from agentrl.workers.policies.client import PolicyClient
 from agentrl.workers.policies.pool import Sampler
 

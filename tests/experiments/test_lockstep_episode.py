@@ -6,7 +6,7 @@ import pytest
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.experiments.simulation.lockstep_episode import Question, Work, play
-from agentrl.workers.episode import EpisodeStopped
+from agentrl.workers.attempt_errors import EpisodeStopped
 from agentrl.workers.policies.client import Ask, Completion, PolicyClient
 
 POLICY = LivePolicy("s", "", "current", "c", 0)

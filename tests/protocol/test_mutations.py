@@ -1,6 +1,5 @@
 """The model check finds what it is there to find: each rule of the protocol, broken alone."""
 
-import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,7 @@ from agentrl.core.types import EpisodeState
 from agentrl.db.models import Episode
 from agentrl.db.transitions import episodes, updates
 from agentrl.db.transitions.episodes import ClaimedEpisode
-from agentrl.workers.worker import EpisodeWorker
+from agentrl.workers.settlement import Settlement
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 EXAMPLES, STEPS = 40, 150  # at most: the first that finds it ends the check
@@ -112,17 +111,17 @@ class _Later:
 
 def _a_claim_before_its_body(patch: pytest.MonkeyPatch) -> None:
     """The row says finished before the broker holds the body."""
-    finish = EpisodeWorker._finish
+    finish = Settlement.finish
 
-    def claimed_first(self: EpisodeWorker, claimed: ClaimedEpisode, trajectory: Trajectory) -> str:
-        other, publisher = copy.copy(self), _Later()
-        other._publisher = publisher  # type: ignore[assignment]
+    def claimed_first(self: Settlement, claimed: ClaimedEpisode, trajectory: Trajectory) -> str:
+        publisher = _Later()
+        other = dataclasses.replace(self, publisher=publisher)  # type: ignore[arg-type]
         ended = finish(other, claimed, trajectory)
         for message in publisher.kept:
-            self._publisher.publish(*message)
+            self.publisher.publish(*message)
         return ended
 
-    patch.setattr(EpisodeWorker, "_finish", claimed_first)
+    patch.setattr(Settlement, "finish", claimed_first)
 
 
 def _a_journal_that_anybody_writes(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ import msgspec
 import torch
 from loose_broker import LooseConsumer
 from pause_points import Killed, Process, pause
-from policy_servers import FixedPool
 from trajectories import trajectory
 
 from agentrl.checkpoints.manifest import Probe, SaveReport
@@ -24,11 +23,12 @@ from agentrl.db.transitions import runs
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.db.transitions.journal import NewStep, append_steps
 from agentrl.db.transitions.updates import UpdateRefused
-from agentrl.ops.processes.worker import worker_config
 from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.snapshots import State
 from agentrl.workers.episode_context import Clock
 from agentrl.workers.journal import Takeover, require_owned
+from agentrl.workers.lease import WorkerLease
+from agentrl.workers.settlement import Settlement
 from agentrl.workers.waiting import WaitingAttempts
 from agentrl.workers.worker import EpisodeWorker
 
@@ -112,53 +112,31 @@ class PausedEvent(threading.Event):
         return bool(pause("wait"))
 
 
-class PausedWorker(EpisodeWorker):
-    """The test says when its lease is extended, and how its attempts end."""
+class PausedLease(WorkerLease):
+    """The test says when it is extended."""
 
     def __init__(self, run: "PausedRun", name: str) -> None:
-        self.stop = threading.Event()
-        self.gave_back = False
-        self._config = worker_config(run.config)
-        self._run_id = run.run_id
+        super().__init__(run.store, run.run_id, WORKER, Clock(lambda: 0.0), set)
+        self.worker_id = name
+        self._closed = PausedEvent()
+
+    def process(self) -> Process:
+        """The thread that extends the lease, on its own connection."""
+        return Process(self._beat_until_closed)
+
+    def disconnect(self) -> None:
+        self._beat_store.close()
+
+
+class PausedAttempts:
+    """Attempts that sample a step, or end, when the test says so and as it says."""
+
+    def __init__(self, run: "PausedRun") -> None:
         self._store = run.store
-        self._publisher = run.broker
-        self._waiting = WaitingAttempts()
         self._takeover = Takeover(run.store, run.run_id, self._store_step)
         self._kept = run.kept
-        self._pool = FixedPool()  # type: ignore[assignment]
-        self._driving: set[tuple[str, int]] = set()
-        self._driving_lock = threading.Lock()
-        self._worker_id = name
-        self._clock = Clock(lambda: 0.0)
-        self._closed = PausedEvent()
-        self._lease_store = run.store.one_thread()
-        self._lease = Process(self._keep_lease)
-        row = models.Worker(worker_id=name, run_id=run.run_id, host="here", pid=1)
-        run.store.transact(lambda s: runs.register_worker(s, row, lease_s=WORKER.lease_s))
 
-    def beat(self) -> None:
-        """The lease's own thread extends it, on its own connection. Raises Killed."""
-        if self._lease.waiting is None:
-            self._lease.go()
-        assert self._lease.go(False), "the thread that keeps the lease has ended"
-
-    def end(self) -> None:
-        """The process is gone, with its connection."""
-        self._lease.kill()
-        self._lease_store.close()
-
-    def leave(self) -> None:
-        """Give all attempts back, as a worker does that does not wait for them."""
-        with suppress(Killed):
-            self.give_back()
-        self.gave_back = True
-
-    def _store_step(self, step: NewStep) -> None:
-        refused = self._store.transact(lambda s: append_steps(s, [step]))
-        require_owned(step, refused)
-
-    def _attempt(self, claimed: ClaimedEpisode) -> Trajectory:
-        assert self._takeover is not None
+    def run(self, claimed: ClaimedEpisode) -> Trajectory:
         journal = self._takeover.open(claimed)
         self._kept.begin(claimed, journal._recorded)
         while (answer := pause("attempt", claimed)) == STEP:
@@ -168,6 +146,46 @@ class PausedWorker(EpisodeWorker):
         if isinstance(answer, Exception):
             raise answer
         return answer  # type: ignore[no-any-return]
+
+    def _store_step(self, step: NewStep) -> None:
+        refused = self._store.transact(lambda s: append_steps(s, [step]))
+        require_owned(step, refused)
+
+
+class PausedWorker(EpisodeWorker):
+    """The test says when its lease is extended, and how its attempts end."""
+
+    def __init__(self, run: "PausedRun", name: str) -> None:
+        self.stop = threading.Event()
+        self.gave_back = False
+        self.lease = self._paused_lease = PausedLease(run, name)
+        self._run_id = run.run_id
+        self._running: set[tuple[str, int]] = set()
+        self._running_lock = threading.Lock()
+        self._attempts = PausedAttempts(run)  # type: ignore[assignment]
+        self._settlement = Settlement(
+            run.store, run.broker, run.config.dispatch, self.stop, WaitingAttempts()
+        )
+        self._beats = self._paused_lease.process()
+        row = models.Worker(worker_id=name, run_id=run.run_id, host="here", pid=1)
+        run.store.transact(lambda s: runs.register_worker(s, row, lease_s=WORKER.lease_s))
+
+    def beat(self) -> None:
+        """The lease's own thread extends it, on its own connection. Raises Killed."""
+        if self._beats.waiting is None:
+            self._beats.go()
+        assert self._beats.go(False), "the thread that keeps the lease has ended"
+
+    def end(self) -> None:
+        """The process is gone, with its connection."""
+        self._beats.kill()
+        self._paused_lease.disconnect()
+
+    def leave(self) -> None:
+        """Give all attempts back, as a worker does that does not wait for them."""
+        with suppress(Killed):
+            self.lease.give_back()
+        self.gave_back = True
 
 
 @dataclasses.dataclass

@@ -26,7 +26,8 @@ from agentrl.ops.runs.begin import begin
 from agentrl.ops.tasks.task_sources import task_sources
 from agentrl.ops.warmstart.demonstrations import Demonstrator, Transcript
 from agentrl.workers.conversation.template import ChatTemplate
-from agentrl.workers.episode import EpisodeContext, EpisodeLimits, EpisodeLoop
+from agentrl.workers.episode import EpisodeLoop
+from agentrl.workers.episode_context import EpisodeContext, EpisodeLimits
 from agentrl.workers.policies.client import Ask, Completion
 from agentrl.workers.policies.pool import Sampler
 

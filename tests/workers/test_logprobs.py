@@ -25,7 +25,8 @@ from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.workers.conversation.template import ChatTemplate
-from agentrl.workers.episode import EpisodeContext, EpisodeLimits, EpisodeLoop
+from agentrl.workers.episode import EpisodeLoop
+from agentrl.workers.episode_context import EpisodeContext, EpisodeLimits
 from agentrl.workers.policies.client import PolicyClient
 from agentrl.workers.policies.pool import Sampler
 

@@ -21,7 +21,8 @@ from agentrl.serving.engine_api import ModelLimits as EngineLimits
 from agentrl.serving.engine_api import Request
 from agentrl.serving.scripted import ScriptedEngine
 from agentrl.workers.conversation.template import ChatTemplate
-from agentrl.workers.episode import EpisodeContext, EpisodeLimits, EpisodeLoop
+from agentrl.workers.episode import EpisodeLoop
+from agentrl.workers.episode_context import EpisodeContext, EpisodeLimits
 from agentrl.workers.policies.client import PolicyClient
 from agentrl.workers.policies.pool import Sampler
 

@@ -21,7 +21,7 @@ from agentrl.ops.evaluation.checkpoint_evaluator import follow
 from agentrl.ops.processes.evaluator import evaluate_run
 from agentrl.ops.runs.begin import begin
 from agentrl.ops.supervisor.supervisor import children
-from agentrl.workers.episode import EpisodeStopped
+from agentrl.workers.attempt_errors import EpisodeStopped
 
 LOOK_S = 0.05
 FILE = """

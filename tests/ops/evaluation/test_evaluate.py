@@ -14,7 +14,7 @@ from agentrl.envs.contract import Environment, Item
 from agentrl.ops.configuration import configs
 from agentrl.ops.evaluation.evaluate import EpisodeScore, Evaluator, Plan, summarise, work_of
 from agentrl.serving.scripted import ScriptedEngine, limits_of
-from agentrl.workers.episode import EpisodeStopped
+from agentrl.workers.attempt_errors import EpisodeStopped
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
 PLAN = Plan("dbbench", "test", 1.0, items=2)

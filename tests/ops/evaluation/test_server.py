@@ -34,7 +34,7 @@ from agentrl.ops.evaluation.target import fit_config, resolve
 from agentrl.ops.processes.evaluator import evaluate_run
 from agentrl.ops.runs.begin import begin, checkpoints_home
 from agentrl.serving.scripted import ScriptedEngine
-from agentrl.workers.episode import EpisodeStopped
+from agentrl.workers.attempt_errors import EpisodeStopped
 
 TINY = ROOT / "models" / "tiny"
 TOKENS = [5, 9, 2, 30]

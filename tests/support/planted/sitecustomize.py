@@ -4,7 +4,7 @@ Python imports `sitecustomize` at its start: this folder on PYTHONPATH makes a b
 that claims an episode before it publishes the body. The patch follows the import of the module.
 """
 
-import copy
+import dataclasses
 import importlib.util
 import sys
 import time
@@ -27,19 +27,19 @@ class Later:
         self.kept.append(message)
 
 
-def claim_before_publish(worker: ModuleType) -> None:
+def claim_before_publish(settlement: ModuleType) -> None:
     """The row says finished before the broker holds the body."""
-    finish = worker.EpisodeWorker._finish
+    finish = settlement.Settlement.finish
 
-    def claimed_first(self: Any, *arguments: Any) -> None:
-        other = copy.copy(self)
-        other._publisher = Later()
-        finish(other, *arguments)
+    def claimed_first(self: Any, *arguments: Any) -> str:
+        publisher = Later()
+        ended: str = finish(dataclasses.replace(self, publisher=publisher), *arguments)
         time.sleep(HELD_S)
-        for message in other._publisher.kept:
-            self._publisher.publish(*message)
+        for message in publisher.kept:
+            self.publisher.publish(*message)
+        return ended
 
-    worker.EpisodeWorker._finish = claimed_first
+    settlement.Settlement.finish = claimed_first
 
 
 class Planter(MetaPathFinder):
@@ -67,4 +67,4 @@ class Planter(MetaPathFinder):
         return spec
 
 
-sys.meta_path.insert(0, Planter("agentrl.workers.worker", claim_before_publish))
+sys.meta_path.insert(0, Planter("agentrl.workers.settlement", claim_before_publish))
