@@ -1,50 +1,42 @@
 """Commands that run studies about learning: `experiment cross-policy | task-norm | …`."""
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 CONFIGS = Path(__file__).parent / "configs"
-OUT = typer.Option(..., "--out", help="Folder for the results. The report is OUT.md.")
-FILE = CONFIGS / "cross-policy.toml"
-FOLDER = typer.Option(
-    CONFIGS, "--configs", help="Folder with the files task-norm-PART.toml.", show_default=False
-)
-STALENESS = typer.Option(
-    CONFIGS / "staleness.toml",
-    "--config",
-    help="Configuration that all arms share.",
-    show_default=False,
-)
-CONFIG = typer.Option(
-    FILE, "--config", help="Configuration that all arms share.", show_default=False
-)
-ARMS = typer.Option(
-    "current,mixed,uniform,adaptive", "--arms", help="Sampling strategies (comma-separated)."
-)
-TASKS = typer.Option("", "--tasks", help="Tasks (comma-separated). Default: all of the file.")
-ATTEMPTS = typer.Option(8, min=1, help="Attempts per held-out item (the k in pass@k).")
-CHECKS = typer.Option(2, min=0, help="Evaluations during each training, evenly spaced.")
-ITEMS = typer.Option(24, min=1, help="Held-out items per task in the final evaluation.")
-CHECK_ITEMS = typer.Option(
-    8, min=1, help="Held-out items per task in each evaluation during training."
-)
-QUICK = typer.Option(False, "--quick", help="Run one seed at a tiny size, to test the setup.")
-REPORT = typer.Option(False, "--report", help="Only write the report of the finished trainings.")
-THREADS = typer.Option(1, min=1, help="Threads that torch uses.")
-CREDIT = typer.Option(
-    CONFIGS / "turn-credit.toml",
-    "--config",
-    help="Configuration that all arms share.",
-    show_default=False,
-)
-TOOL = typer.Option(
-    CONFIGS / "tool-use.toml",
-    "--config",
-    help="Configuration that all arms share.",
-    show_default=False,
-)
-MODEL = typer.Option(None, "--model", help="Policy to start from. Default: the configuration's.")
+Out = Annotated[Path, typer.Option("--out", help="Folder for the results. The report is OUT.md.")]
+ConfigFile = Annotated[
+    Path,
+    typer.Option("--config", help="Configuration that all arms share.", show_default=False),
+]
+ConfigFolder = Annotated[
+    Path,
+    typer.Option(
+        "--configs", help="Folder with the files task-norm-PART.toml.", show_default=False
+    ),
+]
+Seeds = Annotated[int, typer.Option(min=1, help="Trainings per arm.")]
+Tokens = Annotated[int, typer.Option(min=1, help="Sampled tokens per training.")]
+Items = Annotated[int, typer.Option(min=1, help="Held-out items per task in the final evaluation.")]
+Attempts = Annotated[int, typer.Option(min=1, help="Attempts per held-out item.")]
+AttemptsForPassAtK = Annotated[
+    int, typer.Option(min=1, help="Attempts per held-out item (the k in pass@k).")
+]
+Checks = Annotated[
+    int, typer.Option(min=0, help="Evaluations during each training, evenly spaced.")
+]
+CheckItems = Annotated[
+    int, typer.Option(min=1, help="Held-out items per task in each evaluation during training.")
+]
+Threads = Annotated[int, typer.Option(min=1, help="Threads that torch uses.")]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Run one seed at a tiny size, to test the setup.")
+]
+OnlyReport = Annotated[
+    bool, typer.Option("--report", help="Only write the report of the finished trainings.")
+]
 
 
 def add(app: typer.Typer) -> None:
@@ -67,23 +59,27 @@ def group() -> None:
 
 
 def cross_policy(
-    out: Path = OUT,
-    config: Path = CONFIG,
-    arms: str = ARMS,
-    tasks: str = TASKS,
-    model: Path | None = MODEL,
-    seeds: int = typer.Option(5, min=1, help="Trainings per arm."),
-    tokens: int = typer.Option(75_000, min=1, help="Sampled tokens per training."),
-    items: int = typer.Option(10, min=1, help="Held-out items per task in the final evaluation."),
-    attempts: int = typer.Option(64, min=1, help="Attempts per held-out item (the k in pass@k)."),
-    checks: int = typer.Option(4, min=0, help="Evaluations during each training, evenly spaced."),
-    check_items: int = typer.Option(
-        16, min=1, help="Held-out items per task in each evaluation during training."
+    out: Out,
+    config: ConfigFile = CONFIGS / "cross-policy.toml",
+    arms: str = typer.Option(
+        "current,mixed,uniform,adaptive", "--arms", help="Sampling strategies (comma-separated)."
     ),
+    tasks: str = typer.Option(
+        "", "--tasks", help="Tasks (comma-separated). Default: all of the file."
+    ),
+    model: Path | None = typer.Option(
+        None, "--model", help="Policy to start from. Default: the configuration's."
+    ),
+    seeds: Seeds = 5,
+    tokens: Tokens = 75_000,
+    items: Items = 10,
+    attempts: AttemptsForPassAtK = 64,
+    checks: Checks = 4,
+    check_items: CheckItems = 16,
     drift_seeds: int = typer.Option(1, min=0, help="Longer trainings, which measure KL by lag."),
     drift_updates: int = typer.Option(60, min=1, help="Updates per longer training."),
-    threads: int = THREADS,
-    only_report: bool = REPORT,
+    threads: Threads = 1,
+    only_report: OnlyReport = False,
 ) -> None:
     """Study whether cross-policy sampling improves exploration.
 
@@ -112,21 +108,21 @@ def cross_policy(
 
 
 def task_norm(
-    out: Path = OUT,
-    configs: Path = FOLDER,
+    out: Out,
+    configs: ConfigFolder = CONFIGS,
     parts: str = typer.Option("pair,scales", "--parts", help="Parts (comma-separated)."),
     arms: str = typer.Option(
         "none,task,weighted,environment", "--arms", help="Normalisations (comma-separated)."
     ),
-    seeds: int = typer.Option(5, min=1, help="Trainings per arm."),
-    tokens: int = typer.Option(45_000, min=1, help="Sampled tokens per training."),
-    items: int = ITEMS,
-    attempts: int = ATTEMPTS,
-    checks: int = CHECKS,
-    check_items: int = CHECK_ITEMS,
-    threads: int = THREADS,
-    quick: bool = QUICK,
-    only_report: bool = REPORT,
+    seeds: Seeds = 5,
+    tokens: Tokens = 45_000,
+    items: Items = 24,
+    attempts: AttemptsForPassAtK = 8,
+    checks: Checks = 2,
+    check_items: CheckItems = 8,
+    threads: Threads = 1,
+    quick: Quick = False,
+    only_report: OnlyReport = False,
 ) -> None:
     """Study whether normalising advantages per task helps.
 
@@ -147,30 +143,28 @@ def task_norm(
         sizes=Sizes(seeds, items, attempts, checks, check_items, threads),
         tokens=tokens,
     )
-    if only_report:
-        print(report.write(out))
-    else:
-        print(study.study(study.quick(request) if quick else request))
+    request = study.quick(request) if quick else request
+    print(report.write(out) if only_report else study.study(request))
 
 
 def staleness(
-    out: Path = OUT,
-    config: Path = STALENESS,
+    out: Out,
+    config: ConfigFile = CONFIGS / "staleness.toml",
     bounds: str = typer.Option(
         "0,1,2,4,8,16", "--bounds", help="Values of dispatch.max_staleness (comma-separated)."
     ),
     intervals: str = typer.Option(
         "10,25,50", "--intervals", help="Updates between two policy reloads (comma-separated)."
     ),
-    seeds: int = typer.Option(3, min=1, help="Trainings per arm."),
+    seeds: Seeds = 3,
     updates: int = typer.Option(60, min=1, help="Updates per training."),
-    items: int = ITEMS,
-    attempts: int = ATTEMPTS,
-    checks: int = CHECKS,
-    check_items: int = CHECK_ITEMS,
-    threads: int = THREADS,
-    quick: bool = QUICK,
-    only_report: bool = REPORT,
+    items: Items = 24,
+    attempts: AttemptsForPassAtK = 8,
+    checks: Checks = 2,
+    check_items: CheckItems = 8,
+    threads: Threads = 1,
+    quick: Quick = False,
+    only_report: OnlyReport = False,
 ) -> None:
     """Study what a long queue and rare policy reloads cost.
 
@@ -191,29 +185,27 @@ def staleness(
         sizes=Sizes(seeds, items, attempts, checks, check_items, threads),
         updates=updates,
     )
-    if only_report:
-        print(report.write(out))
-    else:
-        print(study.study(study.quick(request) if quick else request))
+    request = study.quick(request) if quick else request
+    print(report.write(out) if only_report else study.study(request))
 
 
 def turn_credit(
-    out: Path = OUT,
-    config: Path = CREDIT,
+    out: Out,
+    config: ConfigFile = CONFIGS / "turn-credit.toml",
     arms: str = typer.Option(
         "outcome,discounted,gigpo,outcome-progress,turn-progress",
         "--arms",
         help="Credits, with or without a reward for progress (comma-separated).",
     ),
-    seeds: int = typer.Option(5, min=1, help="Trainings per arm."),
-    tokens: int = typer.Option(120_000, min=1, help="Sampled tokens per training."),
-    items: int = typer.Option(32, min=1, help="Held-out items per task in the final evaluation."),
-    attempts: int = typer.Option(4, min=1, help="Attempts per held-out item."),
-    checks: int = CHECKS,
-    check_items: int = CHECK_ITEMS,
-    threads: int = THREADS,
-    quick: bool = QUICK,
-    only_report: bool = REPORT,
+    seeds: Seeds = 5,
+    tokens: Tokens = 120_000,
+    items: Items = 32,
+    attempts: Attempts = 4,
+    checks: Checks = 2,
+    check_items: CheckItems = 8,
+    threads: Threads = 1,
+    quick: Quick = False,
+    only_report: OnlyReport = False,
 ) -> None:
     """Study which credit of turns learns long episodes faster.
 
@@ -223,34 +215,28 @@ def turn_credit(
 
     Example: agentrl experiment turn-credit --out runs/turn-credit --arms outcome,gigpo --seeds 2
     """
+    from agentrl.experiments.arms import report, study
+    from agentrl.experiments.arms.turn_credit import STUDY
     from agentrl.experiments.runner import Sizes
-    from agentrl.experiments.turn_credit import report, study
 
-    request = study.TurnCreditRequest(
-        out=out,
-        config=config,
-        sizes=Sizes(seeds, items, attempts, checks, check_items, threads),
-        tokens=tokens,
-        arms=names(arms),
-    )
-    if only_report:
-        print(report.write(out))
-    else:
-        print(study.study(study.quick(request) if quick else request))
+    sizes = Sizes(seeds, items, attempts, checks, check_items, threads)
+    request = study.ArmStudyRequest(out, config, sizes, tokens, names(arms))
+    request = study.quick(STUDY, request) if quick else request
+    print(report.write(STUDY, out) if only_report else study.run(STUDY, request))
 
 
 def tool_use(
-    out: Path = OUT,
-    config: Path = TOOL,
-    seeds: int = typer.Option(3, min=1, help="Trainings per arm."),
-    tokens: int = typer.Option(60_000, min=1, help="Sampled tokens per training."),
-    items: int = typer.Option(64, min=1, help="Held-out items per task in the final evaluation."),
-    attempts: int = typer.Option(4, min=1, help="Attempts per held-out item."),
-    checks: int = CHECKS,
-    check_items: int = CHECK_ITEMS,
-    threads: int = THREADS,
-    quick: bool = QUICK,
-    only_report: bool = REPORT,
+    out: Out,
+    config: ConfigFile = CONFIGS / "tool-use.toml",
+    seeds: Seeds = 3,
+    tokens: Tokens = 60_000,
+    items: Items = 64,
+    attempts: Attempts = 4,
+    checks: Checks = 2,
+    check_items: CheckItems = 8,
+    threads: Threads = 1,
+    quick: Quick = False,
+    only_report: OnlyReport = False,
 ) -> None:
     """Study whether a policy learns to use a tool.
 
@@ -261,23 +247,18 @@ def tool_use(
 
     Example: agentrl experiment tool-use --out runs/tool-use --seeds 1 --tokens 20000
     """
+    from agentrl.experiments.arms import report, study
+    from agentrl.experiments.arms.tool_use import STUDY
     from agentrl.experiments.runner import Sizes
-    from agentrl.experiments.tool_use import report, study
 
-    request = study.ToolUseRequest(
-        out=out,
-        config=config,
-        sizes=Sizes(seeds, items, attempts, checks, check_items, threads),
-        tokens=tokens,
-    )
-    if only_report:
-        print(report.write(out))
-    else:
-        print(study.study(study.quick(request) if quick else request))
+    sizes = Sizes(seeds, items, attempts, checks, check_items, threads)
+    request = study.ArmStudyRequest(out, config, sizes, tokens, STUDY.trained)
+    request = study.quick(STUDY, request) if quick else request
+    print(report.write(STUDY, out) if only_report else study.run(STUDY, request))
 
 
 def smollm(
-    out: Path = OUT,
+    out: Out,
     arms: str = typer.Option(
         "whole,no-task-norm,no-cross-policy", "--arms", help="Ablations (comma-separated)."
     ),
@@ -293,8 +274,8 @@ def smollm(
     items: int | None = typer.Option(
         None, min=1, help="Largest number of evaluated items per split. Default: 140."
     ),
-    quick: bool = QUICK,
-    only_report: bool = REPORT,
+    quick: Quick = False,
+    only_report: OnlyReport = False,
 ) -> None:
     """Study whether a pretrained language model learns real tasks.
 
@@ -314,10 +295,8 @@ def smollm(
     request = study.SmollmRequest(
         out=out, recipe=SMOLLM, size=size, arms=names(arms), seeds=seeds, items=items
     )
-    if only_report:
-        print(report.write(out))
-    else:
-        print(study.study(study.quick(request) if quick else request))
+    request = study.quick(request) if quick else request
+    print(report.write(out) if only_report else study.study(request))
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ Existing files are kept, so an interrupted study continues where it stopped.
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from agentrl.core.config.config import Config
-from agentrl.experiments.findings import Design, SavedFinding, keep
-from agentrl.experiments.simulation.training import Told
+from agentrl.core.errors import ConfigError, nearest
+from agentrl.core.types import CURRENT
+from agentrl.envs.contract import TaskSource
+from agentrl.experiments.findings import Design, SavedFinding, Training, keep, require_same_design
+from agentrl.experiments.simulation.training import Arm, Told, Trainee, train_arm
 from agentrl.ops.processes.entry import stop_on_signals
 
 SECTIONS = ("tasks", "dispatch", "sampling", "model", "trainer")  # what a training depends on
@@ -67,6 +71,13 @@ def in_order(folder: Path, seeds: int, arms: Sequence[str]) -> Iterator[tuple[Pa
             yield folder / f"training-{arm}-{seed}.json", arm, seed
 
 
+def require_known(what: str, names: Sequence[str], known: Collection[str]) -> None:
+    """Raise ConfigError for an unknown name. `what`: the names are of."""
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"unknown {what} {name}{nearest(name, known)}")
+
+
 class Lines:
     """Prints occasional lines of progress without a terminal."""
 
@@ -91,6 +102,30 @@ class Work:
     path: Path
     tokens: int
     make: Callable[[Told, threading.Event], SavedFinding]
+
+
+def plan_trainings(
+    folder: Path,
+    seeds: int,
+    arms: Sequence[str],
+    design: Design,
+    prepare: Callable[[str], tuple[Config, Mapping[str, TaskSource]]],
+) -> Iterator[Work]:
+    """Return the trainings of arms that always act with the newest policy.
+
+    `prepare`: configuration and sources of an arm. Raises ConfigError if the folder has trainings
+    of another design.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    require_same_design(folder, design, Training)
+
+    def training(name: str, seed: int, told: Told, stop: threading.Event) -> Training:
+        config, sources = prepare(name)
+        arm = Arm(name, [CURRENT], config.sampling)
+        return train_arm(Trainee(config, sources, design, arm, seed, told, stop))
+
+    for path, arm, seed in in_order(folder, seeds, arms):
+        yield Work(path, design.tokens, partial(training, arm, seed))
 
 
 def make_missing(works: Sequence[Work], threads: int) -> None:

@@ -21,7 +21,7 @@ from agentrl.experiments.findings import (
     read,
     read_study,
 )
-from agentrl.experiments.report.comparison import START, Comparison, Measure, curve, verdict
+from agentrl.experiments.report.comparison import START, Comparison, Measure, verdict
 from agentrl.experiments.report.markdown import (
     Format,
     describe_tasks,
@@ -33,8 +33,9 @@ from agentrl.experiments.report.markdown import (
     share,
     table,
 )
+from agentrl.experiments.report.measures import checked, success_by_tokens
 from agentrl.experiments.report.page import write_figures, write_page
-from agentrl.experiments.report.plots import label, line, picture
+from agentrl.experiments.report.plots import curves, label, line, picture
 from agentrl.experiments.simulation.statistics import pass_curve
 
 ORDER = (START, CURRENT, "mixed", "uniform", "adaptive")
@@ -133,7 +134,7 @@ def compare_arms(trainings: Sequence[Training]) -> Comparison[Training]:
         "episodes": lambda each, _: each.episodes if each.points else None,
     }
     for check in range(len(trainings[-1].checks)):
-        measures[f"success at check {check}"] = partial(_checked, check)
+        measures[f"success at check {check}"] = partial(checked, check)
     tasks = sorted({skill.task for each in trainings for skill in each.skills})
     return Comparison(trainings, tasks, measures, lambda arm: arm if arm == START else CURRENT)
 
@@ -289,11 +290,7 @@ def _pass_at_k(found: Comparison[Training], axes: Any, task: str) -> None:
 
 
 def _learning(found: Comparison[Training], axes: Any, task: str) -> None:
-    for arm, seeds in found.arms.items():
-        points = curve(seeds, lambda one: [(c.tokens, c.success[task]) for c in one.checks])
-        if len(points) > 1:
-            tokens, success = zip(*points, strict=True)
-            line(axes, tokens, success, (COLOURS.get(arm), "-", arm))
+    curves(axes, found, partial(success_by_tokens, task), lambda arm: (COLOURS.get(arm), "-"))
     label(axes, task, "sampled tokens", "held-out success at T = 1")
 
 
@@ -321,10 +318,6 @@ def _together(k: int, aged: Aged, task: str) -> float | None:
         if each.task == task:
             return pass_curve(each.solved, aged.attempts)[k]
     return None
-
-
-def _checked(check: int, training: Training, task: str) -> float | None:
-    return training.checks[check].success.get(task) if check < len(training.checks) else None
 
 
 def _metric(name: str, training: Training, _: str) -> float | None:

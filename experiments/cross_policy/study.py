@@ -22,7 +22,7 @@ from agentrl.experiments.cross_policy import report
 from agentrl.experiments.cross_policy.drift import LAGS, drift
 from agentrl.experiments.findings import Drift, Training, require_same_design
 from agentrl.experiments.report.comparison import START
-from agentrl.experiments.runner import Sizes, Work, in_order, make_missing
+from agentrl.experiments.runner import Sizes, Work, in_order, make_missing, require_known
 from agentrl.experiments.simulation.training import Arm, Told, Trainee, train_arm
 from agentrl.ops.configuration.configs import check
 from agentrl.ops.tasks.task_sources import task_sources
@@ -85,9 +85,7 @@ def plan_works(request: CrossPolicyRequest) -> Iterator[tuple[Path, str, int]]:
 def study_config(request: CrossPolicyRequest) -> Config:
     """Return the file's configuration with the options. Raises ConfigError."""
     config = config_loading.load(request.config)
-    for arm in request.arms:
-        if arm not in ARMS:
-            raise ConfigError(f"unknown arm {arm}{nearest(arm, ARMS)}")
+    require_known("arm", request.arms, ARMS)
     for task in request.tasks:
         if task not in config.tasks:
             raise ConfigError(f"{request.config} has no task {task}{nearest(task, config.tasks)}")

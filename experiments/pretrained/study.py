@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
-from agentrl.core.errors import ConfigError, nearest
 from agentrl.core.types import CURRENT
 from agentrl.experiments.findings import read, require_same_design
 from agentrl.experiments.pretrained import report
@@ -33,7 +32,7 @@ from agentrl.experiments.pretrained.findings import (
 from agentrl.experiments.pretrained.measurement import measure, with_bench
 from agentrl.experiments.pretrained.training import described, train
 from agentrl.experiments.report.comparison import START
-from agentrl.experiments.runner import SECTIONS, Work, make_missing
+from agentrl.experiments.runner import SECTIONS, Work, make_missing, require_known
 from agentrl.experiments.simulation.training import Told
 from agentrl.ops.configuration.configs import check_items
 from agentrl.ops.quickstart.recipes import Recipe, Size
@@ -71,9 +70,7 @@ def study(request: SmollmRequest) -> Path:
     Raises Interrupted, ConfigError, ItemError, CheckpointError, StoreError.
     """
     logging.configure("experiment", level="WARNING")
-    for arm in request.arms:
-        if arm not in ARMS:
-            raise ConfigError(f"unknown arm {arm}{nearest(arm, ARMS)}")
+    require_known("arm", request.arms, ARMS)
     config = study_config(request)
     design = make_design(request, config)
     for bench in design.benches:

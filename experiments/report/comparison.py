@@ -14,7 +14,7 @@ from agentrl.core.statistics import Estimate, estimate
 from agentrl.experiments.report.markdown import difference
 
 MEAN = "mean"  # of the tasks
-START = "start"  # the policy that all arms begin with, measured and not trained
+START = "start"  # the policy that arms begin with, measured and not trained; also start-SETTING
 
 
 class Seeded(Protocol):
@@ -74,7 +74,7 @@ class Comparison(Generic[T]):
         """Compare all trained arms with their bases."""
         found = []
         for task in tasks:
-            for arm in (arm for arm in self.arms if arm != START):
+            for arm in (arm for arm in self.arms if not is_untrained(arm)):
                 known_names = [name for name in measures if name in self.measures]
                 pairs = {name: self.difference(name, arm, task) for name in known_names}
                 known = {name: each for name, each in pairs.items() if each is not None}
@@ -125,6 +125,10 @@ class Compared:
     title: str
     base: str
     differences: Mapping[str, Estimate]
+
+
+def is_untrained(arm: str) -> bool:
+    return arm.partition("-")[0] == START
 
 
 def curve(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.statistics import Estimate
+from agentrl.experiments.report.comparison import Comparison, T, curve
 
 SETTINGS: Any = {
     "svg.hashsalt": "agentrl",
@@ -55,6 +56,21 @@ def line(
     axes.plot(x, [each.mean for each in y], style, color=colour, label=name, markersize=3)
     low, high = [each.low for each in y], [each.high for each in y]
     axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+
+
+def curves(
+    axes: Any,
+    found: Comparison[T],
+    points: Callable[[T], Sequence[tuple[float, float]]],
+    look: Callable[[str], tuple[str | None, str]],
+    least: int = 2,
+) -> None:
+    """Draw the curve of every arm that has at least `least` points. look: colour, style."""
+    for arm, seeds in found.arms.items():
+        of_arm = curve(seeds, points)
+        if len(of_arm) >= least:
+            x, y = zip(*of_arm, strict=True)
+            line(axes, x, y, (*look(arm), arm))
 
 
 def label(axes: Any, title: str, x: str, y: str) -> None:

@@ -22,7 +22,7 @@ from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CURRENT, SOLVED
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.experiments.findings import Check, Design, Point, Skill, Training
-from agentrl.experiments.report.comparison import START
+from agentrl.experiments.report.comparison import is_untrained
 from agentrl.experiments.simulation.admission import Admission
 from agentrl.experiments.simulation.gradients import Gauge
 from agentrl.experiments.simulation.offline_adaptive import OfflineWeights
@@ -164,12 +164,9 @@ def mean_metrics(members: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def train_arm(trainee: Trainee) -> Training:
-    """Train an arm; for START measure the common starting policy."""
-    return measure_untrained(trainee) if trainee.arm.name == START else trainee.train()
-
-
-def measure_untrained(trainee: Trainee) -> Training:
-    """Measure the policy that the configuration names."""
+    """Train an arm; of an untrained one measure the policy that the configuration names."""
+    if not is_untrained(trainee.arm.name):
+        return trainee.train()
     design = trainee.design
     trainee.design = replace(design, tokens=0)
     return replace(trainee.train(), design=design)

@@ -15,7 +15,6 @@ from agentrl.experiments.report.comparison import (
     MEAN,
     Comparison,
     Measure,
-    curve,
     mean_or_task,
     verdict,
 )
@@ -29,12 +28,13 @@ from agentrl.experiments.report.markdown import (
     share,
     table,
 )
+from agentrl.experiments.report.measures import FINAL, checked, final
 from agentrl.experiments.report.page import write_figures, write_page
-from agentrl.experiments.report.plots import label, line, picture
+from agentrl.experiments.report.plots import curves, label, line, picture
 from agentrl.experiments.staleness.findings import Course, Moment
 
 BOUND, INTERVAL = "bound", "interval"  # how arms are named: bound-4, interval-10
-FINAL, SPEED = "final", "tokens trained a second"
+SPEED = "tokens trained a second"
 PACE: dict[str, Format] = {
     SPEED: number,
     "engine busy": share,
@@ -101,7 +101,7 @@ def compare_arms(courses: Sequence[Course]) -> Comparison[Course]:
         "loads": lambda course, _: course.loads,
     }
     for check in range(min(len(course.checks) for course in ordered)):
-        measures[f"success at check {check}"] = partial(_checked, check)
+        measures[f"success at check {check}"] = partial(checked, check)
     tasks = sorted({skill.task for each in ordered for skill in each.skills})
     bound = ordered[0].design.config["dispatch"]["max_staleness"]
     return Comparison(ordered, tasks, measures, partial(base, bound))
@@ -120,14 +120,6 @@ def base(bound: int, arm: str) -> str:
     the configuration, where the policy follows every update.
     """
     return f"{BOUND}-0" if arm.startswith(BOUND) else f"{BOUND}-{bound}"
-
-
-def final(course: Course, task: str) -> float | None:
-    """Return the success of the trained policy in all attempts at all held-out items."""
-    for skill in course.skills:
-        if skill.task == task:
-            return fmean(skill.solved) / course.design.attempts
-    return None
 
 
 def lines(out: Path, found: Comparison[Course]) -> Iterator[str]:
@@ -216,10 +208,8 @@ def _known(found: Comparison[Course], measure: str, arms: Any) -> list[Estimate]
 
 
 def _learning(found: Comparison[Course], axes: Any, task: str) -> None:
-    for place_, (arm, seeds) in enumerate(found.arms.items()):
-        points = curve(seeds, partial(_checks, task))
-        seconds, success = zip(*points, strict=True)
-        line(axes, seconds, success, (f"C{place_}", "o-", arm))
+    order = list(found.arms)
+    curves(axes, found, partial(_checks, task), lambda arm: (f"C{order.index(arm)}", "o-"), least=1)
     label(axes, task, "seconds of the clock", "held-out success at T = 1")
 
 
@@ -229,7 +219,3 @@ def _checks(task: str, course: Course) -> list[tuple[float, float]]:
 
 def _mean(of: Callable[[Moment], float]) -> Measure[Course]:
     return lambda course, _: fmean(of(moment) for moment in course.moments)
-
-
-def _checked(check: int, course: Course, task: str) -> float | None:
-    return course.checks[check].success.get(task)

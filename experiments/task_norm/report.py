@@ -18,18 +18,26 @@ from agentrl.experiments.report.comparison import (
     Compared,
     Comparison,
     Measure,
-    curve,
-    mean_or_task,
     verdict,
 )
 from agentrl.experiments.report.markdown import difference, figures_link, image, share, table
+from agentrl.experiments.report.measures import (
+    FINAL,
+    UPDATES,
+    WAY,
+    checked,
+    final,
+    on_the_way,
+    success_by_tokens,
+    updates,
+)
 from agentrl.experiments.report.page import write_figures, write_page
-from agentrl.experiments.report.plots import label, line, picture
+from agentrl.experiments.report.plots import curves, label, picture
 
 ARMS = ("none", "task", "weighted", "environment")
 BASE = ARMS[0]  # what the others are compared with
 ORDER = (START, *ARMS)
-FINAL, WAY, GRADIENT = "final", "on the way", "gradient share"
+GRADIENT = "gradient share"
 TITLE = "Does normalising advantages in each task help?"
 DONE = """\
     agentrl experiment task-norm --out {out} --parts {parts}
@@ -81,25 +89,11 @@ def compare_arms(trainings: Sequence[Training]) -> Comparison[Training]:
     measures: dict[str, Measure[Training]] = {FINAL: final, WAY: on_the_way}
     measures[GRADIENT] = gradient_share
     for check in range(len(ordered[-1].checks)):
-        measures[f"success at check {check}"] = partial(_checked, check)
-    measures["updates"] = lambda each, _: each.points[-1].version if each.points else None
+        measures[f"success at check {check}"] = partial(checked, check)
+    measures[UPDATES] = updates
     measures["tokens"] = lambda each, _: each.points[-1].tokens if each.points else None
     tasks = sorted({skill.task for each in ordered for skill in each.skills})
     return Comparison(ordered, tasks, measures, lambda _: BASE)
-
-
-def final(training: Training, task: str) -> float | None:
-    """Return the success of the trained policy in all attempts at all held-out items."""
-    for skill in training.skills:
-        if skill.task == task:
-            return fmean(skill.solved) / training.design.attempts
-    return None
-
-
-def on_the_way(training: Training, task: str) -> float | None:
-    """Average the checks after the first, which is before any update."""
-    known = [check.success[task] for check in training.checks[1:] if task in check.success]
-    return fmean(known) if known else None
 
 
 def gradient_share(training: Training, task: str) -> float | None:
@@ -203,16 +197,9 @@ def _shares(found: Comparison[Training]) -> Iterator[str]:
 
 
 def _learning(found: Comparison[Training], axes: Any, task: str) -> None:
-    for arm, seeds in found.arms.items():
-        points = curve(seeds, partial(_checks, task))
-        if len(points) > 1:
-            tokens, success = zip(*points, strict=True)
-            line(axes, tokens, success, (f"C{ARMS.index(arm)}", "o-", arm))
+    points = partial(success_by_tokens, task)
+    curves(axes, found, points, lambda arm: (f"C{ARMS.index(arm)}", "o-"))
     label(axes, task, "sampled tokens", "held-out success at T = 1")
-
-
-def _checks(task: str, training: Training) -> list[tuple[float, float]]:
-    return [(each.tokens, mean_or_task(each.success, task)) for each in training.checks]
 
 
 def _gradients(found: Comparison[Training], axes: Any, part: str) -> None:
@@ -226,7 +213,3 @@ def _gradients(found: Comparison[Training], axes: Any, part: str) -> None:
         below = [low + share for low, share in zip(below, shares, strict=True)]
     axes.set(ylabel="share of the gradient's norms", title=part, ylim=(0, 1))
     axes.legend(fontsize=7)
-
-
-def _checked(check: int, training: Training, task: str) -> float | None:
-    return training.checks[check].success.get(task) if check < len(training.checks) else None

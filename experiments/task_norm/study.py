@@ -6,10 +6,8 @@ A part is a mixture of tasks. Arms differ in the normalisation of advantages and
 """
 
 import dataclasses
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -17,11 +15,15 @@ from msgspec.structs import replace
 from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError, nearest
-from agentrl.core.types import CURRENT
-from agentrl.experiments.findings import Training, require_same_design
 from agentrl.experiments.report.comparison import START
-from agentrl.experiments.runner import QUICK, Sizes, Work, in_order, make_missing
-from agentrl.experiments.simulation.training import Arm, Told, Trainee, train_arm
+from agentrl.experiments.runner import (
+    QUICK,
+    Sizes,
+    Work,
+    make_missing,
+    plan_trainings,
+    require_known,
+)
 from agentrl.experiments.task_norm import report
 from agentrl.experiments.task_norm.report import ARMS
 from agentrl.experiments.task_norm.variants import variants
@@ -54,10 +56,8 @@ def study(request: TaskNormRequest) -> Path:
     Raises Interrupted, ConfigError, ItemError, CheckpointError.
     """
     logging.configure("experiment", level="WARNING")
-    for names, known in ((request.arms, ARMS), (request.parts, PARTS)):
-        for name in names:
-            if name not in known:
-                raise ConfigError(f"unknown {name}{nearest(name, known)}")
+    require_known("arm", request.arms, ARMS)
+    require_known("part", request.parts, PARTS)
     works = {part: list(plan_works(request, part)) for part in request.parts}
     ordered = sorted((at, part) for part, own in works.items() for at in range(len(own)))
     make_missing([works[part][at] for at, part in ordered], request.sizes.threads)
@@ -73,17 +73,14 @@ def plan_works(request: TaskNormRequest, part: str) -> Iterator[Work]:
     """Return the files of a part, first seeds first. Raises ConfigError, ItemError."""
     config = study_config(request, part)
     design = request.sizes.design(config, tokens=request.tokens, gradients=request.gradients)
-    folder = request.out / part
-    folder.mkdir(parents=True, exist_ok=True)
-    require_same_design(folder, design, Training)
     made = variants(config)
-
-    def training(name: str, seed: int, told: Told, stop: threading.Event) -> Training:
-        arm = Arm(name, [CURRENT], config.sampling)
-        return train_arm(Trainee(arm_config(config, name), made, design, arm, seed, told, stop))
-
-    for path, arm, seed in in_order(folder, request.sizes.seeds, (START, *request.arms)):
-        yield Work(path, request.tokens, partial(training, arm, seed))
+    yield from plan_trainings(
+        request.out / part,
+        request.sizes.seeds,
+        (START, *request.arms),
+        design,
+        lambda arm: (arm_config(config, arm), made),
+    )
 
 
 def study_config(request: TaskNormRequest, part: str) -> Config:

@@ -127,9 +127,9 @@ def test_arms_differ_in_normalisation_and_weights_alone() -> None:
 
 
 def test_names_that_are_none_and_weights_of_no_task_are_refused(tmp_path: Path, part: str) -> None:
-    with pytest.raises(ConfigError, match=r"unknown tusk.*task"):
+    with pytest.raises(ConfigError, match=r"unknown arm tusk.*task"):
         study.study(TaskNormRequest(tmp_path, CONFIGS, arms=("tusk",)))
-    with pytest.raises(ConfigError, match=r"unknown pear.*pair"):
+    with pytest.raises(ConfigError, match=r"unknown part pear.*pair"):
         study.study(TaskNormRequest(tmp_path, CONFIGS, parts=("pear",)))
     with pytest.raises(ConfigError, match="no finished training"):
         report.write(tmp_path)

@@ -1,0 +1,36 @@
+"""What a study of arms declares. Its run is in study.py, its page in report.py."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agentrl.core.config.config import Config
+from agentrl.experiments.findings import Training
+from agentrl.experiments.report.comparison import Measure, is_untrained
+
+
+@dataclass(frozen=True, slots=True)
+class ArmStudy:
+    """A study of arms.
+
+    `name`: of the command. `bases`: the arm that each arm is compared with, in the order of the
+    page; arms named like START are measured and not trained. `arm_config`: sets what an arm differs
+    in. `measures`: shares. `minus`: for a measure with a column of differences, what its heading
+    subtracts. `done`, `meaning`: texts of the page, before and after the table of tasks; they may
+    name fields of the design and figures of the configuration. `quick_tokens`: of a training, to
+    test the setup. `model_hint`: how to create the starting policy.
+    """
+
+    name: str
+    title: str
+    bases: Mapping[str, str]
+    arm_config: Callable[[Config, str], Config]
+    measures: Mapping[str, Measure[Training]]
+    minus: Mapping[str, str]
+    done: str
+    meaning: str
+    quick_tokens: int
+    model_hint: str = ""
+
+    @property
+    def trained(self) -> Sequence[str]:
+        return [arm for arm in self.bases if not is_untrained(arm)]

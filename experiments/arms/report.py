@@ -1,0 +1,101 @@
+"""The report of a study of arms: measures, a picture, and the sections of the page in order.
+
+training-*.json ─▶ a Comparison ─▶ figures.csv, learning.svg ─▶ page
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import asdict
+
+from agentrl.experiments.arms.declaration import ArmStudy
+from agentrl.experiments.findings import Training, read_study
+from agentrl.experiments.report.comparison import Comparison, verdict
+from agentrl.experiments.report.markdown import (
+    describe_tasks,
+    difference,
+    figures_link,
+    image,
+    number,
+    place,
+    share,
+    table,
+)
+from agentrl.experiments.report.measures import UPDATES, success_by_tokens, updates
+from agentrl.experiments.report.page import write_figures, write_page
+from agentrl.experiments.report.plots import curves, label, picture
+
+COMMAND = """\
+    agentrl experiment {name} --out {out} --seeds {seeds} \\
+      --tokens {tokens} --items {items} --checks {checks}
+
+No GPU, one thread; a seed repeats a training exactly. """
+
+
+def write(study: ArmStudy, out: Path) -> Path:
+    """Write the page; return its path. Raises ConfigError without results, or for mixed designs."""
+    found = compare_arms(study, read_study(out, Training))
+    write_figures(out / "figures.csv", found)
+    picture(out / "learning.svg", found.tasks, partial(_learning, study, found))
+    return write_page(out, study.title, lines(study, out, found))
+
+
+def compare_arms(study: ArmStudy, trainings: Sequence[Training]) -> Comparison[Training]:
+    order = tuple(study.bases)
+    ordered = sorted(trainings, key=lambda each: (place(each.arm, order), each.seed))
+    tasks = sorted({skill.task for each in ordered for skill in each.skills})
+    measures = {**study.measures, UPDATES: updates}
+    return Comparison(ordered, tasks, measures, lambda arm: study.bases.get(arm, arm))
+
+
+def lines(study: ArmStudy, out: Path, found: Comparison[Training]) -> Iterator[str]:
+    design = found.trainings[0].design
+    config = design.config
+    facts = asdict(design) | {
+        "name": study.name,
+        "out": out,
+        "seeds": max(len(seeds) for seeds in found.arms.values()),
+        "model": config["model"]["path"],
+        "groups": config["dispatch"]["groups_per_update"],
+        "size": config["dispatch"]["group_size"],
+        "turns": "/".join(str(task["max_turns"]) for task in config["tasks"].values()),
+        "temperature": config["sampling"]["temperature"],
+        "made": found.seeds(),
+    }
+    yield from verdict(found.differences(tuple(study.measures), found.tasks))
+    yield "## What was done"
+    yield ""
+    yield (COMMAND + study.done).format(**facts)
+    yield from describe_tasks(config["tasks"])
+    yield study.meaning.format(**facts)
+    for task in found.tasks:
+        yield f"## {task}"
+        yield ""
+        rows = [dict(_cells(study, found, arm, task)) for arm in found.arms]
+        yield from table(tuple(rows[0]), (tuple(row.values()) for row in rows))
+    yield "Held-out success by tokens sampled in training:"
+    yield ""
+    yield from image(out, "learning.svg")
+    yield figures_link(out, "figures.csv")
+
+
+def _cells(
+    study: ArmStudy, found: Comparison[Training], arm: str, task: str
+) -> Iterator[tuple[str, str]]:
+    """Yield heading and text of every column."""
+    yield "arm", arm
+    for name in study.measures:
+        yield name, share(found.estimate(name, arm, task))
+        if name in study.minus:
+            heading = f"{name}, minus {study.minus[name]}"
+            yield heading, difference(found.difference(name, arm, task))
+    yield UPDATES, number(found.estimate(UPDATES, arm))
+
+
+def _learning(study: ArmStudy, found: Comparison[Training], axes: Any, task: str) -> None:
+    order = tuple(study.bases)
+    points = partial(success_by_tokens, task)
+    curves(axes, found, points, lambda arm: (f"C{place(arm, order)}", "o-"))
+    label(axes, task, "sampled tokens", "held-out success at T = 1")

@@ -1,0 +1,78 @@
+"""Runs a study of arms.
+
+    seeds × arms ─▶ Trainee.train ─▶ DIR/training-ARM-SEED.json ─▶ report: DIR.md
+
+Untrained arms are the starting policy, measured only.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from agentrl.core import config_loading, logging
+from agentrl.core.config.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.envs import registry
+from agentrl.envs.contract import TaskSource
+from agentrl.experiments.arms import report
+from agentrl.experiments.arms.declaration import ArmStudy
+from agentrl.experiments.report.comparison import is_untrained
+from agentrl.experiments.runner import (
+    QUICK,
+    Sizes,
+    Work,
+    make_missing,
+    plan_trainings,
+    require_known,
+)
+from agentrl.ops.configuration.configs import check_model
+
+
+@dataclass(frozen=True, slots=True)
+class ArmStudyRequest:
+    """Options of a study. `tokens`: sampled tokens of one training. `arms`: to train."""
+
+    out: Path
+    config: Path
+    sizes: Sizes
+    tokens: int
+    arms: Sequence[str]
+
+
+def run(study: ArmStudy, request: ArmStudyRequest) -> Path:
+    """Create missing files and the page; return its path.
+
+    Raises SimulationInterrupted, ConfigError, ItemError, CheckpointError.
+    """
+    logging.configure("experiment", level="WARNING")
+    require_known("arm", request.arms, study.trained)
+    make_missing(list(plan_works(study, request)), request.sizes.threads)
+    return report.write(study, request.out)
+
+
+def quick(study: ArmStudy, request: ArmStudyRequest) -> ArmStudyRequest:
+    """Return the study with one seed and sizes of about a minute."""
+    return dataclasses.replace(request, sizes=QUICK, tokens=study.quick_tokens)
+
+
+def plan_works(study: ArmStudy, request: ArmStudyRequest) -> Iterator[Work]:
+    """Return the files of the study, first seeds first. Raises ConfigError, ItemError."""
+    config = config_loading.load(request.config)
+    if study.model_hint and not Path(config.model.path).exists():
+        raise ConfigError(f"{config.model.path} does not exist", hint=study.model_hint)
+    check_model(Path(config.model.path), config.model)
+    config = replace(config, trainer=replace(config.trainer, threads=request.sizes.threads))
+    design = request.sizes.design(config, tokens=request.tokens)
+
+    def prepare(arm: str) -> tuple[Config, Mapping[str, TaskSource]]:
+        own = study.arm_config(config, arm)
+        return own, {
+            name: registry.source(name, task.options, task.source)
+            for name, task in own.tasks.items()
+        }
+
+    arms = (*filter(is_untrained, study.bases), *request.arms)
+    yield from plan_trainings(request.out, request.sizes.seeds, arms, design, prepare)

@@ -1,1 +1,0 @@
-"""`agentrl experiment tool-use`: studies whether a policy learns to use a tool."""

@@ -1,1 +1,0 @@
-"""`agentrl experiment turn-credit`: studies which credit of turns learns long episodes faster."""

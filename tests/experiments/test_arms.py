@@ -1,0 +1,161 @@
+from pathlib import Path
+
+import pytest
+from experiment_config import configuration
+
+from agentrl.core import config_loading
+from agentrl.core.config.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.envs import registry
+from agentrl.experiments.arms import report, study, tool_use, turn_credit
+from agentrl.experiments.arms.declaration import ArmStudy
+from agentrl.experiments.arms.study import ArmStudyRequest
+from agentrl.experiments.findings import Check, Design, Point, Skill, Training, keep, read
+from agentrl.experiments.report.comparison import is_untrained
+from agentrl.experiments.runner import QUICK
+from agentrl.trainer.algorithm.presets import resolve_settings
+
+pytestmark = pytest.mark.usefixtures("signals")
+CONFIGS = Path(__file__).parents[2] / "experiments" / "configs"
+SUMS = """
+[tasks.maths.options]
+style = "compact"
+difficulty = "easy"
+items = 8
+test_items = 4
+"""
+ERRANDS = """
+[tasks.alfworld]
+max_turns = 6
+
+[tasks.alfworld.options]
+style = "compact"
+difficulty = "easy"
+items = 8
+test_items = 4
+"""
+
+
+def training(arm: str, seed: int, solved: int, **metrics: float) -> Training:
+    """Two items, four attempts each, of which `solved` of the first."""
+    design = Design(
+        *(100, 0, 2, 4, 1, 2, 4),
+        {
+            "tasks": {"maths": {"weight": 1.0, "max_turns": 20, "options": {"style": "compact"}}},
+            "model": {"path": "models/tiny"},
+            "dispatch": {"groups_per_update": 2, "group_size": 4},
+            "sampling": {"temperature": 1.0},
+        },
+    )
+    points = [] if is_untrained(arm) else [Point(3, 110, {}, {}, {}, {}, {}, {})]
+    checks = [Check(0, 0, {"maths": 0.25}), Check(110, 3, {"maths": 0.125 * solved})]
+    skills = [Skill("policy", "maths", [solved, 0], [1, 1], metrics)]
+    return Training(design, arm, seed, 1.0, 16, points, checks, skills, {})
+
+
+def page_of(declared: ArmStudy, out: Path, measured: dict[str, tuple[int, float]]) -> str:
+    """The page of three seeds. `measured`: solved attempts, and share that used the tool."""
+    out.mkdir()
+    for seed in range(3):
+        for arm, (solved, used) in measured.items():
+            keep(out, training(arm, seed, solved, tool_used=used))
+    return report.write(declared, out).read_text()
+
+
+def shared_config(declared: ArmStudy) -> Config:
+    return config_loading.load(CONFIGS / f"{declared.name}.toml")
+
+
+def quick_page(declared: ArmStudy, folder: Path, tasks: str) -> tuple[str, dict[str, Training]]:
+    """The page of a real study with a tiny policy, and its trainings by arm."""
+    path = folder / "config.toml"
+    path.write_text(configuration(tasks).replace("tiny-kg", "tiny"))
+    request = ArmStudyRequest(folder / "out", path, QUICK, 300, declared.trained)
+    page = study.run(declared, study.quick(declared, request)).read_text()
+    return page, {each.arm: each for each in read(folder / "out", "training", Training)}
+
+
+def test_a_trained_arm_is_compared_with_itself_before_training(tmp_path: Path) -> None:
+    measured = {
+        "start": (1, 0.25),
+        "tool": (4, 0.75),
+        "start-without": (1, 0.0),
+        "without": (2, 0.0),
+    }
+    page = page_of(tool_use.STUDY, tmp_path / "found", measured)
+    assert "- **maths, tool** against `start`: final +0.375" in page
+    assert "tool used +0.500 (+0.500 … +0.500)." in page
+    assert "- **maths, without** against `start-without`: final +0.125" in page
+    assert "| tool | 0.500 (0.50 – 0.50) | +0.375 (+0.375 … +0.375) | 0.750" in page
+    assert "Trainings: start 3; tool 3; start-without 3; without 3." in page
+
+
+def test_an_arm_is_compared_with_the_one_that_differs_in_its_credit(tmp_path: Path) -> None:
+    measured = {"outcome": (1, 0.0), "outcome-progress": (2, 0.0), "turn-progress": (4, 0.0)}
+    page = page_of(turn_credit.STUDY, tmp_path / "found", measured)
+    assert "- **maths, outcome-progress** against `outcome`: final +0.125" in page
+    assert "- **maths, turn-progress** against `outcome-progress`: final +0.250" in page
+    assert "| outcome | 0.125 (0.12 – 0.12) | – | 0.125 (0.12 – 0.12) | 3 ± 0 |" in page
+    assert "| turn-progress | turn | 0.5 | outcome-progress |" in page
+    assert "Trainings: outcome 3; outcome-progress 3; turn-progress 3." in page
+    assert "](found/learning.svg)" in page
+
+
+def test_arms_of_tool_use_differ_in_the_tool_alone() -> None:
+    config = shared_config(tool_use.STUDY)
+    offered = {"start": True, "tool": True, "start-without": False, "without": False}
+    assert tool_use.STUDY.bases.keys() == offered.keys()
+    for arm, base in tool_use.STUDY.bases.items():
+        made = tool_use.arm_config(config, arm)
+        source = registry.source("maths", made.tasks["maths"].options)
+        item = source.items("test")[0]
+        tools = [tool.name for tool in source.make(item).tools]
+        assert ("python" in tools) == offered[arm] == offered[base]
+        assert source.items("test") == registry.source("maths", {}).items("test")
+        assert is_untrained(base)
+
+
+def test_arms_of_turn_credit_differ_in_credit_and_progress_alone() -> None:
+    config = shared_config(turn_credit.STUDY)
+    assert turn_credit.arm_config(config, "start") == config
+    for arm, (credit, progress, base) in turn_credit.ARMS.items():
+        made = turn_credit.arm_config(config, arm)
+        assert resolve_settings(made.trainer).credit == credit
+        assert made.tasks["alfworld"].process_rewards.progress == progress
+        assert base in turn_credit.ARMS
+
+
+def test_a_missing_starting_policy_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    text = (CONFIGS / "tool-use.toml").read_text()
+    path.write_text(text.replace("models/tiny-maths", f"{tmp_path}/none"))
+    request = ArmStudyRequest(tmp_path / "out", path, QUICK, 300, tool_use.STUDY.trained)
+    with pytest.raises(ConfigError, match=r"none does not exist.*") as caught:
+        study.run(tool_use.STUDY, request)
+    assert "the command that stands in the configuration" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(("unknown", "near"), [("gigpoo", "gigpo"), ("start", "")])
+def test_an_arm_that_is_none_is_refused(tmp_path: Path, unknown: str, near: str) -> None:
+    request = ArmStudyRequest(tmp_path, CONFIGS / "turn-credit.toml", QUICK, 300, (unknown,))
+    with pytest.raises(ConfigError, match=rf"unknown arm {unknown}.*{near}"):
+        study.run(turn_credit.STUDY, request)
+
+
+@pytest.mark.slow
+def test_a_study_measures_both_arms_before_and_after_training(tmp_path: Path) -> None:
+    page, found = quick_page(tool_use.STUDY, tmp_path, SUMS)
+    assert set(found) == set(tool_use.STUDY.bases)
+    assert not found["start"].points
+    assert not found["start-without"].points
+    assert found["tool"].points
+    assert {len(each.skills[0].solved) for each in found.values()} == {2}
+    assert "one seed shows nothing" in page
+
+
+@pytest.mark.slow
+def test_a_study_trains_each_arm_on_the_same_episodes(tmp_path: Path) -> None:
+    page, found = quick_page(turn_credit.STUDY, tmp_path, ERRANDS)
+    first = {found[arm].points[0].tokens for arm in turn_credit.ARMS}
+    assert len(first) == 1, "the first round is played by the same policy"
+    assert "one seed shows nothing" in page
