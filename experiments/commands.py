@@ -67,9 +67,10 @@ def cross_policy(
     tasks: str = typer.Option(
         "", "--tasks", help="Tasks (comma-separated). Default: all of the file."
     ),
-    model: Path | None = typer.Option(
-        None, "--model", help="Policy to start from. Default: the configuration's."
-    ),
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", help="Policy to start from. Default: the configuration's."),
+    ] = None,
     seeds: Seeds = 5,
     tokens: Tokens = 75_000,
     items: Items = 10,
