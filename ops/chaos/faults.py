@@ -26,6 +26,7 @@ from agentrl.ops.chaos.injectors import (
 )
 from agentrl.ops.chaos.injectors.rabbitmq import Rabbitmqctl
 from agentrl.ops.chaos.observer import RunObserver, role_of
+from agentrl.ops.chaos.packets import can_drop
 
 PROOF = {STORE: "any", BROKER: "recorder", TASKS: "worker"}  # whose work needs the service
 
@@ -137,6 +138,10 @@ def _of_connections(observer: RunObserver) -> Iterator[Fault]:
         ):
             course = partial(injector, service=service)
             yield Fault(kind, service, course, PROOF[service], weight=weight)
+        if can_drop():
+            course = partial(connections.drop, service=service)
+            lasts_s = connections.DROPPED_S[1]
+            yield Fault("drop", service, course, PROOF[service], weight=0.7, lasts_s=lasts_s)
         outage, lasts_s = partial(connections.refuse, service=service), connections.OUTAGE_S
         role = PROOF[service]
         yield Fault("outage", service, outage, role, alone=True, weight=0.5, lasts_s=lasts_s)

@@ -10,6 +10,14 @@ import threading
 
 CHUNK = 65536
 CONNECT_S = 5.0
+OPTIONS = (  # a peer that vanished is given up after 15 s, as a server does
+    ((socket.IPPROTO_TCP, socket.TCP_NODELAY), 1),
+    ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 5),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPINTVL), 5),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPCNT), 2),
+    ((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT), 15_000),
+)
 NOW = struct.pack("ii", 1, 0)  # SO_LINGER: closing resets the connection
 
 
@@ -88,7 +96,8 @@ class Proxy:
             return
         service.settimeout(None)
         for each in (client, service):
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for option, setting in OPTIONS:
+                each.setsockopt(*option, setting)
         with self._lock:
             self._sockets |= {client, service}
         back = threading.Thread(target=self._carry, args=(service, client), daemon=True)

@@ -6,11 +6,13 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -32,9 +34,12 @@ from agentrl.ops.chaos.cluster import Cluster
 from agentrl.ops.chaos.injectors import disks, lost_commits
 from agentrl.ops.chaos.injectors.rabbitmq import Rabbitmqctl
 from agentrl.ops.chaos.observer import RunObserver
+from agentrl.ops.chaos.packets import can_drop, drop_packets
+from agentrl.ops.chaos.proxy import Proxy
 
 SERVICES = ROOT / ".ci" / "services"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+needs_iptables = pytest.mark.skipif(not can_drop(), reason="needs root and iptables")
 
 
 def services(verb: str, folder: Path, *names: str) -> str:
@@ -77,6 +82,14 @@ def rabbitmq() -> Iterator[tuple[str, Rabbitmqctl]]:
         yield url, Rabbitmqctl(f"{SERVICES} rabbitmqctl {folder}")
 
 
+@contextmanager
+def _through_proxy(url: str) -> Iterator[tuple[Proxy, str]]:
+    """A proxy of a service, and the URL by way of it."""
+    port = urlsplit(url).port or 0
+    with closing(Proxy("127.0.0.1", port)) as proxy:
+        yield proxy, url.replace(f":{port}/", f":{proxy.port}/")
+
+
 def ask(url: str, statement: str) -> Any:
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         row = connection.execute(statement).fetchone()
@@ -105,6 +118,64 @@ class Onlooker(RunObserver):
             self.seen = None
         else:
             self.seen = Liveness(0.0, "running", version, 1, 1, "d", {}, {}, ())
+
+
+@needs_iptables
+def test_a_database_whose_packets_are_lost_is_waited_for_and_has_every_row_once(
+    postgres: str,
+) -> None:
+    do(postgres, "CREATE TABLE numbers (n int)")
+    with (
+        _through_proxy(postgres) as (proxy, url),
+        closing(open_store(url, stop=threading.Event())) as store,
+        ThreadPoolExecutor(1) as pool,
+    ):
+
+        def insert(number: int) -> None:
+            store.transact(
+                lambda session: session.execute(
+                    text(
+                        f"INSERT INTO numbers SELECT {number} WHERE NOT EXISTS "  # noqa: S608
+                        f"(SELECT 1 FROM numbers WHERE n = {number})"
+                    )
+                )
+            )
+
+        insert(0)
+        with drop_packets(proxy.port):
+            later = pool.submit(insert, 1)
+            eventually(lambda: store.retry.away_s() is not None, within_s=120, text=str)
+            assert not later.done()
+        later.result(timeout=120)
+    assert ask(postgres, "SELECT array_agg(n ORDER BY n) FROM numbers") == [0, 1]
+    do(postgres, "DROP TABLE numbers")
+
+
+@needs_iptables
+def test_a_broker_whose_packets_are_lost_is_waited_for(
+    rabbitmq: tuple[str, Rabbitmqctl],
+) -> None:
+    with _through_proxy(rabbitmq[0]) as (proxy, url), ThreadPoolExecutor(1) as pool:
+        broker = connect(url, stop=threading.Event())
+        broker.declare_run("lost")
+        publisher = broker.publisher()
+        first, second = (finished("lost", member=member) for member in (0, 1))
+        publisher.publish(TRAJECTORIES, "lost", first)
+        waited: list[float] = []
+        with drop_packets(proxy.port):
+            later = pool.submit(
+                publisher.publish, TRAJECTORIES, "lost", second, waiting=waited.append
+            )
+            eventually(lambda: len(waited) > 1, within_s=120, text=lambda: str(waited))
+            assert not later.done()
+        later.result(timeout=120)
+        publisher.close()
+    consumer = connect(rabbitmq[0]).consumer(trainer_queue("lost"))
+    found: list[Any] = []
+    while len({each.trajectory.member for each in found}) < 2:
+        found += [each.message for each in consumer.receive(5, 60.0)]
+    assert {each.trajectory.member for each in found} == {0, 1}
+    consumer.close()
 
 
 def test_a_database_without_free_connections_refuses_sessions_and_ends_those_that_stand(

@@ -1,10 +1,12 @@
-"""Faults: connections to a service are cut, stalled or never answered, through its proxy."""
+"""Faults: connections to a service are cut, stalled, never answered or lost, at its proxy."""
 
 import random
 
 from agentrl.ops.chaos.course import Course, hold_for
 from agentrl.ops.chaos.observer import RunObserver
+from agentrl.ops.chaos.packets import drop_packets
 
+DROPPED_S = (20.0, 60.0)  # longer than an unacknowledged packet keeps a connection
 OUTAGE_S = 150.0  # longer than the 120 s that a broker was once waited for
 
 
@@ -28,6 +30,12 @@ def swallow(observer: RunObserver, _random: random.Random, service: str) -> Cour
     """Connections lead nowhere, without an end: what was sent on them is lost."""
     observer.cluster.proxies[service].swallow()
     yield
+
+
+def drop(observer: RunObserver, random: random.Random, service: str) -> Course:
+    """Every packet to and from the service is lost; old and new connections time out."""
+    with drop_packets(observer.cluster.proxies[service].port):
+        yield from hold_for(random.uniform(*DROPPED_S))
 
 
 def refuse(observer: RunObserver, _random: random.Random, service: str) -> Course:

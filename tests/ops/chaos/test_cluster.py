@@ -27,6 +27,7 @@ from agentrl.ops.chaos.experiment import Verdict
 from agentrl.ops.chaos.fault_costs import FaultCosts
 from agentrl.ops.chaos.injectors import disks
 from agentrl.ops.chaos.observer import RunObserver
+from agentrl.ops.chaos.packets import can_drop, drop_packets
 from agentrl.ops.chaos.proxy import Proxy
 
 MINIMAL = f"""
@@ -113,6 +114,24 @@ def test_what_is_swallowed_is_answered_by_nobody_and_what_is_refused_ends(echo: 
         proxy.flow()
         with socket.create_connection(where, 60) as again:
             assert _said(again, b"four") == b"four"
+
+
+@pytest.mark.skipif(not can_drop(), reason="needs root and iptables")
+def test_dropped_packets_end_no_connection_and_begin_none(echo: int) -> None:
+    with closing(Proxy("127.0.0.1", echo)) as proxy:
+        where = ("127.0.0.1", proxy.port)
+        with socket.create_connection(where, 60) as old:
+            assert _said(old, b"one") == b"one"
+            with drop_packets(proxy.port):
+                old.settimeout(0.3)
+                with pytest.raises(TimeoutError):
+                    _said(old, b"two")
+                with pytest.raises(TimeoutError):
+                    socket.create_connection(where, 0.3)
+            old.settimeout(60)
+            assert old.recv(9) == b"two", "it was sent again"
+        with socket.create_connection(where, 60) as new:
+            assert _said(new, b"three") == b"three"
 
 
 def test_a_service_that_is_away_is_a_connection_that_ends() -> None:
