@@ -32,6 +32,13 @@ INHERITED = ("PATH", "HOME", "LANG")  # of our environment; the rest is ours alo
 log = get_logger()
 
 
+def confined(argv: Sequence[str]) -> list[str]:
+    """Return the command that runs a program of a model, which can neither inspect our processes
+    nor read our secret files. It runs as our user; a root loses its capabilities.
+    """
+    return [sys.executable, "-I", "-S", str(KEEPER), "exec", ":".join(secret_files()), *argv]
+
+
 class ProgramEnd(msgspec.Struct, frozen=True):
     """How a program ended. `code`: negative for a signal. `out`, `err`: the last MiB of each."""
 

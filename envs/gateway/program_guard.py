@@ -8,6 +8,9 @@ session of its own, so it imports nothing of ours. A closed stdin is the end: TE
 KILL after SECONDS to every process that is left, those that made a session of their own among them
 (they are reparented here).
 
+Or as `python -I -S program_guard.py exec HIDDEN PROGRAM …`: it becomes the program, confined as our
+own user, for an owner that talks to the program and ends it by itself.
+
 OWN_USER 1, of root alone: the program runs as a user that no other process is, with a HOME of its
 own, where we have the rights. A root that stays root loses every capability. HIDDEN: files,
 separated by colons, that the program cannot read; nor can it inspect a process that it did not
@@ -41,18 +44,30 @@ LINGER_S = 0.2  # for output that stands in a pipe whose program has ended
 
 
 def main() -> None:
+    if sys.argv[1] == "exec":
+        _become(sys.argv[3:], sys.argv[2])
     grace_s, item, own_user, hidden = float(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:5]
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: None)  # a handler, which a program does not inherit
     home = _own_home() if own_user == "1" else ""
-    _confine([os.path.realpath(path) for path in hidden.split(":") if path])
-    if not home and os.getuid() == 0:
+    _confine(hidden)
+    if not home:
         _drop_capabilities()
     try:
         _run(sys.argv[5:], item, home, grace_s)
     finally:
         if home:
             shutil.rmtree(home, ignore_errors=True)
+
+
+def _become(argv: "list[str]", hidden: str) -> None:
+    """Run the program in place of this process."""
+    _confine(hidden)
+    _drop_capabilities()
+    try:
+        os.execvp(argv[0], argv)  # noqa: S606
+    except OSError as error:
+        sys.exit(f"{argv[0]}: {error.strerror}")
 
 
 def _run(argv: "list[str]", item: int, home: str, grace_s: float) -> None:
@@ -100,14 +115,15 @@ def _own_home() -> str:
     return ""
 
 
-def _confine(hidden: "list[str]") -> None:
-    """Deny this process and its children access to files and to all earlier processes."""
+def _confine(hidden: str) -> None:
+    """Deny this process and its children the hidden files, and access to all earlier processes."""
     libc = ctypes.CDLL(None)
     libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0)
     rules = libc.syscall(CREATE_RULESET, struct.pack("=Q", READ_FILE), 8, 0)
     if rules < 0:
         return  # this Linux has no Landlock
-    for path in _beside("/", hidden):
+    secrets = [os.path.realpath(path) for path in hidden.split(":") if path]
+    for path in _beside("/", secrets):
         with contextlib.suppress(OSError):  # it went meanwhile
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
             libc.syscall(ADD_RULE, rules, PATH_BENEATH, struct.pack("=Qi", READ_FILE, place), 0)
@@ -117,7 +133,9 @@ def _confine(hidden: "list[str]") -> None:
 
 
 def _drop_capabilities() -> None:
-    """Drop them for this process and its children; exec does not restore them."""
+    """Drop those of root for this process and its children; exec does not restore them."""
+    if os.getuid() != 0:
+        return
     none = bytes(24)  # effective, permitted and inheritable, twice 32 bits each
     ctypes.CDLL(None).capset(struct.pack("=Ii", CAPABILITY_VERSION, 0), none)
 

@@ -13,7 +13,7 @@ import pytest
 from running import eventually, processes_of
 
 from agentrl.core.errors import EnvironmentFailure
-from agentrl.envs.gateway.process import Program, ProgramEnd
+from agentrl.envs.gateway.process import Program, ProgramEnd, confined
 
 STUBBORN = """
 import os, signal, sys, time
@@ -139,6 +139,40 @@ def test_a_program_reads_neither_its_owner_s_environment_nor_a_file_of_a_secret(
     stands, user = ended.stdout.split()[:2], ended.stdout.split()[2]
     assert (stands, len(ended.stdout.split())) == (["the", "item"], 3), "and nothing else"
     assert (user == str(os.getuid())) == (own_user == "same" or os.getuid() != 0)
+
+
+def test_a_confined_command_talks_to_its_owner_and_reads_none_of_its_secrets() -> None:
+    owner = (
+        "import subprocess, sys; from agentrl.envs.gateway.process import confined; "
+        "sys.exit(subprocess.run(confined(sys.argv[1:])).returncode)"
+    )
+    prying = """
+cat /dev/stdin
+tr '\\0' '\\n' < /proc/$PPID/environ | grep HUSH
+head -c 1 /proc/$PPID/mem
+cat "$1" && echo read it
+grep CapEff /proc/self/status
+exit 7
+"""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        secret = Path(name) / "hush"
+        secret.write_text("hush")
+        ended = subprocess.run(
+            [sys.executable, "-c", owner, "/bin/sh", "-c", prying, "sh", str(secret)],
+            input="the item",
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": os.environ["PYTHONPATH"]}
+            | {"HUSH": "quiet", "HUSH_TOKEN_FILE": str(secret)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 7
+    assert ended.stdout.split() == ["the", "itemCapEff:", "0" * 16]
+
+
+def test_a_confined_command_that_does_not_exist_is_one_line() -> None:
+    ended = subprocess.run(confined(["/no/such"]), capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "/no/such: No such file or directory\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
