@@ -90,9 +90,7 @@ class CommandSender:
             )
         except (OperationalError, OSError) as error:
             self.close()
-            raise BrokerUnavailable(
-                f"Celery broker: {error}", hint="check that it runs and has free disk space"
-            ) from error
+            raise _unavailable(error) from error
 
     def _opened(self) -> Any:
         if self._producer is None:
@@ -151,9 +149,18 @@ def run_celery(
 
 
 def purge_queue(app: Celery, run_id: str) -> None:
-    """Delete the run's queue with its messages."""
-    with app.connection_for_write() as connection:
-        connection.default_channel.queue_delete(episodes_queue(run_id))
+    """Delete the run's queue with its messages. Raises BrokerUnavailable."""
+    try:
+        with app.connection_for_write() as connection:
+            connection.default_channel.queue_delete(episodes_queue(run_id))
+    except (OperationalError, OSError) as error:
+        raise _unavailable(error) from error
+
+
+def _unavailable(error: Exception) -> BrokerUnavailable:
+    return BrokerUnavailable(
+        f"Celery broker: {error}", hint="check that it runs and has free disk space"
+    )
 
 
 def _queue(run_id: str, arguments: dict[str, Any]) -> Queue:

@@ -24,6 +24,7 @@ from agentrl.core.config.sections import Envs
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.core.http_answers import read_answer
 from agentrl.core.logging import get_logger
+from agentrl.core.retry import Retry
 from agentrl.core.telemetry import tracing
 from agentrl.envs import registry
 from agentrl.envs.contract import (
@@ -51,7 +52,6 @@ START_S = 120.0  # how long a start waits for a server that is full, restarts or
 TURN_MARGIN_S = 60.0  # beyond the server's own limit of a call: its turn is asked for again
 GONE_TRIES = 3  # of a turn at an address where nobody listens: sessions die with their server
 CANCEL_S = 2.0
-PAUSE_S = (0.1, 0.3, 1.0, 2.0)
 CONNECTIONS = 64
 WAIT = (406, 503)  # full, ending: another moment, another server process
 WORKER_TURNS = 100  # of an episode of a task worker, which has a limit of its own
@@ -68,6 +68,10 @@ class Reply(NamedTuple):
     turn: int | None
 
 
+class ServerAway(Exception):
+    """The server does not answer, is full, or ends: another try may succeed."""
+
+
 class RemoteServer:
     """Sends requests to one task of a server; thread-safe."""
 
@@ -81,6 +85,7 @@ class RemoteServer:
         self._headers = {"content-type": "application/json", wire.OWNER: str(ContainerOwner.this())}
         if token := secret(config.token_env):
             self._headers["authorization"] = f"Bearer {token}"
+        self._retry = Retry(f"env server {self.url}", lambda error: isinstance(error, ServerAway))
         self._http = urllib3.PoolManager(maxsize=CONNECTIONS, block=False, retries=False)
 
     def start(self, body: Mapping[str, Any], fence: Fence) -> tuple[wire.EnvOut, int | None]:
@@ -123,25 +128,28 @@ class RemoteServer:
 
         Without a number repeat only requests that did not reach the server.
         """
-        deadline = time.monotonic() + patience_s
-        tries = 0
-        while True:
+        deadline, tries = time.monotonic() + patience_s, 0
+
+        def attempt() -> Reply:
+            nonlocal tries
             tries += 1
+            left = deadline - time.monotonic()
+            read_s = patience_s if turn is None else min(READ_S, max(left, 1.0))
             try:
-                left = deadline - time.monotonic()
-                read_s = patience_s if turn is None else min(READ_S, max(left, 1.0))
                 reply = self._ask(verb, body, turn, read_s, fence)
-                if reply.status not in WAIT:
-                    return reply
-                why = _detail(reply.content)
             except HTTPError as error:
-                why = str(error)
                 unsent = isinstance(error, NewConnectionError | ConnectTimeoutError)
                 if (turn is None and not unsent) or (turn != 0 and tries >= GONE_TRIES and unsent):
-                    raise self._failure(why) from error
-            if time.monotonic() > deadline:
-                raise self._failure(why)
-            time.sleep(PAUSE_S[min(tries, len(PAUSE_S)) - 1] * random.uniform(0.5, 1.0))
+                    raise self._failure(str(error)) from error
+                raise ServerAway(str(error)) from error
+            if reply.status in WAIT:
+                raise ServerAway(_detail(reply.content))
+            return reply
+
+        try:
+            return self._retry.call(attempt, limit_s=patience_s)
+        except ServerAway as error:
+            raise self._failure(str(error)) from error
 
     def _ask(
         self,

@@ -57,7 +57,7 @@ def train(config: Config, stop: threading.Event, told: Told, stall_s: float) -> 
             supervisor.stop()
     if stop.is_set():
         raise interruption_error()
-    clear_queues(config, run_id)
+    clear_queues(config, run_id, stop)
     return run_id
 
 

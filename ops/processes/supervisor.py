@@ -10,6 +10,7 @@ from rich.console import Console
 
 from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
+from agentrl.core.errors import BrokerUnavailable
 from agentrl.core.telemetry import exposition
 from agentrl.core.types import RUN_OVER
 from agentrl.db.store import open_store
@@ -60,5 +61,10 @@ def run(config: Config, stop: threading.Event, path: Path) -> None:
         store.close()
     again = "" if last.state in RUN_OVER else f"; resume with: {config_loading.command('up', path)}"
     say(f"run {config.run.name}: {end}{again}")
-    if last.state in RUN_OVER and (kept := clear_queues(config, run_id)):
-        say(f"{kept} messages are left in the queues of the run")
+    if last.state not in RUN_OVER:
+        return
+    try:
+        if kept := clear_queues(config, run_id, stop):
+            say(f"{kept} messages are left in the queues of the run")
+    except BrokerUnavailable as error:  # told to stop meanwhile
+        say(f"the queues of the run are left: {error}")

@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from agentrl import broker
-from agentrl.broker.api import Broker
+from agentrl.broker.api import Broker, make_retry
 from agentrl.broker.topology import trainer_queue
 from agentrl.checkpoints import checkpoint_store, directories
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, TransferLimits, WeightsAway
@@ -166,21 +166,23 @@ def require_queues(config: Config, run_id: str, stop: threading.Event | None = N
         return link.queues_exist(run_id)
 
 
-def clear_queues(config: Config, run_id: str) -> int:
+def clear_queues(config: Config, run_id: str, stop: threading.Event | None = None) -> int:
     """Delete the queues of a finished run, unless they still hold messages.
 
-    Returns the number of these messages: dead letters, or bodies that no recorder stored.
+    Returns the number of these messages: dead letters, or bodies that no recorder stored. `stop`:
+    set it to end waiting for an unavailable broker. Raises BrokerUnavailable, without it at once.
     """
-    link = broker.connect(config.broker_url())
-    try:
-        trained = trainer_queue(run_id)  # the recorder has its own copy of every body
-        kept = sum(count for queue, count in link.depths(run_id).items() if queue != trained)
-        if not kept:
-            link.delete_run(run_id)
-    finally:
-        link.close()
-    purge_queue(celery_app(config.tasks_url(), run_id), run_id)
-    return kept
+
+    def clear() -> int:
+        with closing(broker.connect(config.broker_url(), stop=stop)) as link:
+            trained = trainer_queue(run_id)  # the recorder has its own copy of every body
+            kept = sum(count for queue, count in link.depths(run_id).items() if queue != trained)
+            if not kept:
+                link.delete_run(run_id)
+        purge_queue(celery_app(config.tasks_url(), run_id), run_id)
+        return kept
+
+    return make_retry(stop).call(clear)
 
 
 def checkpoints_home(config: Config, run_id: str) -> Path:

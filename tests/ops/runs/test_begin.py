@@ -1,18 +1,25 @@
 import shutil
 import sqlite3
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from run_transitions import run_concurrently
-from running import ROOT
+from running import ROOT, eventually
 
+from agentrl import broker
 from agentrl.checkpoints.checkpoint_store import fetch
 from agentrl.checkpoints.manifest import verify
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Broker, Model, Run, Store, Task
-from agentrl.core.errors import ConfigError
+from agentrl.core.errors import BrokerUnavailable, ConfigError
+from agentrl.core.telemetry import metrics
+from agentrl.ops.chaos.proxy import Proxy
 from agentrl.ops.runs.begin import RunOver, begin, clear_queues, require_queues
 
 
@@ -63,6 +70,39 @@ def test_a_run_that_is_over_is_left_as_it_is_and_its_queues_are_not_made_again(
     rows = connection.execute("SELECT state, config FROM runs").fetchall()
     connection.close()
     assert rows == [("completed", "")]
+
+
+def test_the_queues_of_a_run_that_is_over_are_deleted_once_the_broker_is_back(
+    tmp_path: Path, amqp_url: str
+) -> None:
+    run_id, where = f"over-{uuid.uuid4().hex[:8]}", urlsplit(amqp_url)
+    direct = broker.connect(amqp_url)
+    direct.declare_run(run_id)
+    with closing(Proxy(str(where.hostname), where.port or 5672)) as proxy:
+        url = amqp_url.replace(f":{where.port}/", f":{proxy.port}/")
+        config = Config(tasks={"dbbench": Task()}, broker=Broker(url=url))
+        proxy.refuse()
+        with pytest.raises(BrokerUnavailable):
+            clear_queues(config, run_id)
+        stop = threading.Event()
+        stop.set()
+        with pytest.raises(BrokerUnavailable):
+            clear_queues(config, run_id, stop)
+        assert direct.queues_exist(run_id)
+        stop.clear()
+        metrics.AWAY.labels(name="broker").set(0)
+        with ThreadPoolExecutor(1) as pool:
+            cleared = pool.submit(clear_queues, config, run_id, stop)
+            eventually(
+                lambda: metrics.COMMON.get_sample_value("agentrl_service_away", {"name": "broker"}),
+                within_s=60,
+                text=lambda: "it does not wait",
+            )
+            assert not cleared.done()
+            proxy.flow()
+            assert cleared.result(timeout=120) == 0
+    assert not direct.queues_exist(run_id)
+    direct.close()
 
 
 def test_a_run_may_begin_paused_and_stays_so_for_who_comes_later(tmp_path: Path) -> None:
