@@ -9,7 +9,7 @@ runs ─┬─ groups ── episodes ─┬─ steps            what the worker
       ├─ checkpoints ── servings                 what was served where, from when until when
       ├─ refusals                                what came too late, or never should have come
       ├─ evaluations ── evaluation_episodes      what was measured, item by item
-      └─ workers · policy_servers · spendings
+      └─ workers · policy_servers · spendings · service_outages
 """
 
 from typing import Any, ClassVar
@@ -402,6 +402,19 @@ class Worker(Base):
     lease_until: Mapped[float]
     started_at: Mapped[float]
     ended_at: Mapped[float | None]
+
+
+class ServiceOutage(Base):
+    """A service that a process without a supervisor waits for. `until`: it repeats it before."""
+
+    __tablename__ = "service_outages"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True)
+    process: Mapped[str] = mapped_column(primary_key=True)
+    service: Mapped[str] = mapped_column(primary_key=True)
+    since: Mapped[float]
+    until: Mapped[float]
+    error: Mapped[str] = mapped_column(Text)
 
 
 class Refusal(Base):

@@ -1,7 +1,8 @@
 """How a process says that it waits for a service: a sentence in its log, and a gauge.
 
 Retry, broker connection ─▶ log, agentrl_service_away
-                             └──▶ `agentrl up`, `agentrl status`, the dashboard
+                             ├──▶ `agentrl up`, `agentrl status`, the dashboard: of this machine
+                             └──▶ `current_outages` ─▶ a row, if no supervisor reads the log
 """
 
 import json
@@ -24,6 +25,7 @@ STALE_S = 300.0  # after its last line, an outage is no longer reported: its pro
 MAX_BYTES = 1 << 17  # of the end of a log
 
 log = get_logger()
+_current: dict[str, tuple[float, str]] = {}  # of this process, by service: since when, and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,24 @@ class Outage:
 def report_away(service: str, waited_s: float, error: str) -> None:
     """Say that the process waits for a service; repeat it every REMIND_S seconds."""
     metrics.AWAY.labels(name=service).set(1)
+    _current[service] = time.monotonic() - waited_s, error
     log.warning(AWAY, service=service, waited_s=round(waited_s, 1), error=error)
 
 
 def report_available(service: str, waited_s: float) -> None:
     """Say that the process waits for the service no longer."""
     metrics.AWAY.labels(name=service).set(0)
+    _current.pop(service, None)
     log.info(AVAILABLE, service=service, waited_s=round(waited_s, 1))
+
+
+def current_outages(process: str) -> list[Outage]:
+    """Return what this process waits for. `process`: its name."""
+    now = time.monotonic()
+    return [
+        Outage(process, service, now - since, error)
+        for service, (since, error) in sorted(_current.copy().items())
+    ]
 
 
 def read_outages(logs: Iterable[Path], now: float | None = None) -> list[Outage]:

@@ -15,7 +15,7 @@ from agentrl.db.queries import curves, delays, progress
 from agentrl.db.queries.curves import Point
 from agentrl.db.queries.delays import Delay, Pace, Waiting
 from agentrl.db.queries.progress import LearnedTotals
-from agentrl.db.registry import checkpoints, leases
+from agentrl.db.registry import checkpoints, leases, outages
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.registry.leases import Lease
 from agentrl.db.store import Store
@@ -73,7 +73,7 @@ class Now:
     """The current state of a run. `recent`: by task, of recent groups. `seconds`: its run time.
 
     `idle`: seconds since trainer and recorder last did something. `outages`: services that
-    processes of this machine wait for.
+    processes wait for.
     """
 
     head: Head
@@ -136,7 +136,8 @@ def read_now(store: Store, run_id: str) -> Now:
             recent=recent,
             leases=leases.leases(session, run_id, LEASES),
             idle=leases.idle_s(session, run_id),
-            outages=read_outages(file for file in files if file.suffix == ".log"),
+            outages=read_outages(file for file in files if file.suffix == ".log")
+            + outages.read_outages(session, run_id),
         )
 
 

@@ -210,6 +210,7 @@ def delete_run_rows(session: Session, run_id: str) -> int:
                 models.Group,
                 models.Serving,
                 models.PolicyServer,
+                models.ServiceOutage,
                 models.Spending,
                 models.Worker,
                 models.Evaluation,

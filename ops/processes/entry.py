@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -32,6 +32,7 @@ from agentrl.core.types import RUN_OVER
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.updates import TrainerReplaced
+from agentrl.ops.processes.outage_reporter import report_outages
 from agentrl.ops.runs import hub
 from agentrl.ops.runs.begin import RunOver, begin, require_queues
 from agentrl.ops.supervisor.restarts import AWAY
@@ -80,35 +81,37 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
     deepspeed = role == "trainer" and config.trainer.engine == "deepspeed"
     own = find_rank_place(os.environ) if deepspeed else None  # of a rank that a launcher started
     others = own is not None and own.rank  # who hear from the first of them whether it is over
-    if not (supervised or role in NO_RUN or others or _begin(config, role, stop)):
-        if own is not None:
-            from agentrl.ops.processes.trainer import send_home
+    begins = not (supervised or role in NO_RUN or others)
+    with report_outages(config, name or role) if begins else nullcontext():
+        if begins and not _begin(config, role, stop):
+            if own is not None:
+                from agentrl.ops.processes.trainer import send_home
 
-            send_home(config)
-        return
-    alone = not supervised and own is None
-    if deepspeed and own is None:
-        from agentrl.ops.processes.launch_ranks import launch_ranks
+                send_home(config)
+            return
+        alone = not supervised and own is None
+        if deepspeed and own is None:
+            from agentrl.ops.processes.launch_ranks import launch_ranks
 
-        code = launch_ranks(config, path, stop, supervised=supervised)
-        replaced = alone and code == TrainerReplaced.exit_code
-        if code and not replaced:
-            sys.exit(code)
-    else:
-        work = _root(role, name)
-        with _watch_process(config, role, name, first=own is None or not own.rank):
-            replaced = _run_until_replaced(
-                partial(work, config, stop), stop, supervised=supervised, alone=alone
-            )
-    if replaced:
-        with suppress(StoreUnavailable):  # told to stop
-            _rest(config, stop)
-    if alone and role in ENDS and stop.is_set():
-        sys.exit(TOLD)
-    if own is not None:  # all is closed; what libraries would still tidy up takes seconds
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+            code = launch_ranks(config, path, stop, supervised=supervised)
+            replaced = alone and code == TrainerReplaced.exit_code
+            if code and not replaced:
+                sys.exit(code)
+        else:
+            work = _root(role, name)
+            with _watch_process(config, role, name, first=own is None or not own.rank):
+                replaced = _run_until_replaced(
+                    partial(work, config, stop), stop, supervised=supervised, alone=alone
+                )
+        if replaced:
+            with suppress(StoreUnavailable):  # told to stop
+                _rest(config, stop)
+        if alone and role in ENDS and stop.is_set():
+            sys.exit(TOLD)
+        if own is not None:  # all is closed; what libraries would still tidy up takes seconds
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
 
 
 def _root(role: str, name: str) -> Callable[[Config, threading.Event], None]:

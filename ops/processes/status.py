@@ -14,7 +14,7 @@ from agentrl.core.telemetry.outages import Outage, read_outages
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.queries import progress
-from agentrl.db.registry import checkpoints
+from agentrl.db.registry import checkpoints, outages
 from agentrl.db.transitions import alarms, runs
 from agentrl.ops.supervisor.locks import running_supervisor
 from agentrl.ops.tables import console, plain
@@ -112,7 +112,10 @@ def look(config: Config) -> dict[str, Any]:
                 ],
                 "processes": (processes := _processes(config.home())),
                 "metrics": _metrics(config.metrics.host, processes),
-                "outages": [dataclasses.asdict(each) for each in _outages(config.home())],
+                "outages": [
+                    dataclasses.asdict(each)
+                    for each in _outages(config.home()) + outages.read_outages(session, run.run_id)
+                ],
             }
     finally:
         store.close()

@@ -17,7 +17,7 @@ from agentrl.core.errors import StoreError
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.db.queries import progress
 from agentrl.db.queries.progress import Totals
-from agentrl.db.registry import checkpoints
+from agentrl.db.registry import checkpoints, outages
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.ops.supervisor.log_troubles import LogWatcher
@@ -156,6 +156,15 @@ def _success(store: Store, run_id: str) -> str:
     return f" · recent success {progress.percent_by_task(found)}" if found else ""
 
 
+def _problems(session: Session, run_id: str) -> dict[str, str]:
+    """Return what policy servers say, and processes on other machines."""
+    servers = checkpoints.server_problems(session, run_id)
+    found = {f"policy server {name}": problem for name, problem in servers.items()}
+    for each in outages.read_outages(session, run_id):
+        found[f"{each.process} waits for {each.service}"] = each.error
+    return found
+
+
 def printer(say: Callable[[str], None], store: Store, run_id: str) -> Callable[[Totals], None]:
     shown, guard = -1, StallGuard(STALL_S)
     problems: dict[str, str] = {}
@@ -164,11 +173,11 @@ def printer(say: Callable[[str], None], store: Store, run_id: str) -> Callable[[
         nonlocal shown, problems
         before, problems = (
             problems,
-            _asked(store, lambda session: checkpoints.server_problems(session, run_id), problems),
+            _asked(store, lambda session: _problems(session, run_id), problems),
         )
         for name, problem in sorted(problems.items()):
             if problem != before.get(name):
-                say(f"policy server {name}: {problem}")
+                say(f"{name}: {problem}")
         if totals.version < shown:
             begins = _goes_on_from(store, run_id, totals.version)
             undone = f"{shown - begins} update{'s are' if shown - begins > 1 else ' is'}"

@@ -141,6 +141,9 @@ def side_rows() -> list[Base]:
             )
         )
     found.append(models.Spending(run_id="story-1", name="teacher", requests=3, tokens=99))
+    outage = models.ServiceOutage(run_id="story-1", process="worker", service="broker", error="no")
+    outage.since, outage.until = BEGAN, BEGAN + 300.0
+    found.append(outage)
     return found
 
 

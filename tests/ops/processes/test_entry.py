@@ -35,7 +35,7 @@ def test_a_process_waits_for_a_service_that_is_away_until_a_signal(
         port = server.getsockname()[1]
     file, output = tmp_path / "run.toml", tmp_path / "output"
     model = Model(path=str(ROOT / "models" / "tiny"))
-    if supervised:  # `up` has begun the run
+    if supervised or service == "broker":  # `up` has begun the run, or the process before it
         begin(Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path / "home")), model=model))
     scheme = {"store": "postgresql+psycopg", "broker": "amqp"}[service]
     file.write_text(
@@ -50,9 +50,21 @@ def test_a_process_waits_for_a_service_that_is_away_until_a_signal(
             text=output.read_text,
         )
         assert process.poll() is None
+        if service == "broker" and not supervised:  # nobody reads its log
+            database = tmp_path / "home" / "store.db"
+            eventually(
+                lambda: _waits(database)[:1] == ["broker"], within_s=60, text=output.read_text
+            )
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+    if service == "broker":
+        assert _waits(tmp_path / "home" / "store.db") == [], "it waits no longer"
     assert "was unavailable" in output.read_text().splitlines()[-1]
+
+
+def _waits(database: Path) -> list[str]:
+    with closing(sqlite3.connect(database)) as connection:
+        return [row[0] for row in connection.execute("SELECT service FROM service_outages")]
 
 
 @pytest.fixture

@@ -11,11 +11,12 @@ from run_history import begun, trained
 
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.process import process_began
-from agentrl.core.telemetry.outages import AWAY
+from agentrl.core.telemetry.outages import AWAY, Outage
 from agentrl.core.types import RunState
 from agentrl.db.models import PolicyServer
 from agentrl.db.queries import progress
 from agentrl.db.registry import checkpoints
+from agentrl.db.registry.outages import put_outages
 from agentrl.db.store import open_store
 from agentrl.db.transitions import alarms, runs
 from agentrl.db.transitions.alarms import AlarmReading
@@ -75,6 +76,20 @@ def test_status_and_up_tell_what_keeps_a_policy_server_from_serving(
     ]
     status(config, as_json=False)
     assert "policy server pool: again" in capsys.readouterr().out
+
+
+def test_status_tells_what_processes_on_other_machines_wait_for(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(open_store(f"sqlite:///{config.parent / 'store.db'}")) as store:
+        run_id = store.ask(lambda session: runs.require_run(session, "run").run_id)
+        found = [Outage("worker (far 7)", "broker", 61.0, "no route")]
+        store.transact(lambda session: put_outages(session, run_id, "worker (far 7)", found))
+    status(config, as_json=False)
+    assert "worker (far 7) waits for broker (6" in capsys.readouterr().out
+    status(config, as_json=True)
+    (told,) = json.loads(capsys.readouterr().out)["outages"]
+    assert (told["process"], told["error"]) == ("worker (far 7)", "no route")
 
 
 def test_only_a_run_that_is_not_over_can_be_started_and_one_that_is_says_so_first(

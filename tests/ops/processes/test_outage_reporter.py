@@ -1,0 +1,59 @@
+"""A process without a supervisor says in the database what it waits for."""
+
+from pathlib import Path
+
+from run_history import begun
+from running import eventually
+
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Run, Task
+from agentrl.core.telemetry.outages import report_available, report_away
+from agentrl.db.queries import progress
+from agentrl.db.registry.outages import read_outages
+from agentrl.ops.processes.outage_reporter import report_outages
+from agentrl.ops.supervisor.screen import printer
+
+
+def test_it_says_so_until_it_is_over_and_takes_it_back_when_it_ends(tmp_path: Path) -> None:
+    config = Config(tasks={"dbbench": Task()}, run=Run(name="run", home=str(tmp_path)))
+    store, run_id = begun(config.store_url())
+    told: list[str] = []
+    show = printer(told.append, store, run_id)
+
+    def services() -> list[str]:
+        found = store.ask(lambda session: read_outages(session, run_id))
+        assert all(each.process.startswith("worker (") for each in found)
+        return [each.service for each in found]
+
+    def become(expected: list[str]) -> None:
+        eventually(lambda: services() == expected, within_s=60, text=lambda: str(services()))
+
+    try:
+        with report_outages(config, "worker", look_s=0.05):
+            report_away("checkpoints", 2.0, "no route")
+            become(["checkpoints"])
+            show(store.ask(lambda session: progress.totals(session, run_id)))
+            report_away("broker", 0.0, "refused")
+            become(["broker", "checkpoints"])
+            report_available("checkpoints", 3.0)
+            become(["broker"])
+        assert services() == []
+    finally:
+        for service in ("broker", "checkpoints"):
+            report_available(service, 0.0)
+        store.close()
+    assert any("waits for checkpoints: no route" in line for line in told)
+
+
+def test_a_database_without_tables_and_one_without_the_run_are_no_error(tmp_path: Path) -> None:
+    config = Config(tasks={"dbbench": Task()}, run=Run(name="other", home=str(tmp_path)))
+    report_away("broker", 0.0, "refused")
+    try:
+        with report_outages(config, "worker", look_s=0.01):
+            store, run_id = begun(config.store_url())  # a run of another name
+        with report_outages(config, "worker", look_s=0.01):
+            pass
+        assert store.ask(lambda session: read_outages(session, run_id)) == []
+        store.close()
+    finally:
+        report_available("broker", 0.0)
