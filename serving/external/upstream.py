@@ -24,6 +24,7 @@ import urllib3
 
 from agentrl.core.config.sections import External
 from agentrl.core.errors import ConfigError, PolicyError
+from agentrl.core.http_answers import AnswerTooLong, read_answer
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
 
@@ -31,7 +32,6 @@ BACKOFF_S = 0.5  # before the second try, doubled for each further one
 LONGEST_S = 30.0  # of a wait between two tries
 QUEUE_S = 10.0  # a request that the pace would hold longer is refused
 MAX_ANSWER = 8 * 1024 * 1024  # bytes
-CHUNK = 1 << 16  # bytes read at once
 SHOWN = 200  # characters of a refusal
 BYTES_A_TOKEN = 4  # where an answer does not count its tokens
 
@@ -187,7 +187,7 @@ class Upstream:
         self._http.clear()
 
     def _post(self, path: str, body: bytes, deadline: float) -> tuple[int, float, bytes]:
-        """Return status, seconds of Retry-After, and body up to MAX_ANSWER. Raises HTTPError.
+        """Return status, seconds of Retry-After, and body or its start. Raises HTTPError.
 
         A slow body does not extend the time limit of the try.
         """
@@ -206,16 +206,12 @@ class Upstream:
             redirect=False,
             preload_content=False,
         )
-        data = bytearray()
         try:
-            while len(data) <= MAX_ANSWER and (chunk := response.read1(CHUNK)):
-                data += chunk
-                if self._clock() > began + read_s:
-                    raise urllib3.exceptions.TimeoutError
-        finally:
-            response.close()  # one that was read to its end has given its connection back
+            data = read_answer(response, began + read_s, largest=MAX_ANSWER, clock=self._clock)
+        except AnswerTooLong as error:
+            data = error.start  # it is paid for
         asked_s = retry_after(response.headers.get("retry-after"), time.time())
-        return response.status, asked_s, bytes(data)
+        return response.status, asked_s, data
 
     def _answer(self, data: bytes, asked: int) -> dict[str, Any]:
         """Parse the answer and count its tokens, also of an unusable one. Raises Unavailable."""

@@ -16,6 +16,7 @@ from agentrl.core.config.sections import External
 from agentrl.core.errors import ConfigError
 from agentrl.serving.external.upstream import (
     BACKOFF_S,
+    MAX_ANSWER,
     Budget,
     BudgetSpent,
     Pace,
@@ -221,7 +222,10 @@ def test_an_answer_that_trickles_in_ends_like_a_hang() -> None:
             ask(found)
 
 
-@pytest.mark.parametrize("data", ["", "{", "[]", '"x"', '{"choices"', "\xff"])
+@pytest.mark.parametrize(
+    "data",
+    ["", "{", "[]", '"x"', '{"choices"', "\xff", pytest.param("[" * 2 * MAX_ANSWER, id="too long")],
+)
 def test_an_answer_of_no_use_is_paid_for(there: Endpoint, data: str) -> None:
     there.script = lambda _: (200, {}, data.encode("latin-1"))
     found = upstream(there)
