@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Config
+from random_model import save_random_qwen3
 
 from agentrl.serving.local.engine import LocalEngine
 
 Save = Callable[[str], Path]
-auto: Any = AutoModelForCausalLM
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,24 +22,13 @@ def _one_thread() -> None:
 def save_model(tmp_path_factory: pytest.TempPathFactory) -> Save:
     """Save a random Qwen3; the same name gives the same weights."""
     folder = tmp_path_factory.mktemp("models")
-    config = Qwen3Config(
-        vocab_size=96,
-        hidden_size=64,
-        num_hidden_layers=2,
-        intermediate_size=96,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        tie_word_embeddings=True,
-        max_position_embeddings=1024,
-        initializer_range=0.3,
-    )
+    shape: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
+    shape |= {"max_position_embeddings": 1024, "initializer_range": 0.3}
 
     def save(name: str) -> Path:
         path = folder / name
         if not path.exists():
-            torch.manual_seed(sum(name.encode()))
-            auto.from_config(config).save_pretrained(path)
+            save_random_qwen3(path, sum(name.encode()), **shape)
         return path
 
     return save

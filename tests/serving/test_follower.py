@@ -234,6 +234,16 @@ def _follower(lineage: Lineage, server_id: str) -> tuple[Follower, ServedCheckpo
     ), served
 
 
+def _two_followers(lineage: Lineage, first: Path) -> list[tuple[Follower, ServedCheckpoints]]:
+    """Servers of one track, which serve its first checkpoint."""
+    begin_server(lineage.store, "t")
+    both = [_follower(lineage, "s"), _follower(lineage, "t")]
+    lineage.publish(first, None)
+    for follower, _ in both:
+        follower.step(lineage.live)
+    return both
+
+
 def _versions(*every: ServedCheckpoints) -> list[int | None]:
     tracks = [served.tracks().get("current") for served in every]
     return [each.version if each else None for each in tracks]
@@ -242,12 +252,7 @@ def _versions(*every: ServedCheckpoints) -> list[int | None]:
 def test_servers_of_a_track_exchange_weights_in_place_one_after_another(
     lineage: Lineage, save_model: Save
 ) -> None:
-    begin_server(lineage.store, "t")
-    one, of_one = _follower(lineage, "s")
-    two, of_two = _follower(lineage, "t")
-    lineage.publish(save_model("a"), None)
-    for each in (one, two):
-        each.step(lineage.live)
+    (one, of_one), (two, of_two) = _two_followers(lineage, save_model("a"))
     assert _versions(of_one, of_two) == [0, 0]
     lineage.publish(save_model("b"), None)
     with of_one.request("c0"):  # drains
@@ -263,12 +268,7 @@ def test_servers_of_a_track_exchange_weights_in_place_one_after_another(
 def test_a_server_that_died_while_it_exchanged_weights_keeps_no_other_from_it(
     lineage: Lineage, save_model: Save
 ) -> None:
-    begin_server(lineage.store, "t")
-    one, of_one = _follower(lineage, "s")
-    two, of_two = _follower(lineage, "t")
-    lineage.publish(save_model("a"), None)
-    for each in (one, two):
-        each.step(lineage.live)
+    (one, of_one), (two, of_two) = _two_followers(lineage, save_model("a"))
     lineage.publish(save_model("b"), None)
     with of_one.request("c0"):
         one.step(lineage.live)

@@ -2,19 +2,27 @@
 
 from collections.abc import Callable
 
-from agentrl.envs.contract import Environment
+from agentrl.envs.contract import Environment, ToolCall
 
 Play = Callable[..., Environment]
+LOOK = ToolCall("look", {"thing": "mug"})
+
+
+def reward_of(environment: Environment, answer: str) -> float:
+    """Start a program and return the reward of its first outcome after an answer."""
+    environment.start()
+    return environment.call(answer).reward
+
 
 PRELUDE = """\
 import json, os, subprocess, sys, time, urllib.error, urllib.request
 item = json.load(sys.stdin)
 
-def ask(messages, **more):
+def ask(messages, headers={}, **more):
     request = urllib.request.Request(
         os.environ["OPENAI_BASE_URL"] + "/chat/completions",
         json.dumps({"model": "m", "messages": messages, **more}).encode(),
-        {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]},
+        {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], **headers},
     )
     try:
         with urllib.request.urlopen(request) as reply:

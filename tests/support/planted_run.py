@@ -1,5 +1,6 @@
 """A begun run of the tiny policy, in which a test plants ready groups for the real trainer."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -9,11 +10,12 @@ from run_transitions import World
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.types import CheckpointState, Status, UpdateState
-from agentrl.db.models import Checkpoint, Worker
-from agentrl.db.store import now, open_store
+from agentrl.core.types import Status
+from agentrl.db.models import Worker
+from agentrl.db.store import open_store
 from agentrl.db.transitions import runs, updates
-from agentrl.db.transitions.updates import NewUpdate, TrainedMember
+from agentrl.db.transitions.updates import TrainedMember
+from agentrl.ops.processes import trainer
 from agentrl.ops.runs.begin import begin
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
@@ -59,6 +61,17 @@ class PlantedRun(World):
             opened.transact(lambda session: runs.register_worker(session, worker, lease_s=600.0))
             yield world
 
+    def learn_twice(self) -> None:
+        """Two updates of the real trainer: A, C, D without B, which had no spread; then E and F."""
+        self.plant(0, "dbbench", SPREAD)
+        self.plant(1, "dbbench", (0.0,) * 4, Status.INVALID_ACTION)
+        self.plant(2, "alfworld", (0.0, 0.0, 0.0, 1.0))
+        self.plant(3, "dbbench", SPREAD)
+        self.plant(4, "dbbench", SPREAD)
+        self.plant(5, "alfworld", SPREAD)
+        trainer.run(self.config, threading.Event())
+        assert self.run().version == 2
+
     def plant(
         self,
         position: int,
@@ -91,30 +104,8 @@ class PlantedRun(World):
             for group_id in group_ids
             for row in self.members(group_id)
         ]
-        [(parent,)] = self.ask(
-            "SELECT checkpoint_id FROM checkpoints WHERE run_id = :r AND version = :v",
-            r=self.run_id,
-            v=version - 1,
+        new = self.new_update(
+            version, (), self.begin_epoch(), members=members, metrics={"loss": 0.1}
         )
-        row = {
-            "checkpoint_id": f"{self.run_id}-v{version}",
-            "run_id": self.run_id,
-            "version": version,
-            "parent_id": parent,
-            "path": "nowhere",
-            "state": CheckpointState.LIVE,
-        }
-        epoch = self.store.transact(lambda session: runs.begin_epoch(session, self.run_id))
         with self.store.write() as session:
-            new = NewUpdate(
-                update_id=f"{self.run_id}-u{version}",
-                run_id=self.run_id,
-                epoch=epoch,
-                state=UpdateState.COMMITTED,
-                reason="",
-                checkpoint=Checkpoint(**row, created_at=now()),
-                members=members,
-                metrics={"loss": 0.1},
-                started_at=0.0,
-            )
             updates.commit_update(session, new)

@@ -4,7 +4,7 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,13 +14,14 @@ from trajectories import body_of, trajectory
 from agentrl.broker.api import Delivery
 from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core.trajectory import Trajectory
-from agentrl.core.types import CheckpointState, EpisodeState, RunState, Status
-from agentrl.db.models import Checkpoint, Episode, Group, PolicyServer, Run, Worker
+from agentrl.core.types import CheckpointState, EpisodeState, RunState, Status, UpdateState
+from agentrl.db.models import Checkpoint, Episode, Group, PolicyServer, Run, Update, Worker
 from agentrl.db.registry.checkpoints import begin_serving, register_server
 from agentrl.db.store import Store, now
-from agentrl.db.transitions import episodes, groups, runs
+from agentrl.db.transitions import episodes, groups, runs, updates
 from agentrl.db.transitions.episodes import ClaimedEpisode, EpisodeResult
 from agentrl.db.transitions.groups import NewGroup
+from agentrl.db.transitions.updates import NewUpdate, TrainedMember
 from agentrl.workers import recorder
 
 T = TypeVar("T")
@@ -159,6 +160,53 @@ class World:
         if stored:
             self.keep(bodies)
         return bodies
+
+    def begin_epoch(self) -> int:
+        return self.store.transact(lambda session: runs.begin_epoch(session, self.run_id))
+
+    def new_update(
+        self,
+        version: int,
+        bodies: Sequence[Trajectory],
+        epoch: int,
+        *,
+        advantage: float | None = None,
+        **values: Any,
+    ) -> NewUpdate:
+        """A committed update that trained on the bodies, but for other values."""
+        members = [
+            TrainedMember(b.episode_id, b.group_id, b.fence, b.sha256, 9, advantage) for b in bodies
+        ]
+        name, committed = f"{self.run_id}-u{version}", UpdateState.COMMITTED
+        checkpoint = self.checkpoint(version)
+        plain = NewUpdate(name, self.run_id, epoch, committed, "", checkpoint, members, {}, 0.0)
+        return replace(plain, **values)
+
+    def learn(
+        self, version: int, bodies: Sequence[Trajectory], advantage: float | None = None
+    ) -> None:
+        """Commit an update, as a trainer does that has just begun."""
+        new = self.new_update(version, bodies, self.begin_epoch(), advantage=advantage)
+        self.store.transact(lambda session: updates.commit_update(session, new))
+
+    def add_update(self, version: int, **values: Any) -> None:
+        """Add only the row of an update."""
+        row = {
+            "update_id": f"{self.run_id}-u{version}",
+            "run_id": self.run_id,
+            "version": version,
+            "trainer_epoch": 1,
+            "checkpoint_id": f"{self.run_id}-v0",
+            "state": UpdateState.COMMITTED,
+            "groups": 1,
+            "episodes": 4,
+            "loss_tokens": 8,
+            "metrics": {},
+            "started_at": 0.0,
+            "committed_at": 1.0,
+        }
+        with self.store.write() as session:
+            session.add(Update(**row | values))
 
     def episode(self, episode_id: str) -> Episode:
         with self.store.read() as session:

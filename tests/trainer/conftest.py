@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from random_model import save_random_qwen3
 
 from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory, check
 from agentrl.core.types import Status
@@ -97,23 +96,8 @@ def policies() -> dict[str, PolicyRef]:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Qwen3 of 40 k parameters, tied, with stand-ins for tokenizer files."""
-    from transformers import AutoModelForCausalLM, Qwen3Config
-
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        initializer_range=0.2,
-        tie_word_embeddings=True,
-    )
     directory = tmp_path_factory.mktemp("model")
-    model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    model.save_pretrained(directory)
+    save_random_qwen3(directory, 0, vocab_size=VOCABULARY)
     (directory / "tokenizer.json").write_text('{"stands": "in"}')
     (directory / "chat_template.jinja").write_text("{{ messages }}")
     return directory

@@ -8,9 +8,9 @@ from run_transitions import World
 from agentrl.core.config.sections import Alarms
 from agentrl.core.types import UpdateState
 from agentrl.db.store import Store
-from agentrl.db.transitions import alarms, runs, updates
+from agentrl.db.transitions import alarms, updates
 from agentrl.db.transitions.alarms import AlarmReading
-from agentrl.db.transitions.updates import NewUpdate, TrainedMember
+from agentrl.db.transitions.updates import NewUpdate
 from agentrl.trainer.alarm_recorder import AlarmRecorder, log_alarms
 from agentrl.trainer.ledger import commit
 
@@ -20,7 +20,7 @@ LOUD, CALM = {"dbbench/max_ratio": 500.0}, {"dbbench/max_ratio": 2.0}
 @pytest.fixture
 def world(store: Store) -> World:
     world = World.begin(store)
-    world.store.transact(lambda session: runs.begin_epoch(session, world.run_id))
+    world.begin_epoch()
     return world
 
 
@@ -30,17 +30,15 @@ def _watch(world: World, **keys: Any) -> AlarmRecorder:
 
 def _new(world: World, version: int, metrics: dict[str, float], skipped: str = "") -> NewUpdate:
     """The update to `version`, of one group that is ready."""
-    bodies = world.ready(100 + version)
-    return NewUpdate(
+    return world.new_update(
+        version,
+        world.ready(100 + version),
+        1,
         update_id=f"u{version}",
-        run_id=world.run_id,
-        epoch=1,
         state=UpdateState.SKIPPED if skipped else UpdateState.COMMITTED,
         reason=skipped,
         checkpoint=world.checkpoint(version, parent_id=f"{world.run_id}-v{version - 1}"),
-        members=[TrainedMember(b.episode_id, b.group_id, b.fence, b.sha256, 9) for b in bodies],
         metrics=metrics,
-        started_at=0.0,
     )
 
 

@@ -21,11 +21,11 @@ from agentrl.core.config.sections import Metrics
 from agentrl.core.errors import BrokerError
 from agentrl.core.telemetry.exposition import serve_metrics
 from agentrl.core.trajectory import Trajectory
-from agentrl.core.types import EpisodeState, GroupState, Reason, RunState, UpdateState
+from agentrl.core.types import EpisodeState, GroupState, Reason, RunState
 from agentrl.db.models import Checkpoint
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs, updates
-from agentrl.db.transitions.updates import NewUpdate, TrainerReplaced
+from agentrl.db.transitions.updates import TrainerReplaced
 from agentrl.trainer.batch import TrainableGroup
 from agentrl.trainer.inbox import Inbox, InboxBounds, is_too_old
 
@@ -218,9 +218,7 @@ def test_a_trainer_that_resumed_closes_what_the_line_it_left_sampled(
     first = world.run_id + "-v0"
     for version in (1, 2):
         checkpoint = world.checkpoint(version, parent_id=f"{world.run_id}-v{version - 1}")
-        update = NewUpdate(
-            f"u{version}", world.run_id, epoch, UpdateState.COMMITTED, "", checkpoint, (), {}, 0.0
-        )
+        update = world.new_update(version, (), epoch, checkpoint=checkpoint)
         world.store.transact(partial(updates.commit_update, new=update))
     root = world.store.ask(lambda session: session.get_one(Checkpoint, first))
     world.store.transact(

@@ -118,8 +118,10 @@ def _announce(world: World, publisher: Publisher) -> Callable[[Message], None]:
     return partial(publisher.publish, EVENTS, world.run_id)
 
 
-def _ledger(world: World, publisher: Publisher, home: Path, **rules: Any) -> Ledger:
-    config = Config(
+def _ledger(
+    world: World, publisher: Publisher, home: Path, config: Config | None = None, **rules: Any
+) -> Ledger:
+    config = config or Config(
         tasks={"dbbench": Task()}, run=Run(**rules), trainer=Trainer(snapshot_every=EVERY)
     )
     return Ledger(
@@ -484,21 +486,23 @@ def test_an_update_that_was_not_committed_before_the_end_is_committed_by_the_nex
     assert world.accounting() == []
 
 
-def _far(home: Path, stop: threading.Event) -> CheckpointStore:
+def _far_ledger(
+    world: World, publisher: Publisher, home: Path, stop: threading.Event | None = None
+) -> Ledger:
     """Checkpoints lie under a URL; one try for each file."""
     limits = TransferLimits(upload_s=0.0, fetch_s=0.0, call_s=60.0)
-    return CheckpointStore(home / "checkpoints", home / "cache", "faulty://far", stop, limits)
+    stopped, folders = stop or threading.Event(), (home / "checkpoints", home / "cache")
+    store = CheckpointStore(*folders, "faulty://far", stopped, limits)
+    config = ledger_config(Config(tasks={"dbbench": Task()}))
+    return Ledger(config, world.run_id, world.store, _announce(world, publisher), store)
 
 
 def test_an_update_whose_object_store_was_away_until_the_stop_is_committed_by_the_next_trainer(
     world: World, publisher: Publisher, tmp_path: Path
 ) -> None:
     faulty_filesystem.register()
-    config, announce = Config(tasks={"dbbench": Task()}), _announce(world, publisher)
     stop, learner = threading.Event(), Counter()
-    ledger = Ledger(
-        ledger_config(config), world.run_id, world.store, announce, _far(tmp_path, stop)
-    )
+    ledger = _far_ledger(world, publisher, tmp_path, stop)
     at = _step(world, ledger, learner, ledger.resume(learner), 0)
     (group,) = _groups(world, 7)
     FaultyFileSystem.faults[:] = [OSError("the object store is away")] * 1000
@@ -508,9 +512,8 @@ def test_an_update_whose_object_store_was_away_until_the_stop_is_committed_by_th
         ledger.commit(learner, at, [group], Metrics({"loss": 0.5}), 1.0)
     assert world.run().version == 1
     FaultyFileSystem.faults.clear()
-    fresh, checkpoint_files = Counter(), _far(tmp_path, threading.Event())
-    after = Ledger(ledger_config(config), world.run_id, world.store, announce, checkpoint_files)
-    again = after.resume(fresh)
+    fresh = Counter()
+    again = _far_ledger(world, publisher, tmp_path).resume(fresh)
     assert (again.version, fresh.count, world.run().version) == (2, 2, 2)
     ((path,),) = world.ask("SELECT path FROM checkpoints WHERE version = 2")
     fetched = fetch(path, tmp_path / "elsewhere")
@@ -522,11 +525,8 @@ def test_an_update_that_was_kept_and_lost_its_weights_since_is_not_committed(
     world: World, publisher: Publisher, tmp_path: Path
 ) -> None:
     faulty_filesystem.register()
-    config, announce = Config(tasks={"dbbench": Task()}), _announce(world, publisher)
     stop, learner = threading.Event(), Counter()
-    ledger = Ledger(
-        ledger_config(config), world.run_id, world.store, announce, _far(tmp_path, stop)
-    )
+    ledger = _far_ledger(world, publisher, tmp_path, stop)
     at = ledger.resume(learner)
     FaultyFileSystem.faults[:] = [OSError("the object store is away")] * 1000
     stop.set()
@@ -535,9 +535,7 @@ def test_an_update_that_was_kept_and_lost_its_weights_since_is_not_committed(
         ledger.commit(learner, at, [group], Metrics({}), 1.0)
     FaultyFileSystem.faults.clear()
     shutil.rmtree(tmp_path / "cache")
-    checkpoint_files = _far(tmp_path, threading.Event())
-    fresh = Ledger(ledger_config(config), world.run_id, world.store, announce, checkpoint_files)
-    assert fresh.resume(Counter()).version == 0
+    assert _far_ledger(world, publisher, tmp_path).resume(Counter()).version == 0
     assert world.group(group.group_id).state == GroupState.READY
 
 
@@ -608,14 +606,7 @@ def _long(world: World, publisher: Publisher, home: Path, tracks: list[str]) -> 
         trainer=Trainer(snapshot_every=EVERY, keep_checkpoints=2),
         policy=[PolicyServer(name="p", tracks=tracks)],
     )
-    return Ledger(
-        ledger_config(config),
-        world.run_id,
-        world.store,
-        _announce(world, publisher),
-        CheckpointStore(home / "checkpoints"),
-        background=InlineExecutor(),
-    )
+    return _ledger(world, publisher, home, config)
 
 
 def test_what_nothing_needs_leaves_the_disk(

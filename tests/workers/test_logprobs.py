@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from policy_servers import CLAIMED, FixedPool, serve
-from transformers import AutoModelForCausalLM, Qwen3Config
+from random_model import save_random_qwen3
 
 from agentrl.core.config.sections import Sampling, Trainer
 from agentrl.core.trajectory import Trajectory, check
@@ -37,25 +37,12 @@ TOLERANCE = 1e-4
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two random Qwen3 with one tokenizer."""
-    auto: Any = AutoModelForCausalLM
     words = tokenizer.train(["weight of emu? select from where zoo food"], 320)
-    config = Qwen3Config(
-        vocab_size=words.get_vocab_size(),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        initializer_range=0.2,
-        tie_word_embeddings=True,
-        max_position_embeddings=1024,
-    )
+    shape = {"vocab_size": words.get_vocab_size(), "max_position_embeddings": 1024}
     found = {}
     for seed, name in enumerate(("c0", "c1")):
-        torch.manual_seed(seed)
         found[name] = tmp_path_factory.mktemp(name)
-        auto.from_config(config).save_pretrained(found[name])
+        save_random_qwen3(found[name], seed, **shape)
         tokenizer.save(words, found[name])
     return found
 

@@ -5,11 +5,10 @@ from run_transitions import World
 from sqlalchemy import text
 
 from agentrl.core.trajectory import Trajectory
-from agentrl.core.types import GroupState, Reason, Status, UpdateState
+from agentrl.core.types import GroupState, Reason, Status
 from agentrl.db.queries import progress
 from agentrl.db.store import Store
-from agentrl.db.transitions import episodes, groups, runs, updates
-from agentrl.db.transitions.updates import NewUpdate, TrainedMember
+from agentrl.db.transitions import episodes, groups
 
 
 @pytest.fixture
@@ -20,21 +19,7 @@ def world(store: Store) -> World:
 def _trained(world: World, version: int = 1, position: int = 0) -> list[Trajectory]:
     """A group that was trained for a version, all witnesses in agreement."""
     bodies = world.ready(position)
-    epoch = world.store.transact(lambda session: runs.begin_epoch(session, world.run_id))
-    members = [TrainedMember(b.episode_id, b.group_id, b.fence, b.sha256, 9) for b in bodies]
-    new = NewUpdate(
-        f"{world.run_id}-u{version}",
-        world.run_id,
-        epoch,
-        UpdateState.COMMITTED,
-        "",
-        world.checkpoint(version),
-        members,
-        {},
-        0.0,
-    )
-    with world.store.write() as session:
-        updates.commit_update(session, new)
+    world.learn(version, bodies)
     return bodies
 
 

@@ -2,9 +2,8 @@ import msgspec
 from run_transitions import World
 
 from agentrl.core.types import UpdateState
-from agentrl.db.models import Update
 from agentrl.db.queries.episode_outcomes import EpisodeOutcome, recent_episodes, recent_metrics
-from agentrl.db.store import Store, now
+from agentrl.db.store import Store
 
 
 def test_the_last_groups_are_those_that_were_ready_last_whatever_became_of_them(
@@ -43,24 +42,8 @@ def test_a_span_that_broke_off_counts_for_no_track_and_another_fence_for_nothing
 def test_metrics_are_those_of_updates_that_stand(store: Store) -> None:
     world = World.begin(store)
     states = [UpdateState.COMMITTED, UpdateState.ROLLED_BACK, UpdateState.COMMITTED]
-    with store.write() as session:
-        for version, state in enumerate([*states, UpdateState.COMMITTED], 1):
-            session.add(
-                Update(
-                    update_id=f"u{version}",
-                    run_id=world.run_id,
-                    version=version,
-                    trainer_epoch=1,
-                    checkpoint_id=f"{world.run_id}-v0",
-                    state=state,
-                    groups=1,
-                    episodes=1,
-                    loss_tokens=1,
-                    metrics={"v": version},
-                    started_at=now(),
-                    committed_at=now(),
-                )
-            )
+    for version, state in enumerate([*states, UpdateState.COMMITTED], 1):
+        world.add_update(version, state=state, metrics={"v": version})
     with store.read() as session:
         assert recent_metrics(session, world.run_id, 2) == [{"v": 4}, {"v": 3}]
         assert recent_metrics(session, world.run_id, 9) == [{"v": 4}, {"v": 3}, {"v": 1}]

@@ -1,13 +1,12 @@
 """Every filter on a store in which the answer is known; pages that join without a gap."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 from run_transitions import World
 from sqlalchemy import update
 
-from agentrl.core.trajectory import Trajectory
-from agentrl.core.types import EpisodeState, Status, UpdateState
+from agentrl.core.types import EpisodeState, Status
 from agentrl.db.models import Episode, Step
 from agentrl.db.queries import episode_detail, episode_search
 from agentrl.db.queries.episode_search import (
@@ -20,33 +19,11 @@ from agentrl.db.queries.episode_search import (
     search,
 )
 from agentrl.db.store import Store
-from agentrl.db.transitions import runs, updates
-from agentrl.db.transitions.updates import NewUpdate, TrainedMember
 
 
 @pytest.fixture
 def world(store: Store) -> World:
     return World.begin(store)
-
-
-def learned(world: World, version: int, bodies: Sequence[Trajectory], advantage: float) -> None:
-    epoch = world.store.transact(lambda session: runs.begin_epoch(session, world.run_id))
-    members = [
-        TrainedMember(b.episode_id, b.group_id, b.fence, b.sha256, 9, advantage) for b in bodies
-    ]
-    new = NewUpdate(
-        f"{world.run_id}-u{version}",
-        world.run_id,
-        epoch,
-        UpdateState.COMMITTED,
-        "",
-        world.checkpoint(version),
-        members,
-        {},
-        0.0,
-    )
-    with world.store.write() as session:
-        updates.commit_update(session, new)
 
 
 def found(
@@ -67,7 +44,7 @@ def names(world: World, sought: EpisodeFilter) -> list[str]:
 def test_each_filter_passes_what_it_names_and_nothing_else(world: World) -> None:
     first, second = world.ready(0, (0.0, 1.0)), world.ready(1, (0.25, 0.5))
     (open_group,) = world.admit(2, size=2, task="kg")
-    learned(world, 1, first, 0.5)
+    world.learn(1, first, 0.5)
     world.sql("UPDATE groups SET admitted_version = 7 WHERE position = 1")
     world.sql(
         "UPDATE steps SET answer = 'a Red_Lamp' WHERE episode_id = :e", e=second[0].episode_id
@@ -104,7 +81,7 @@ def test_each_filter_passes_what_it_names_and_nothing_else(world: World) -> None
 def test_a_row_says_which_update_learned_from_it_and_with_what_advantage(world: World) -> None:
     bodies = world.ready(0, (0.0, 1.0))
     assert [row.update for row in found(world, EpisodeFilter()).rows] == [None, None]
-    learned(world, 1, bodies, -0.75)
+    world.learn(1, bodies, -0.75)
     lesson = found(world, EpisodeFilter()).rows[0].update
     assert lesson is not None
     assert (lesson.version, lesson.advantage, lesson.state) == (1, -0.75, "committed")
@@ -184,7 +161,7 @@ def test_what_an_item_a_checkpoint_and_an_update_share_is_found_however_many_eac
     world: World, few: int
 ) -> None:
     bodies = [body for position in range(3) for body in world.ready(position, (0.0, 1.0, 0.5))]
-    learned(world, 1, bodies[:6], 0.5)
+    world.learn(1, bodies[:6], 0.5)
     for body in (bodies[2], bodies[5], bodies[8]):
         name = body.episode_id
         world.sql("UPDATE steps SET checkpoint_id = 'x' WHERE episode_id = :e", e=name)
@@ -245,7 +222,7 @@ def test_tasks_are_those_of_its_groups(world: World) -> None:
 
 def test_the_story_of_an_episode_has_its_steps_siblings_and_body(world: World) -> None:
     bodies = world.ready(0, (0.0, 1.0))
-    learned(world, 1, bodies, 0.5)
+    world.learn(1, bodies, 0.5)
     with world.store.read() as session:
         told = episode_detail.episode_detail(session, world.run_id, bodies[1].episode_id)
         assert episode_detail.episode_detail(session, world.run_id, "none") is None

@@ -8,7 +8,6 @@ from run_history import begun, trained
 from run_transitions import World
 
 from agentrl.core.types import UpdateState
-from agentrl.db.models import Update
 from agentrl.db.queries import curves, progress
 from agentrl.db.store import Store
 
@@ -50,34 +49,12 @@ def test_recent_groups_closed_since_the_last_live_updates_began(world: World) ->
         world.ready(place, rewards)
     world.sql("UPDATE groups SET state = 'trained', closed_at = 10 * (position + 1)")
     assert recent(1) == (3, {"dbbench": 0.5})
-    _update(world, 1, started_at=15.0)
-    _update(world, 2, started_at=25.0)
-    _update(world, 3, started_at=5.0, state=UpdateState.ROLLED_BACK)
+    world.add_update(1, started_at=15.0)
+    world.add_update(2, started_at=25.0)
+    world.add_update(3, started_at=5.0, state=UpdateState.ROLLED_BACK)
     world.sql("UPDATE runs SET version = 2")
     assert recent(1) == (1, {"dbbench": 0.0})
     assert recent(2) == (2, {"dbbench": 0.25})
-
-
-def _update(
-    world: World, version: int, *, started_at: float, state: UpdateState = UpdateState.COMMITTED
-) -> None:
-    with world.store.write() as session:
-        session.add(
-            Update(
-                update_id=f"{world.run_id}-u{version}",
-                run_id=world.run_id,
-                version=version,
-                trainer_epoch=1,
-                checkpoint_id=f"{world.run_id}-v0",
-                state=state,
-                groups=1,
-                episodes=4,
-                loss_tokens=8,
-                metrics={},
-                started_at=started_at,
-                committed_at=started_at + 1,
-            )
-        )
 
 
 def test_staleness_is_of_the_latest_batch_or_of_all(tmp_path: Path) -> None:

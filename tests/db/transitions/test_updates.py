@@ -5,17 +5,16 @@ from sqlalchemy.orm import Session
 from agentrl.core.errors import StoreError
 from agentrl.core.trained_hash import running_hash
 from agentrl.core.trajectory import Trajectory
-from agentrl.core.types import CheckpointState, GroupState, UpdateState
+from agentrl.core.types import CheckpointState, GroupState
 from agentrl.db.audit.trained_hashes import find_different_hashes
 from agentrl.db.models import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
-from agentrl.db.transitions import episodes, runs, updates
+from agentrl.db.transitions import episodes, updates
 from agentrl.db.transitions.updates import (
     LineageChanged,
     NewUpdate,
     RunEnded,
-    TrainedMember,
     TrainerReplaced,
     UpdateRefused,
 )
@@ -26,22 +25,13 @@ def world(store: Store) -> World:
     return World.begin(store)
 
 
-def _epoch(world: World) -> int:
-    return world.store.transact(lambda session: runs.begin_epoch(session, world.run_id))
-
-
 def _update(world: World, version: int, epoch: int, bodies: list[Trajectory]) -> NewUpdate:
-    return NewUpdate(
+    return world.new_update(
+        version,
+        bodies,
+        epoch,
         update_id=f"{world.run_id}-u{version}-{epoch}",
-        run_id=world.run_id,
-        epoch=epoch,
-        state=UpdateState.COMMITTED,
-        reason="",
         checkpoint=_checkpoint(world, version, epoch),
-        members=[
-            TrainedMember(body.episode_id, body.group_id, body.fence, body.sha256, 9)
-            for body in bodies
-        ],
         metrics={"loss": 0.5},
         started_at=1.0,
     )
@@ -80,7 +70,7 @@ def test_ready_members_come_whole_and_the_oldest_group_first(world: World) -> No
 
 def test_a_commit_writes_update_groups_hashes_and_checkpoint_together(world: World) -> None:
     bodies = world.ready(0) + world.ready(1)
-    _commit(world, 1, _epoch(world), bodies)
+    _commit(world, 1, world.begin_epoch(), bodies)
     assert world.run().version == 1
     assert {world.group(body.group_id).state for body in bodies} == {GroupState.TRAINED}
     assert sorted(world.ask("SELECT episode_id, fence, sha256 FROM update_groups")) == sorted(
@@ -91,7 +81,7 @@ def test_a_commit_writes_update_groups_hashes_and_checkpoint_together(world: Wor
 
 
 def test_a_commit_whose_answer_was_lost_may_be_repeated(world: World) -> None:
-    epoch, bodies = _epoch(world), world.ready(0)
+    epoch, bodies = world.begin_epoch(), world.ready(0)
     _commit(world, 1, epoch, bodies)
     _commit(world, 1, epoch, bodies)
     assert world.ask("SELECT COUNT(*) FROM updates") == [(1,)]
@@ -99,8 +89,8 @@ def test_a_commit_whose_answer_was_lost_may_be_repeated(world: World) -> None:
 
 
 def test_a_replaced_trainer_commits_nothing(world: World) -> None:
-    old, bodies = _epoch(world), world.ready(0)
-    _epoch(world)
+    old, bodies = world.begin_epoch(), world.ready(0)
+    world.begin_epoch()
     with pytest.raises(TrainerReplaced):
         _commit(world, 1, old, bodies)
     assert world.ask("SELECT COUNT(*) FROM updates") == [(0,)]
@@ -109,8 +99,8 @@ def test_a_replaced_trainer_commits_nothing(world: World) -> None:
 
 
 def test_of_two_trainers_that_commit_at_once_only_the_newer_does(world: World) -> None:
-    bodies, old = world.ready(0), _epoch(world)
-    new = _epoch(world)
+    bodies, old = world.ready(0), world.begin_epoch()
+    new = world.begin_epoch()
 
     def attempt(epoch: int) -> bool:
         try:
@@ -149,11 +139,11 @@ def _refused(world: World, new: NewUpdate, match: str) -> None:
 
 
 def test_weights_with_an_update_that_the_database_lost_commit_nothing(world: World) -> None:
-    epoch = _epoch(world)
+    epoch = world.begin_epoch()
     bodies, new = _learned(world, epoch)
     _lose_the_newest_commit(world, bodies)
     _refused(world, new, f"at version 1 in the database, and the parent {world.run_id}-v2-1 is unk")
-    begun = _epoch(world)  # the trainer begins again from what the database knows
+    begun = world.begin_epoch()  # the trainer begins again from what the database knows
     assert _roll_back(world, 1, begun) == 0
     _commit(world, 2, begun, bodies)
     _commit(world, 3, begun, world.ready(4))
@@ -177,13 +167,13 @@ def test_weights_with_an_update_that_the_database_lost_commit_nothing(world: Wor
 def test_an_update_grows_from_the_newest_live_checkpoint_alone(
     world: World, planted: str, match: str
 ) -> None:
-    _, new = _learned(world, _epoch(world))
+    _, new = _learned(world, world.begin_epoch())
     world.sql(planted)
     _refused(world, new, match)
 
 
 def test_each_checkpoint_carries_the_running_hash_of_its_bodies(world: World) -> None:
-    epoch = _epoch(world)
+    epoch = world.begin_epoch()
     bodies, new = _learned(world, epoch)
     query = "SELECT trained_hash FROM checkpoints ORDER BY version"
     (root,), (first,), (second,) = world.ask(query)
@@ -203,7 +193,7 @@ def test_each_checkpoint_carries_the_running_hash_of_its_bodies(world: World) ->
 
 
 def test_a_group_is_trained_once(world: World) -> None:
-    epoch, bodies = _epoch(world), world.ready(0)
+    epoch, bodies = world.begin_epoch(), world.ready(0)
     _commit(world, 1, epoch, bodies)
     with pytest.raises(UpdateRefused, match="1 groups are not ready"):
         _commit(world, 2, epoch, bodies + world.ready(1))
@@ -212,7 +202,7 @@ def test_a_group_is_trained_once(world: World) -> None:
 
 
 def test_a_member_issued_again_meanwhile_is_not_trained_as_it_was(world: World) -> None:
-    epoch, bodies = _epoch(world), world.ready(0)
+    epoch, bodies = world.begin_epoch(), world.ready(0)
     row = world.episode(bodies[0].episode_id)
     lost = episodes.ClaimedEpisode.of(row)
     assert world.store.transact(lambda s: episodes.lose_body(s, lost, max_attempts=3))
@@ -227,13 +217,13 @@ def test_a_member_issued_again_meanwhile_is_not_trained_as_it_was(world: World) 
 
 
 def test_a_member_left_out_is_refused(world: World) -> None:
-    epoch, bodies = _epoch(world), world.ready(0)
+    epoch, bodies = world.begin_epoch(), world.ready(0)
     with pytest.raises(UpdateRefused):
         _commit(world, 1, epoch, bodies[1:])
 
 
 def test_an_update_after_the_end_of_the_run_is_refused(world: World) -> None:
-    epoch, bodies = _epoch(world), world.ready(0)
+    epoch, bodies = world.begin_epoch(), world.ready(0)
     world.sql("UPDATE runs SET state = 'stopped'")
     with pytest.raises(RunEnded):
         _commit(world, 1, epoch, bodies)
@@ -241,11 +231,11 @@ def test_an_update_after_the_end_of_the_run_is_refused(world: World) -> None:
 
 
 def test_a_roll_back_takes_later_updates_and_their_groups_off_the_lineage(world: World) -> None:
-    epoch = _epoch(world)
+    epoch = world.begin_epoch()
     batches = [world.ready(position) for position in range(3)]
     for version, bodies in enumerate(batches, 1):
         _commit(world, version, epoch, bodies)
-    newer = _epoch(world)
+    newer = world.begin_epoch()
     assert _roll_back(world, 1, newer) == 2
     assert _roll_back(world, 1, newer) == 0
     states = [world.group(bodies[0].group_id).state for bodies in batches]
@@ -261,7 +251,7 @@ def test_a_roll_back_takes_later_updates_and_their_groups_off_the_lineage(world:
 
 
 def test_a_line_that_was_left_names_where_it_left_the_live_one(world: World) -> None:
-    epoch = _epoch(world)
+    epoch = world.begin_epoch()
 
     def grown(version: int, of: int, parent_of: int) -> None:
         _commit(world, version, of, world.ready(10 * of + version))
@@ -274,12 +264,12 @@ def test_a_line_that_was_left_names_where_it_left_the_live_one(world: World) -> 
     for version in (1, 2, 3):
         grown(version, epoch, epoch)
     assert world.store.ask(lambda session: updates.forks(session, world.run_id)) == {}
-    newer = _epoch(world)
+    newer = world.begin_epoch()
     _roll_back(world, 1, newer)
     grown(2, newer, epoch)
     left = {f"{world.run_id}-v{version}-{epoch}": 1 for version in (2, 3)}
     assert world.store.ask(lambda session: updates.forks(session, world.run_id)) == left
-    _roll_back(world, 0, _epoch(world))
+    _roll_back(world, 0, world.begin_epoch())
     found = world.store.ask(lambda session: updates.forks(session, world.run_id))
     assert set(found.values()) == {0}, "the line that they left was left in its turn"
     assert len(found) == 4
@@ -289,8 +279,8 @@ _ROLLED = CheckpointState.ROLLED_BACK.value
 
 
 def test_a_trainer_that_was_replaced_rolls_nothing_back(world: World) -> None:
-    slow = _epoch(world)
-    epoch = _epoch(world)
+    slow = world.begin_epoch()
+    epoch = world.begin_epoch()
     _commit(world, 1, epoch, world.ready(0))
     with pytest.raises(TrainerReplaced):
         _roll_back(world, 0, slow)

@@ -1,22 +1,16 @@
 """Programs that retry, ask beside themselves and rewrite history: where their requests belong."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agent_programs import Play
+from agent_programs import LOOK, Play, reward_of
 from running import eventually
 
 from agentrl.core.errors import ItemError
-from agentrl.envs.contract import Message, ToolCall, TurnTerms
+from agentrl.envs.contract import Message, TurnTerms
 
 ASKED, BLUE = Message("user", "?"), Message("assistant", "blue", turn=1)
-LOOK = ToolCall("look", {"thing": "mug"})
-
-
-def awaited(what: Callable[[], object]) -> None:
-    eventually(what, within_s=60, text=lambda: "never")
 
 
 def until(path: Path) -> str:
@@ -175,27 +169,18 @@ def test_a_request_repeated_by_a_client_that_gave_up_gets_the_one_answer(
     environment.start()
     asked.touch()
     waits = environment._asked  # type: ignore[attr-defined]
-    awaited(lambda: not waits.waiting)
+    eventually(lambda: not waits.waiting, within_s=60, text=lambda: "the request still waits")
     gone.touch()
     assert environment.call("blue").reward == 1.0
 
 
 def test_a_retry_that_the_client_marks_gets_the_one_answer(play: Play) -> None:
     environment = play(
-        "def again(retries):\n"
-        "    request = urllib.request.Request(\n"
-        "        os.environ['OPENAI_BASE_URL'] + '/chat/completions',\n"
-        "        json.dumps({'model': 'm', 'messages': [user('?')]}).encode(),\n"
-        "        {'authorization': 'Bearer ' + os.environ['OPENAI_API_KEY'],\n"
-        "         'x-stainless-retry-count': retries})\n"
-        "    with urllib.request.urlopen(request) as reply:\n"
-        "        return reply.read()\n"
-        "first = again('0')\n"
-        "assert again('1') == first\n"
-        "print(json.loads(first)['choices'][0]['message']['content'])"
+        "first = ask([user('?')], {'x-stainless-retry-count': '0'})\n"
+        "assert ask([user('?')], {'x-stainless-retry-count': '1'}) == first\n"
+        "print(said(first)['content'])"
     )
-    environment.start()
-    assert environment.call("blue").reward == 1.0
+    assert reward_of(environment, "blue") == 1.0
 
 
 TITLED = """

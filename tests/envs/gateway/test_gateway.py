@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from agent_programs import Play
+from agent_programs import LOOK, Play, reward_of
+from running import eventually, processes_of
 
 from agentrl.core.config.sections import Envs, Task
 from agentrl.core.errors import EnvironmentFailure
@@ -13,7 +14,6 @@ from agentrl.envs.contract import Counting, Message, Outcome, ToolCall
 from agentrl.envs.server.client import RemoteSource
 from agentrl.envs.server.server import EnvServer
 
-LOOK = ToolCall("look", {"thing": "mug"})
 LOOKS = """
 messages = [{"role": "system", "content": "act"}, user(item["id"])]
 tools = [tool("look", "thing")]
@@ -42,8 +42,7 @@ def test_a_program_s_requests_become_turns_and_its_end_the_user_s_reward(play: P
 
 def test_a_wrong_answer_is_a_reward_of_nothing(play: Play) -> None:
     environment = play(LOOKS)
-    environment.start()
-    assert environment.call("red").reward == 0.0
+    assert reward_of(environment, "red") == 0.0
 
 
 def test_the_reward_is_given_the_conversation_as_openai_has_it(play: Play, tmp_path: Path) -> None:
@@ -132,8 +131,7 @@ def test_what_cannot_be_had_is_refused_by_name_and_the_program_may_go_on(
         f"assert {field!r} in text, text\n"
         "print(said(ask([user('?')], n=1, temperature=0.2, top_p=0.9))['content'])"
     )
-    environment.start()
-    assert environment.call("blue").reward == 1.0
+    assert reward_of(environment, "blue") == 1.0
 
 
 @pytest.mark.parametrize(
@@ -154,8 +152,7 @@ def test_a_conversation_that_no_template_knows_is_refused_and_the_program_may_go
         f"assert status == 400 and {why!r} in text, text\n"
         "print('blue')"
     )
-    environment.start()
-    assert environment.call("blue").reward == 1.0
+    assert reward_of(environment, "blue") == 1.0
 
 
 def test_a_program_that_fails_after_a_refusal_names_it(play: Play) -> None:
@@ -220,8 +217,7 @@ def test_a_program_s_environment_is_clean(play: Play, monkeypatch: pytest.Monkey
         "print(os.environ['COLOUR'])",
         env={"COLOUR": "${GIVEN}"},
     )
-    environment.start()
-    assert environment.call("").reward == 1.0
+    assert reward_of(environment, "") == 1.0
 
 
 def test_the_models_are_listed_and_a_wrong_key_is_refused(play: Play) -> None:
@@ -237,18 +233,19 @@ def test_the_models_are_listed_and_a_wrong_key_is_refused(play: Play) -> None:
         "assert listed['data'][0]['id'] == 'agentrl'\n"
         "ask([user('?')]); print('blue')"
     )
-    environment.start()
-    assert environment.call("").reward == 1.0
+    assert reward_of(environment, "") == 1.0
 
 
-def test_closing_twice_or_before_the_start_is_fine(play: Play) -> None:
+def test_closing_ends_the_program_and_may_be_repeated_or_come_before_the_start(
+    play: Play, tmp_path: Path
+) -> None:
     environment = play(LOOKS)
     environment.close()
-    environment.close()
-    environment = play(LOOKS)
     environment.start()
+    assert processes_of(tmp_path)
     environment.close()
     environment.close()
+    eventually(lambda: not processes_of(tmp_path), within_s=60, text=lambda: "it runs on")
 
 
 def test_a_program_may_run_behind_an_env_server(play: Play, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -21,25 +21,15 @@ OPTIONS = {"items": 12, "test_items": 3}
 TASKS = ("alfworld", "dbbench")
 
 
-@contextmanager
-def serving(**envs: Any) -> Iterator[EnvServer]:
-    server = EnvServer({task: Task(options=OPTIONS) for task in TASKS}, Envs(**envs))
-    try:
-        yield server
-    finally:
-        server.close()
+def serving(**envs: Any) -> closing[EnvServer]:
+    return closing(EnvServer({task: Task(options=OPTIONS) for task in TASKS}, Envs(**envs)))
 
 
-@contextmanager
-def counting() -> Iterator[EnvServer]:
+def counting() -> closing[EnvServer]:
     """Our server of one task, which answers under /api as a task worker does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(registry.TASKS, "counting", "counting_task:CountingSource")
-        server = EnvServer({"counting": Task()})
-    try:
-        yield server
-    finally:
-        server.close()
+        return closing(EnvServer({"counting": Task()}))
 
 
 @pytest.fixture(scope="module")

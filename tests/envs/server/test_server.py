@@ -4,7 +4,7 @@ import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -23,14 +23,9 @@ ITEM = registry.source("dbbench", {"items": 1}).items("train")[0]
 CUSTOM = {"index": ITEM.item_id, "custom_task": ITEM.content}
 
 
-@contextmanager
-def serving(*tasks: str, timings: Timings | None = None, **envs: Any) -> Iterator[EnvServer]:
+def serving(*tasks: str, timings: Timings | None = None, **envs: Any) -> closing[EnvServer]:
     mixture = {task: Task(options={"items": 3, "test_items": 2}) for task in tasks or ("dbbench",)}
-    server = EnvServer(mixture, Envs(**envs), timings)
-    try:
-        yield server
-    finally:
-        server.close()
+    return closing(EnvServer(mixture, Envs(**envs), timings))
 
 
 @pytest.fixture(scope="module")

@@ -5,16 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from planted_run import SPREAD, PlantedRun
+from planted_run import PlantedRun
 from running import agentrl
 
 from agentrl.core.errors import ConfigError, StoreError
-from agentrl.core.types import RunState, Status
+from agentrl.core.types import RunState
 from agentrl.db.audit.run_audit import AuditRules, audit
 from agentrl.db.transitions import runs
 from agentrl.ops.offline.rescore import rescore
 from agentrl.ops.offline.train_from import OfflineRequest, train_from
-from agentrl.ops.processes import trainer
 from agentrl.ops.runs.lifecycle import RunPlace, find_run_place
 
 pytestmark = pytest.mark.slow
@@ -30,18 +29,10 @@ def flipped(episode):
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlantedRun]:
-    """A run that learned twice: A, C, D without B, which had no spread; then E and F."""
     folder = tmp_path_factory.mktemp("learned")
     (folder / "rewards.py").write_text(REWARDS)
     with PlantedRun.begun(folder) as world:
-        world.plant(0, "dbbench", SPREAD)
-        world.plant(1, "dbbench", (0.0,) * 4, Status.INVALID_ACTION)
-        world.plant(2, "alfworld", (0.0, 0.0, 0.0, 1.0))
-        world.plant(3, "dbbench", SPREAD)
-        world.plant(4, "dbbench", SPREAD)
-        world.plant(5, "alfworld", SPREAD)
-        trainer.run(world.config, threading.Event())
-        assert world.run().version == 2
+        world.learn_twice()
         yield world
 
 

@@ -1,7 +1,6 @@
 """Updates of the real trainer, recomputed."""
 
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,15 +8,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from planted_run import SPREAD, PlantedRun
+from planted_run import PlantedRun
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.cli.main import app
 from agentrl.core.errors import ConfigError, MessageError, StoreError
-from agentrl.core.types import Status
-from agentrl.ops.processes import trainer
 from agentrl.ops.replay.whatif import whatif
 
 pytestmark = pytest.mark.slow
@@ -28,16 +25,8 @@ MACHINE = {"cpu_share", "memory_share", "gpu_share", "gpu_memory_share"}
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlantedRun]:
-    """A run that learned twice: A, C, D without B, which had no spread; then E and F."""
     with PlantedRun.begun(tmp_path_factory.mktemp("learned")) as world:
-        world.plant(0, "dbbench", SPREAD)
-        world.plant(1, "dbbench", (0.0,) * 4, Status.INVALID_ACTION)
-        world.plant(2, "alfworld", (0.0, 0.0, 0.0, 1.0))
-        world.plant(3, "dbbench", SPREAD)
-        world.plant(4, "dbbench", SPREAD)
-        world.plant(5, "alfworld", SPREAD)
-        trainer.run(world.config, threading.Event())
-        assert world.run().version == 2
+        world.learn_twice()
         yield world
 
 

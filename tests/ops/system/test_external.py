@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from external_run import assert_key_is_kept_nowhere, write_external_run
 from openai_endpoint import KEY, failure, serve_endpoint
 from run_transitions import World
-from running import ROOT, agentrl, eventually, processes_of
+from running import agentrl, eventually, processes_of
 from sqlalchemy import select, text
 from teacher_endpoint import teacher_script
 
@@ -37,48 +38,16 @@ from agentrl.ops.processes.worker import pool_config
 from agentrl.workers.policies.pool import PolicyPool
 
 OPTIONS = {"style": "compact", "items": 40, "test_items": 8}
-FILE = """
-workers = 1
-[run]
-name = "taught"
-home = "{home}"
-stop_updates = 2
-[model]
-path = "{tiny}"
-[tasks.dbbench.options]
-style = "compact"
-items = 40
-test_items = 8
-[dispatch]
-groups_per_update = 4
-group_size = 4
-[worker]
-concurrency = 8
-[sampling]
+TAUGHT = """
 strategy = "weighted"
-max_step_tokens = 40
-max_tokens = 400
 [sampling.weights]
 current = 0.7
 "external(teacher)" = 0.3
-[[policy]]
-name = "policy"
-[[policy]]
-name = "teacher"
-engine = "external"
-[policy.external]
-url = "{url}"
-model = "big"
-key_env = "BIG_KEY"
-{more}
 """
 
 
 def write(tmp_path: Path, url: str, more: str = "") -> Path:
-    path = tmp_path / "run.toml"
-    tiny = ROOT / "models" / "tiny"
-    path.write_text(FILE.format(home=tmp_path / "home", tiny=tiny, url=url, more=more))
-    return path
+    return write_external_run(tmp_path, "taught", "teacher", url, sampling=TAUGHT, external=more)
 
 
 @pytest.fixture(autouse=True)
@@ -203,8 +172,7 @@ def test_a_teacher_acts_in_a_run_and_nothing_of_it_is_learned(tmp_path: Path) ->
     with closing(open_store(f"sqlite:///{home / 'store.db'}")) as store:
         check_rows(store, len(there.asked))
         check_bodies(store)
-    for path in [log, *home.rglob("*")]:
-        assert path.is_dir() or KEY.encode() not in path.read_bytes(), path
+    assert_key_is_kept_nowhere(tmp_path)
 
 
 def check_rows(store: Store, asked: int) -> None:

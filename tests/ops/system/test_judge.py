@@ -7,9 +7,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from external_run import assert_key_is_kept_nowhere, write_external_run
 from judge_policies import scored
 from openai_endpoint import KEY, Answer, failure, serve_endpoint
-from running import ROOT, agentrl, eventually
+from running import agentrl, eventually
 from sqlalchemy import text
 
 from agentrl.core.types import RunState
@@ -17,41 +18,10 @@ from agentrl.db.queries import progress
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 
-FILE = """
-workers = 1
-[run]
-name = "judged"
-home = "{home}"
-stop_updates = 2
-[model]
-path = "{tiny}"
-[tasks.dbbench.options]
-style = "compact"
-items = 40
-test_items = 8
+JUDGE = """
 [tasks.dbbench.judge]
 policy = "critic"
 weight = 0.5
-[dispatch]
-groups_per_update = 4
-group_size = 4
-max_staleness = 0
-[worker]
-concurrency = 8
-beat_s = 0.5
-lease_s = 4.0
-[sampling]
-max_step_tokens = 40
-max_tokens = 400
-[[policy]]
-name = "policy"
-[[policy]]
-name = "critic"
-engine = "external"
-[policy.external]
-url = "{url}"
-model = "big"
-key_env = "BIG_KEY"
 """
 
 
@@ -85,9 +55,10 @@ class Endpoint:
 def test_each_trained_episode_has_the_score_of_its_judge_though_a_worker_was_killed(
     tmp_path: Path,
 ) -> None:
-    log, home, path, script = tmp_path / "log", tmp_path / "home", tmp_path / "run.toml", Endpoint()
+    log, home, script = tmp_path / "log", tmp_path / "home", Endpoint()
+    bounds = {"dispatch": "max_staleness = 0", "worker": "beat_s = 0.5\nlease_s = 4.0"}
     with serve_endpoint(script) as there:
-        path.write_text(FILE.format(home=home, tiny=ROOT / "models" / "tiny", url=there.url))
+        path = write_external_run(tmp_path, "judged", "critic", there.url, external=JUDGE, **bounds)
         with agentrl("up", str(path), environment={"BIG_KEY": KEY}, output=log) as process:
             eventually(script.held.is_set, within_s=300, text=log.read_text)
             os.kill(worker_of(home), signal.SIGKILL)
@@ -112,5 +83,4 @@ def test_each_trained_episode_has_the_score_of_its_judge_though_a_worker_was_kil
     assert any(row.fence > 1 for row in judged)
     logs = [each for each in home.rglob("*.log") if "worker" in each.name]
     assert any("Episode continues at its judge" in each.read_text() for each in logs)
-    for each in [log, *home.rglob("*")]:
-        assert each.is_dir() or KEY.encode() not in each.read_bytes(), each
+    assert_key_is_kept_nowhere(tmp_path)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import urllib3
+from external_run import assert_key_is_kept_nowhere
 from openai_endpoint import KEY, Answer, Endpoint, completion, failure, serve_endpoint
 from policy_servers import serve
 from running import eventually
@@ -192,8 +193,7 @@ def test_a_refused_key_closes_the_row_and_is_written_nowhere(
     written = capsys.readouterr()
     assert "External model disabled" in written.out
     assert KEY not in written.out + written.err + str(answer)
-    for path in tmp_path.rglob("*"):
-        assert path.is_dir() or KEY.encode() not in path.read_bytes()
+    assert_key_is_kept_nowhere(tmp_path)
 
 
 @pytest.mark.parametrize(

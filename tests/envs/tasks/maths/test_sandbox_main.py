@@ -1,38 +1,16 @@
-"""The driver of a sandbox, as a process of this machine: it asks for no rights and no container."""
+"""The driver of the interpreter, as a process of this machine."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sandbox_driver import DriverProcess
 
 MEMORY = 128 << 20
 
 
-class Driver:
-    """The process, one line at a time."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "agentrl.envs.tasks.maths.sandbox_main"],
-            env={"PYTHONPATH": os.environ["PYTHONPATH"]},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(request).encode() + b"\n")
-        self.process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
-
+class Driver(DriverProcess):
     def run(self, code: str, timeout_s: float = 20.0) -> str:
         """The text, the error, and whether the interpreter was late or ended."""
         answer = self.ask(run=code, timeout_s=timeout_s, memory_bytes=MEMORY)
@@ -41,11 +19,10 @@ class Driver:
 
 
 @pytest.fixture(scope="module")
-def driver() -> Iterator[Driver]:
-    driver = Driver()
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    driver = Driver("maths", tmp_path_factory.mktemp("home"))
     yield driver
-    driver.process.communicate(timeout=30)
-    assert driver.process.returncode == 0
+    assert driver.end() == 0
 
 
 def test_code_prints_and_its_last_expression_is_shown(driver: Driver) -> None:

@@ -1,9 +1,5 @@
-"""The driver of a sandbox, as a process of this machine: it asks for no rights and no container."""
+"""The driver of the shell, as a process of this machine."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,29 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from running import eventually
+from sandbox_driver import DriverProcess
 
 
-class Driver:
-    """The process, one line at a time."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "agentrl.envs.tasks.oslinux.sandbox_main"],
-            cwd=folder,
-            env={"HOME": str(folder), "PYTHONPATH": os.environ["PYTHONPATH"]},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(request).encode() + b"\n")
-        self.process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
-
+class Driver(DriverProcess):
     def run(self, code: str, *arguments: str, watch: bool = False, **more: Any) -> dict[str, Any]:
         request = {"language": "bash", "timeout_s": 10, "watch": watch and str(self.folder)}
         return self.ask(run=code, arguments=arguments, **(request | more))
@@ -47,10 +24,9 @@ class Driver:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    driver = Driver(tmp_path_factory.mktemp("home"))
+    driver = Driver("oslinux", tmp_path_factory.mktemp("home"))
     yield driver
-    driver.process.communicate(timeout=20)
-    assert driver.process.returncode == 0
+    assert driver.end() == 0
 
 
 def alive(pid: str) -> bool:
@@ -109,13 +85,13 @@ def test_a_shell_that_ends_is_replaced(driver: Driver) -> None:
 
 
 def test_a_shell_that_cannot_start_any_more_is_its_agents_own_matter(tmp_path: Path) -> None:
-    driver = Driver(tmp_path)
+    driver = Driver("oslinux", tmp_path)
     assert driver.shell("echo exit > ~/.bash_profile; exit").endswith(" ended")
     assert driver.shell("echo never") == " ended"
     assert driver.run("rm ~/.bash_profile")["status"] == 0
     assert driver.shell("echo not yet") == " ended"
     assert driver.shell("echo back") == "back"
-    driver.process.communicate(timeout=10)
+    driver.end()
 
 
 def test_stop_kills_what_the_agent_left_and_keeps_what_was_there(driver: Driver) -> None:
@@ -140,12 +116,12 @@ def test_a_watched_script_tells_whether_anything_changed(driver: Driver) -> None
 
 
 def test_a_watched_script_leaves_the_shell_of_the_start_script(tmp_path: Path) -> None:
-    driver = Driver(tmp_path)
+    driver = Driver("oslinux", tmp_path)
     driver.shell("cd /usr; name=kim; sleep 60 &")
     driver.ask(keep=True)
     assert driver.run("cat /etc/hostname; true", watch=True)["changed"] is False
     assert driver.shell("pwd; echo $name") == "/usr\nkim"
-    driver.process.communicate(timeout=10)
+    driver.end()
 
 
 def test_a_watched_script_leaves_nothing_running(driver: Driver) -> None:
@@ -166,8 +142,8 @@ def test_any_text_is_a_command_that_ends(driver: Driver, text: str) -> None:
 
 
 def test_a_driver_whose_input_ends_takes_everything_along(tmp_path: Path) -> None:
-    driver = Driver(tmp_path)
+    driver = Driver("oslinux", tmp_path)
     left = driver.run("setsid sleep 60 >/dev/null & echo $!")["text"]
     driver.ask(keep=True)
-    driver.process.communicate(timeout=10)
+    driver.end()
     eventually(lambda: not alive(left), within_s=60, text=lambda: f"{left} lives on")
