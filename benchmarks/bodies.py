@@ -37,7 +37,8 @@ from agentrl import broker
 from agentrl.broker.api import Broker, Delivery
 from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.broker.topology import TRAJECTORIES, recorder_queue, trainer_queue
-from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory, body_of
+from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
+from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import RunState, Status
 from agentrl.db.admin import migrate
 from agentrl.db.models import Run

@@ -46,7 +46,7 @@ from agentrl.core.config.sections import Worker as WorkerConfig
 from agentrl.core.types import EpisodeState
 from agentrl.db.admin import migrate
 from agentrl.db.models import Episode, PolicyServer, Refusal, Step, StoredTrajectory, Worker
-from agentrl.db.registry import checkpoints
+from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store, now, open_store
 from agentrl.serving.served_checkpoints import ServedCheckpoints
 from agentrl.serving.server import PolicyApp, Server
@@ -74,10 +74,10 @@ def policy(place: Timed, store: Store, _link: broker.api.Broker) -> None:
     )
 
     def register(session: Session) -> None:
-        checkpoints.register_server(session, server, lease_s=LONG_S)
+        policy_servers.register_server(session, server, lease_s=LONG_S)
         session.flush()
         (checkpoint,) = checkpoints.live_checkpoints(session, place.run_id)
-        checkpoints.begin_serving(session, place.run_id, "current", checkpoint)
+        policy_servers.begin_serving(session, place.run_id, "current", checkpoint)
 
     store.transact(register)
     told(place).wait()

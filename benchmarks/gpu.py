@@ -41,7 +41,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Dtype, Lora, Model, Sampling, Task, Trainer
 from agentrl.core.trajectory import Trajectory
 from agentrl.ops.configuration.model_spec import ModelSpec, read_spec
-from agentrl.ops.doctor.memory_items import memory_items
+from agentrl.ops.doctor.memory import memory_items
 from agentrl.serving.engine_api import Request
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.trainer.algorithm.presets import Settings, resolve_settings

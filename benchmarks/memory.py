@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.ops.configuration import model_spec
-from agentrl.ops.doctor import memory_items
+from agentrl.ops.doctor import memory
 
 SIZES = {  # hidden, layers, inner, heads, heads of keys, their width, vocabulary
     "1M": (128, 4, 320, 4, 2, 32, 768),
@@ -150,7 +150,7 @@ def measured(arm: str, model: Path) -> int:
 def planned(arm: str, model: Path) -> int:
     """What the plan says of it."""
     process = "policy p" if arm == "engine" else "trainer"
-    found = memory_items.memory_items(configured(model, arm), model_spec.read_spec(model), {})
+    found = memory.memory_items(configured(model, arm), model_spec.read_spec(model), {})
     return sum(part.size for part in found if part.process == process)
 
 

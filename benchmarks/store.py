@@ -57,10 +57,19 @@ from agentrl.db.queries import (
     progress,
 )
 from agentrl.db.queries.episode_detail import episode_detail
-from agentrl.db.queries.episode_search import EpisodeFilter, Order, SearchLimits, SearchResult
+from agentrl.db.queries.episode_filter import EpisodeFilter, Order
+from agentrl.db.queries.episode_search import SearchLimits, SearchResult
 from agentrl.db.registry import checkpoints, leases, lineage
 from agentrl.db.store import Store, open_store
-from agentrl.db.transitions import alarms, episodes, groups, item_streams, lifecycle, runs, updates
+from agentrl.db.transitions import (
+    alarms,
+    due_episodes,
+    groups,
+    item_streams,
+    lifecycle,
+    runs,
+    updates,
+)
 from agentrl.envs.contract import Item
 from agentrl.ops.processes.dispatcher import dispatcher_config
 from agentrl.workers.dispatch.dispatcher import Dispatcher
@@ -95,12 +104,12 @@ def whole_view(session: Session, name: str) -> object:
 
 QUESTIONS: dict[str, dict[str, Question]] = {
     "dispatcher": {
-        "expired": lambda s: episodes.expired_attempts(s, RUN),
-        "bodies_overdue": lambda s: episodes.bodies_overdue(s, RUN),
+        "expired": lambda s: due_episodes.expired_attempts(s, RUN),
+        "bodies_overdue": lambda s: due_episodes.bodies_overdue(s, RUN),
         "open_groups": lambda s: groups.open_groups(s, RUN),
         "positions_to_repeat": lambda s: item_streams.positions_to_repeat(s, RUN),
         "recent_success": lambda s: item_streams.recent_success(s, RUN, "task0", 32),
-        "due_to_send": lambda s: episodes.due_to_send(s, RUN, claim_timeout_s=30),
+        "due_to_send": lambda s: due_episodes.due_to_send(s, RUN, claim_timeout_s=30),
     },
     "trainer": {
         "ready_members": lambda s: updates.ready_members(s, RUN, limit=4 * BATCH),

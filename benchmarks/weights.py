@@ -39,6 +39,7 @@ from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, PolicyServer, Run
 from agentrl.db.registry import checkpoints as registry_checkpoints
+from agentrl.db.registry import policy_servers
 from agentrl.db.store import Store, now, open_store
 from agentrl.serving.checkpoint_loader import tolerance
 from agentrl.serving.engine_api import Request
@@ -198,7 +199,7 @@ def begin(store: Store, name: str, path: str) -> None:
         session.flush()
         session.add(row(name, path))
         server = PolicyServer(server_id=SERVER, run_id=RUN, name="p", engine="local", url="http://")
-        registry_checkpoints.register_server(session, server, lease_s=3600.0)
+        policy_servers.register_server(session, server, lease_s=3600.0)
 
 
 def measure(size: str, way: str, place: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import msgspec
 import zstandard
 
 from agentrl.core.errors import MessageRefused
-from agentrl.core.trajectory import MAX_BYTES, EpisodeFinished, Wire, decode_wire
+from agentrl.core.trajectory_body import MAX_BYTES, EpisodeFinished, Wire, decode_wire
 
 __all__ = [
     "CheckpointPublished",

@@ -37,9 +37,9 @@ def quickstart(
 
     Example: agentrl quickstart --seed 7
     """
-    from agentrl.ops.quickstart.quickstart import Choices
     from agentrl.ops.quickstart.quickstart import quickstart as run
     from agentrl.ops.quickstart.recipes import recipe as named
+    from agentrl.ops.quickstart.run_config import Choices
 
     run(
         named(recipe),

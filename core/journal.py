@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from agentrl.core.errors import MessageError
-from agentrl.core.trajectory import VERSION, PolicyRef, StepRecord, Trajectory, Wire, check
+from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
+from agentrl.core.trajectory_body import VERSION, Wire, check
 
 
 class SampledStep(Wire, frozen=True, kw_only=True, tag="SampledStep"):

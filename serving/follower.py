@@ -22,7 +22,7 @@ from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
 from agentrl.db.models import Checkpoint
-from agentrl.db.registry import checkpoints
+from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.registry.tracks import parse_track, select_checkpoint
 from agentrl.db.store import Store
 from agentrl.serving.checkpoint_loader import MOST_OFF, CheckpointLoader, LoadingEngine
@@ -138,7 +138,7 @@ class Follower:
         """Return whether this server may stop serving the track now."""
         server_id = self._seat.server_id
         self._is_exchanging = self._store.transact(
-            lambda session: checkpoints.begin_exchange(session, server_id, track)
+            lambda session: policy_servers.begin_exchange(session, server_id, track)
         )
         return self._is_exchanging
 
@@ -146,7 +146,7 @@ class Follower:
         """Allow another server to exchange weights, whether this one succeeded or not."""
         if self._is_exchanging:
             server_id = self._seat.server_id
-            self._store.transact(lambda session: checkpoints.end_exchange(session, server_id))
+            self._store.transact(lambda session: policy_servers.end_exchange(session, server_id))
             self._is_exchanging = False
 
     def _select(self, track: str, live: Sequence[Checkpoint]) -> Checkpoint | None:
@@ -171,7 +171,7 @@ class Follower:
     def _serve(self, track: str, checkpoint: Checkpoint) -> None:
         server_id = self._seat.server_id
         self._store.transact(
-            lambda session: checkpoints.begin_serving(session, server_id, track, checkpoint)
+            lambda session: policy_servers.begin_serving(session, server_id, track, checkpoint)
         )
         self._served.serve(track, checkpoint.checkpoint_id, checkpoint.version)
         self._last[track] = checkpoint
@@ -212,7 +212,7 @@ class Follower:
         server_id = self._seat.server_id
         for track in tracks:
             self._store.transact(
-                lambda session, track=track: checkpoints.end_serving(  # type: ignore[misc]
+                lambda session, track=track: policy_servers.end_serving(  # type: ignore[misc]
                     session, server_id, track, checkpoint_id
                 )
             )

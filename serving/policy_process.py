@@ -24,7 +24,7 @@ from agentrl.core.config.sections import PolicyServer as ServerConfig
 from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.db.models import Checkpoint, PolicyServer
-from agentrl.db.registry import checkpoints
+from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store
 from agentrl.serving.checkpoint_loader import tolerance
 from agentrl.serving.engines import EXTERNAL, Make, ServingConfig, make_engine
@@ -158,7 +158,7 @@ def _live(store: Store, run_id: str) -> Sequence[Checkpoint]:
 
 def _register(store: Store, server: ServerConfig, server_id: str, run_id: str, url: str) -> None:
     store.transact(
-        lambda session: checkpoints.register_server(
+        lambda session: policy_servers.register_server(
             session,
             PolicyServer(
                 server_id=server_id, run_id=run_id, name=server.name, engine=server.engine, url=url
@@ -172,7 +172,7 @@ def _register(store: Store, server: ServerConfig, server_id: str, run_id: str, u
 def _end(store: Store, server_id: str) -> None:
     """End the server's rows; a database error does not replace the original error."""
     try:
-        store.transact(lambda session: checkpoints.end_server(session, server_id))
+        store.transact(lambda session: policy_servers.end_server(session, server_id))
     except StoreUnavailable as error:
         log.warning("Lease not released; it expires by itself", error=str(error))
 
@@ -188,7 +188,7 @@ def _beat(
     while not ended.wait(server.beat_s):
         try:
             store.transact(
-                lambda session: checkpoints.beat_server(
+                lambda session: policy_servers.beat_server(
                     session, server_id, lease_s=server.lease_s, problem=served.problem
                 )
             )

@@ -1,4 +1,4 @@
-"""The watch: finds the alarms of an update, and looks at groups between two updates.
+"""Finds the alarms of an update, and looks at groups between two updates.
 
     metrics + groups since the last update ─▶ trainer/algorithm/alarms.py ─▶ rows, in the
     update's transaction (trainer/ledger.py) or in a look's ─▶ one line of the log each
@@ -16,7 +16,7 @@ from agentrl.core.logging import get_logger
 from agentrl.db.models import Run
 from agentrl.db.queries import episode_outcomes
 from agentrl.db.store import Store
-from agentrl.db.transitions import alarms
+from agentrl.db.transitions import alarms, updates
 from agentrl.db.transitions.alarms import AlarmReading
 from agentrl.db.transitions.updates import NewUpdate
 from agentrl.trainer.algorithm.alarms import (
@@ -41,11 +41,20 @@ class AlarmRecorder:
         self._max_grad_norm = max_grad_norm
         self._run_id = run_id
 
-    def examine(self, session: Session, new: NewUpdate) -> tuple[NewUpdate, Edges]:
-        """The update with the metrics of groups, and where alarms begin or end with it.
+    def commit(self, session: Session, new: NewUpdate) -> list[AlarmReading]:
+        """Commit an update with its alarms; return those to log.
 
-        To be asked before it is committed, in the same transaction.
+        Safe to repeat: what is committed already is read back.
         """
+        new, changes = self._examine(session, new)
+        if updates.commit_update(session, new):
+            version = new.checkpoint.version
+            alarms.add_alarms(session, new.run_id, new.update_id, version, changes)
+            session.flush()
+        return alarms.alarms_of_update(session, new.update_id)
+
+    def _examine(self, session: Session, new: NewUpdate) -> tuple[NewUpdate, Edges]:
+        """Return the update with the metrics of groups, and the alarms that it begins or ends."""
         learned = {member.group_id for member in new.members}
         counted = group_metrics(alarms.groups_since_update(session, self._run_id, learned))
         late = episode_outcomes.recent_metrics(session, self._run_id, LATE)

@@ -25,7 +25,8 @@ from agentrl.core.errors import BrokerError, MessageError
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import Retry
 from agentrl.core.telemetry import metrics
-from agentrl.core.trajectory import Trajectory, body_of
+from agentrl.core.trajectory import Trajectory
+from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import bodies, groups, updates

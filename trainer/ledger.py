@@ -26,9 +26,9 @@ from agentrl.core.types import RunState, Transition
 from agentrl.db.models import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
-from agentrl.db.transitions import alarms, refusals, runs, updates
+from agentrl.db.transitions import refusals, runs, updates
 from agentrl.db.transitions.alarms import AlarmReading
-from agentrl.db.transitions.updates import NewUpdate, UpdateRefused
+from agentrl.db.transitions.updates import UpdateRefused
 from agentrl.trainer import pending_update, retention
 from agentrl.trainer.alarm_recorder import AlarmRecorder, log_alarms
 from agentrl.trainer.batch import TrainableGroup
@@ -72,7 +72,7 @@ class Ledger:
             checkpoint_files.home, store, self._drop_older_snapshots, background
         )
         self.epoch = 0  # of this trainer, from `resume` on
-        self._watch = AlarmRecorder(config.alarms, config.max_grad_norm, run_id)
+        self._alarms = AlarmRecorder(config.alarms, config.max_grad_norm, run_id)
         self._stop_rules = StopRules(config.run, config.tasks, config.min_groups, run_id, store)
 
     def resume(self, learner: Learner) -> Position:
@@ -162,14 +162,14 @@ class Ledger:
             record, self._snapshots.is_failed = replace(record, metrics=figures), None
         try:
             with self._count_refusals(Transition.COMMIT):
-                told = self._store.transact(partial(self._write, record))
+                readings = self._store.transact(partial(self._write, record))
         except UpdateRefused:
             retention.remove_directories([path], self._checkpoint_files.stop)
             raise
         except StoreError:  # away, or for a person to correct, as after a change of the password
             self._keep(learner, then, record)
             raise
-        log_alarms(told, version, metrics.skipped)
+        log_alarms(readings, version, metrics.skipped)
         self._announce(then)
         age = version - max(self._snapshots.newest, 0)
         if age >= self._config.snapshot_every and not self._snapshots.is_writing:
@@ -180,7 +180,7 @@ class Ledger:
 
     def _write(self, record: UpdateRecord, session: Session) -> list[AlarmReading]:
         """Run the update's transaction; return the readings to log."""
-        return commit(session, record.rows(self._run_id, self.epoch), self._watch)
+        return self._alarms.commit(session, record.rows(self._run_id, self.epoch))
 
     def _keep(self, learner: Learner, then: Position, record: UpdateRecord) -> None:
         """Save an update for the next trainer."""
@@ -273,7 +273,7 @@ class Ledger:
         if rule:
             self._store.transact(partial(self._end, rule))
         else:
-            self._watch.record_group_alarms(self._store, at.version, self.epoch)
+            self._alarms.record_group_alarms(self._store, at.version, self.epoch)
         return bool(rule)
 
     def _end(self, rule: str, session: Session) -> None:
@@ -289,15 +289,3 @@ class Ledger:
             return False
         retention.remove_directories(doomed)
         return bool(doomed)
-
-
-def commit(session: Session, new: NewUpdate, watch: AlarmRecorder) -> list[AlarmReading]:
-    """`updates.commit_update` with the alarms of the update; returns what is to be told of it.
-
-    Safe to repeat: what stands already is read back.
-    """
-    new, told = watch.examine(session, new)
-    if updates.commit_update(session, new):
-        alarms.add_alarms(session, new.run_id, new.update_id, new.checkpoint.version, told)
-        session.flush()
-    return alarms.alarms_of_update(session, new.update_id)

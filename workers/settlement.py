@@ -19,7 +19,8 @@ from agentrl.core.errors import AgentRLError, StoreUnavailable, in_words
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import FOREVER
 from agentrl.core.telemetry import metrics, tracing
-from agentrl.core.trajectory import Trajectory, decode_as_received
+from agentrl.core.trajectory import Trajectory
+from agentrl.core.trajectory_body import decode_as_received
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes
 from agentrl.db.transitions.episodes import ClaimedEpisode, EpisodeResult

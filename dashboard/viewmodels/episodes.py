@@ -15,7 +15,8 @@ import msgspec
 
 from agentrl.core import config_loading
 from agentrl.core.errors import AgentRLError, MessageError
-from agentrl.core.trajectory import Trajectory, body_of
+from agentrl.core.trajectory import Trajectory
+from agentrl.core.trajectory_body import body_of
 from agentrl.dashboard.links import Here
 from agentrl.dashboard.markup import Cell, Link
 from agentrl.db.queries.episode_detail import (
@@ -26,7 +27,8 @@ from agentrl.db.queries.episode_detail import (
     episode_detail,
     model_directories,
 )
-from agentrl.db.queries.episode_search import EpisodeFilter, PageCursor, SearchResult, search
+from agentrl.db.queries.episode_filter import EpisodeFilter
+from agentrl.db.queries.episode_search import PageCursor, SearchResult, search
 from agentrl.db.queries.episode_updates import EpisodeUpdate
 from agentrl.db.store import Store
 

@@ -14,7 +14,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from agentrl.core.errors import MessageError
-from agentrl.core.trajectory import body_of
+from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import EpisodeState, GroupState, UpdateState
 from agentrl.db.models import (
     Checkpoint,

@@ -10,38 +10,29 @@ episodes, it reads only those.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    Float,
     Select,
-    SQLColumnExpression,
-    cast,
     func,
-    or_,
     select,
     tuple_,
 )
-from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
+from sqlalchemy.orm import Session, aliased
 
-from agentrl.core.types import EpisodeState, Status
-from agentrl.db.models import Episode, Group, Step, Update, UpdateGroup
+from agentrl.core.types import EpisodeState
+from agentrl.db.models import Episode, Group
+from agentrl.db.queries.episode_filter import (
+    OPEN,
+    EpisodeFilter,
+    Order,
+    conditions,
+    listed_at,
+    narrow_queries,
+    sort_value,
+)
 from agentrl.db.queries.episode_updates import EpisodeUpdate, episode_updates
-
-OPEN = frozenset({EpisodeState.QUEUED, EpisodeState.RUNNING})
-LEAST = -1e300  # stands, in an order, for what an episode does not have
-
-
-class Order(StrEnum):
-    """The sort order, largest first. `SECONDS`: of the last attempt."""
-
-    NEWEST = "newest"
-    SCORE = "score"
-    TURNS = "turns"
-    TOKENS = "tokens"
-    SECONDS = "seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +48,6 @@ class SearchLimits:
 
 
 SEARCH_LIMITS = SearchLimits()
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeFilter:
-    """The filter and the order; empty or None: any value.
-
-    `reward_from`, `reward_to`: inclusive. `version`: at which its group was admitted. `checkpoint`:
-    one that sampled a step. `learned_at`: version of the update that trained on it. `words`: text
-    in a call or an answer, ignoring case.
-    """
-
-    state: EpisodeState = EpisodeState.FINISHED
-    task: str = ""
-    status: Status | None = None
-    item_id: str = ""
-    reward_from: float | None = None
-    reward_to: float | None = None
-    version: int | None = None
-    checkpoint: str = ""
-    learned_at: int | None = None
-    words: str = ""
-    order: Order = Order.NEWEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +111,16 @@ def search(
     limits: SearchLimits = SEARCH_LIMITS,
 ) -> SearchResult:
     """Return the first matching episodes after `before`, in the requested order."""
-    few, more = _few(session, _criteria(run_id, sought), limits.few)
+    few, more = _few(session, narrow_queries(run_id, sought), limits.few)
     within = limits.words if sought.words else limits.window
     newest = sought.order == Order.NEWEST
     window = _window(run_id, sought.state, before if newest else None, few).limit(within)
     seen = aliased(Episode, window.subquery())
-    value = _value(seen, sought)
+    value = sort_value(seen, sought)
     query = (
         select(seen, Group.admitted_version, value)
         .join(Group, Group.group_id == seen.group_id)
-        .where(*_conditions(seen, sought), *(_among(seen, each) for each in more))
+        .where(*conditions(seen, sought), *(_among(seen, each) for each in more))
         .order_by(value.desc(), seen.episode_id.desc())
         .limit(limits.page + 1)
     )
@@ -166,28 +135,6 @@ def search(
     if full:
         older = PageCursor(float(page[-1][2] or 0.0), rows[-1].episode_id)
     return SearchResult(rows, older, within, beyond=last is not None and not newest)
-
-
-def _criteria(run_id: str, sought: EpisodeFilter) -> list[Select[Any]]:
-    """Return queries for the episodes of the given update, item and checkpoint."""
-    found: list[Select[Any]] = []
-    if sought.learned_at is not None:
-        found.append(
-            select(UpdateGroup.episode_id)
-            .join(Update, Update.update_id == UpdateGroup.update_id)
-            .where(Update.run_id == run_id, Update.version == sought.learned_at)
-        )
-    if sought.item_id:
-        found.append(
-            select(Episode.episode_id)
-            .join(Group, Group.group_id == Episode.group_id)
-            .where(Group.run_id == run_id, Group.item_id == sought.item_id)
-        )
-    if sought.checkpoint:
-        found.append(
-            select(Step.episode_id).where(Step.checkpoint_id == sought.checkpoint).distinct()
-        )
-    return found
 
 
 def _few(
@@ -213,7 +160,7 @@ def _window(
     run_id: str, state: EpisodeState, before: PageCursor | None, few: Sequence[str] | None
 ) -> Select[Any]:
     """Select the episodes of a state, newest first."""
-    at = _moment(Episode, state)
+    at = listed_at(Episode, state)
     query = select(Episode).where(Episode.run_id == run_id, Episode.state == state)
     if few is not None:
         query = query.where(Episode.episode_id.in_(few))
@@ -225,57 +172,14 @@ def _window(
     return query.order_by(at.desc(), Episode.episode_id.desc())
 
 
-def _moment(episode: type[Episode], state: EpisodeState) -> InstrumentedAttribute[Any]:
-    return episode.queued_at if state in OPEN else episode.ended_at
-
-
-def _value(episode: type[Episode], sought: EpisodeFilter) -> SQLColumnExpression[Any]:
-    """Return the sort value; LEAST for episodes without one."""
-    if sought.order == Order.NEWEST:
-        return _moment(episode, sought.state)  # bare: the window comes in that order
-    known: dict[Order, SQLColumnExpression[Any]] = {
-        Order.SCORE: episode.score,
-        Order.TURNS: episode.turns,
-        Order.TOKENS: episode.tokens,
-        Order.SECONDS: episode.ended_at - episode.started_at,
-    }
-    return func.coalesce(cast(known[sought.order], Float(53)), LEAST)
-
-
-def _conditions(episode: type[Episode], sought: EpisodeFilter) -> list[ColumnElement[bool]]:
-    """Return all filter conditions."""
-    found: list[ColumnElement[bool]] = []
-    if sought.task:
-        found.append(episode.task == sought.task)
-    if sought.status is not None:
-        found.append(episode.status == sought.status)
-    if sought.reward_from is not None:
-        found.append(episode.reward >= sought.reward_from)
-    if sought.reward_to is not None:
-        found.append(episode.reward <= sought.reward_to)
-    if sought.version is not None:
-        found.append(Group.admitted_version == sought.version)
-    if sought.words:
-        said = select(Step.number).where(
-            Step.episode_id == episode.episode_id,
-            Step.fence == episode.fence,
-            or_(
-                Step.call.icontains(sought.words, autoescape=True),
-                Step.answer.icontains(sought.words, autoescape=True),
-            ),
-        )
-        found.append(said.exists())
-    return found
-
-
 def _last(
     session: Session, window: Select[Any], state: EpisodeState, within: int
 ) -> PageCursor | None:
     """Return the end of a full window; None for the last one."""
     seen = aliased(Episode, window.subquery())
     query = (
-        select(_moment(seen, state), seen.episode_id)
-        .order_by(_moment(seen, state).desc(), seen.episode_id.desc())
+        select(listed_at(seen, state), seen.episode_id)
+        .order_by(listed_at(seen, state).desc(), seen.episode_id.desc())
         .offset(within - 1)
         .limit(1)
     )

@@ -5,8 +5,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from agentrl.core.errors import EnvironmentFailure
 from agentrl.envs.contract import Environment
 from agentrl.envs.sandbox.container_owner import ContainerOwner
+from agentrl.envs.server.threads import Threads
 
 Key = tuple[str, int]  # task, session id
 
@@ -97,3 +99,22 @@ class Session:
         if self.fence is not None and caller.fence is not None and caller.fence > self.fence:
             self.fence, self.owner, self.orphan_since = caller.fence, caller.owner, None
         self.obey(caller.fence)
+
+    async def run(
+        self, work: Callable[[], dict[str, Any]], threads: Threads, limit_s: float
+    ) -> dict[str, Any]:
+        """Run work on a thread; raises its errors, and EnvironmentFailure after `limit_s`."""
+        result = threads.run(work)
+        await asyncio.wait((result,), timeout=limit_s)
+        if result.done():
+            return result.result()
+
+        def close_at_last(late: "asyncio.Future[dict[str, Any]]") -> None:
+            late.exception()  # whatever it was, nobody waits for it
+            if self.environment is not None:
+                threads.run(self.environment.close)
+                self.environment = None
+
+        self.hangs = True
+        result.add_done_callback(close_at_last)
+        raise EnvironmentFailure(f"a call of the environment took over {limit_s:g} s")

@@ -249,7 +249,7 @@ class Sessions:
     ) -> dict[str, Any]:
         """Run the work; a failure ends the episode and becomes the protocol's task error."""
         try:
-            return await self._in_time(session, work)
+            return await session.run(work, self.threads, self.timings.call_s)
         except ItemError as error:
             await self._finish(session)
             raise Refused(400, str(error)) from error
@@ -262,25 +262,6 @@ class Sessions:
         finally:
             session.used = time.monotonic()
 
-    async def _in_time(
-        self, session: Session, work: Callable[[], dict[str, Any]]
-    ) -> dict[str, Any]:
-        """Run the work; raises its errors, and EnvironmentFailure at the time limit."""
-        doing, limit_s = self.threads.run(work), self.timings.call_s
-        await asyncio.wait((doing,), timeout=limit_s)
-        if doing.done():
-            return doing.result()
-
-        def close_at_last(done: "asyncio.Future[dict[str, Any]]") -> None:
-            done.exception()  # whatever it was, nobody waits for it
-            if session.environment is not None:
-                self.threads.run(session.environment.close)
-                session.environment = None
-
-        session.hangs = True
-        doing.add_done_callback(close_at_last)
-        raise EnvironmentFailure(f"a call of the environment took over {limit_s:g} s")
-
     async def _finish(self, session: Session) -> None:
         """Close its environment and release its place, once."""
         if session.finished:
@@ -288,7 +269,8 @@ class Sessions:
         session.finished = True
         try:
             if session.environment is not None and not session.hangs:
-                await self._in_time(session, partial(_close, session.environment))
+                close = partial(_close, session.environment)
+                await session.run(close, self.threads, self.timings.call_s)
         except Exception as error:  # an episode's failure is its own
             told = in_words(error)
             log.warning("Episode not closed", task=session.key[0], error=told, exc_info=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 from agentrl.core.config.config import Config
 from agentrl.db.registry.tracks import parse_track
 from agentrl.ops.configuration.model_spec import ModelSpec
-from agentrl.ops.doctor.memory_items import GIB, element_bytes, trained_parameters
+from agentrl.ops.doctor.memory_items import GIB, element_bytes
+from agentrl.ops.doctor.trainer_memory import trained_parameters
 from agentrl.trainer.retention import SNAPSHOTS
 
 

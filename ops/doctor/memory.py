@@ -1,14 +1,14 @@
 """Estimates whether a run fits into memory before any process starts.
 
-    model directory ─▶ Shape ─▶ parts (ops/doctor/memory_items.py) ─▶ a Plan for each card, one for
-                                                        the machine ─▶ fits, or the keys to change
+    model directory ─▶ ModelSpec ─▶ items (trainer_memory.py, policy_memory.py)
+                    ─▶ a Plan for each card, one for the machine ─▶ fits, or the keys to change
 
-Parts are peaks, or upper bounds if they depend on the data. Tasks and the database are not
+Items are peaks, or upper bounds if they depend on the data. Tasks and the database are not
 included.
 """
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,17 +19,20 @@ from agentrl.ops.doctor.deepspeed_memory import over_ranks
 from agentrl.ops.doctor.memory_items import (
     GIB,
     HOST,
+    MIB,
+    PLAIN,
     SHARE,
     MemoryItem,
     gpu_share,
-    least_of_vllm,
-    memory_items,
     vllm_devices,
 )
+from agentrl.ops.doctor.policy_memory import least_of_vllm, local_items, vllm_items
+from agentrl.ops.doctor.trainer_memory import trainer_items
 
 ASK_S = 10.0  # for nvidia-smi
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 TRAINER = "trainer"
+WORKER = 160 * MIB
 MEMINFO = Path("/proc/meminfo")
 
 
@@ -113,6 +116,27 @@ def memory_plans(config: Config, shape: ModelSpec, machine: Machine) -> list[Pla
         Plan(device, rooms.get(device), placed[device], refused.get(device, ()))
         for device in sorted(placed, key=lambda device: (device == HOST, device))
     ]
+
+
+def memory_items(
+    config: Config, shape: ModelSpec, cards: Mapping[str, int]
+) -> Iterator[MemoryItem]:
+    """Yield the items of every process. `cards`: bytes of the known GPUs. Raises ConfigError."""
+    yield from trainer_items(config, shape)
+    for server in config.policy_servers():
+        if server.engine == "vllm":
+            yield from vllm_items(config, server, shape, cards)
+        elif server.engine == "local":
+            yield from local_items(config, server, shape)
+    if config.eval.every:
+        own, server = config.as_evaluated(), config.eval_server()
+        if server.engine == "vllm":
+            yield from vllm_items(own, server, shape, cards)
+        else:
+            yield from local_items(own, server, shape)
+    for n in range(config.workers):
+        yield MemoryItem(HOST, f"worker-{n}", "process", WORKER, "workers")
+    yield MemoryItem(HOST, "the rest", "dispatcher, recorder, supervisor", 3 * PLAIN)
 
 
 def refusals(config: Config, shape: ModelSpec, cards: Mapping[str, int]) -> dict[str, list[str]]:

@@ -23,7 +23,8 @@ from agentrl.core.config.sections import (
 from agentrl.ops.configuration.model_spec import ModelSpec, known_spec, read_spec
 from agentrl.ops.configuration.published_models import PUBLISHED
 from agentrl.ops.doctor.memory import TRAINER, Machine, memory_plans
-from agentrl.ops.doctor.memory_items import GIB, TENSOR_PARALLEL, least_of_vllm
+from agentrl.ops.doctor.memory_items import GIB, TENSOR_PARALLEL
+from agentrl.ops.doctor.policy_memory import least_of_vllm
 from agentrl.ops.runs import hub
 
 LENGTHS = (4096, 8192, 16384, 32768)  # tokens of the longest trajectory, and of a micro-batch

@@ -18,7 +18,7 @@ from agentrl.core.logging import get_logger
 from agentrl.core.threads import vital_thread
 from agentrl.core.types import CheckpointState
 from agentrl.db.models import PolicyServer, Run
-from agentrl.db.registry import checkpoints
+from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store
 
 BEAT_S = 3.0
@@ -60,7 +60,7 @@ def hold_checkpoint(store: Store, target: LeasedCheckpoint) -> Iterator[None]:
 def _release(store: Store, server_id: str) -> None:
     """Release the lease; a database error does not replace the original error."""
     try:
-        store.transact(lambda session: checkpoints.end_server(session, server_id))
+        store.transact(lambda session: policy_servers.end_server(session, server_id))
     except StoreUnavailable as error:
         log.warning("Checkpoint lease not released; it expires by itself", error=str(error))
 
@@ -79,9 +79,9 @@ def _register(session: Session, server_id: str, target: LeasedCheckpoint) -> Non
     server = PolicyServer(
         server_id=server_id, run_id=run.run_id, name="eval", engine="local", url=""
     )
-    checkpoints.register_server(session, server, lease_s=LEASE_S)
+    policy_servers.register_server(session, server, lease_s=LEASE_S)
     session.flush()
-    checkpoints.begin_serving(session, server_id, f"pinned({row.checkpoint_id})", row)
+    policy_servers.begin_serving(session, server_id, f"pinned({row.checkpoint_id})", row)
 
 
 def _beat(store: Store, server_id: str, ended: threading.Event) -> None:
@@ -89,6 +89,6 @@ def _beat(store: Store, server_id: str, ended: threading.Event) -> None:
     while not ended.wait(BEAT_S):
         with suppress(StoreUnavailable):  # the store has said so
             store.transact(
-                lambda session: checkpoints.beat_server(session, server_id, lease_s=LEASE_S),
+                lambda session: policy_servers.beat_server(session, server_id, lease_s=LEASE_S),
                 patience_s=BEAT_S,
             )

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from agentrl.core.errors import MessageError, StoreError
-from agentrl.core.trajectory import Trajectory, body_of
+from agentrl.core.trajectory import Trajectory
+from agentrl.core.trajectory_body import body_of
 from agentrl.db.admin.episode_dataset import write_dataset
 from agentrl.db.queries.episode_updates import EpisodeUpdate, episode_updates
 from agentrl.db.store import Store

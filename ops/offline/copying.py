@@ -12,7 +12,8 @@ import msgspec
 
 from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core.errors import ConfigError, MessageError, in_words
-from agentrl.core.trajectory import Trajectory, body_of, decode_as_received
+from agentrl.core.trajectory import Trajectory
+from agentrl.core.trajectory_body import body_of, decode_as_received
 from agentrl.db.models import Group
 from agentrl.db.store import Store
 from agentrl.db.transitions import bodies, group_copies

@@ -7,17 +7,16 @@ A recipe that continues its run skips the steps that are already done.
 """
 
 import dataclasses
-import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
 from sqlalchemy.orm import Session
 
-from agentrl.core import config_loading, logging
+from agentrl.core import logging
 from agentrl.core.config.config import Config
 from agentrl.core.errors import AgentRLError
 from agentrl.core.types import RunState
@@ -44,6 +43,7 @@ from agentrl.ops.quickstart.report import (
     require_picture,
     resume_command,
 )
+from agentrl.ops.quickstart.run_config import Choices, prepare
 from agentrl.ops.quickstart.starting_policy import make_start
 from agentrl.ops.runs.begin import RunOver, begin, clear_queues
 from agentrl.ops.supervisor.log_troubles import LogWatcher
@@ -54,18 +54,6 @@ from agentrl.ops.tasks.task_sources import task_sources
 POLL_S = 0.1
 FIRST, LAST = "0", "latest"  # versions that are measured
 GOES_ON = "run the same command to continue"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Choices:
-    """The options of the command line."""
-
-    seed: int = 0
-    updates: int | None = None
-    fast: bool = False
-    as_json: bool = False
-    cross_policy: bool = True
-    task_norm: bool = True
 
 
 class Interrupted(AgentRLError):
@@ -259,47 +247,3 @@ def by_task(found: Sequence[PlanResult]) -> ByTask:
     for one in found:
         tasks.setdefault(one.plan.task, {})[one.plan.temperature] = one
     return tasks
-
-
-def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config, Path]:
-    """Write the recipe's configuration with the choices, and return it with its file."""
-    home = runs_folder / _run_name(recipe, choices)
-    written = config_loading.load(recipe.file, {})
-    size = recipe.size(fast=choices.fast)
-    model = home / "start" if size.clones else recipe.model_path(written)
-    overrides: dict[str, str] = {
-        "RUN__NAME": f'"{home.name}"',
-        "RUN__HOME": f'"{home.resolve()}"',
-        "RUN__SEED": str(choices.seed),
-        "MODEL__PATH": f'"{model.resolve()}"',
-        **recipe.overrides(),
-        **size.settings,
-    }
-    for task in written.tasks:
-        overrides[f"TASKS__{task.upper()}__OPTIONS__SEED"] = str(choices.seed)
-    updates = choices.updates or size.updates
-    if updates is not None:
-        overrides["RUN__STOP_UPDATES"] = str(updates)
-    if not choices.cross_policy:
-        overrides["SAMPLING__STRATEGY"] = '"current"'
-    if not choices.task_norm:
-        overrides["TRAINER__NORMALISE"] = '"none"'
-    prefixed = {config_loading.PREFIX + key: value for key, value in overrides.items()}
-    config = config_loading.load(recipe.file, prefixed | dict(os.environ))
-    home.mkdir(parents=True, exist_ok=not recipe.begin_anew)
-    path = home / "config.toml"
-    path.write_text(config_loading.to_toml(config))
-    return config, path
-
-
-def _run_name(recipe: Recipe, choices: Choices) -> str:
-    """Return the chosen run name, or a new one."""
-    if recipe.begin_anew:
-        return f"quickstart-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    chosen: Mapping[str, bool] = {
-        "fast": choices.fast,
-        f"seed-{choices.seed}": choices.seed != 0,
-        "no-cross-policy": not choices.cross_policy,
-        "no-task-norm": not choices.task_norm,
-    }
-    return "-".join([recipe.name, *(name for name, is_so in chosen.items() if is_so)])

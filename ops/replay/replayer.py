@@ -14,7 +14,8 @@ import msgspec
 from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError, ItemError, MessageError, StoreError, nearest
-from agentrl.core.trajectory import Trajectory, body_of
+from agentrl.core.trajectory import Trajectory
+from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import CURRENT
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.store import Store

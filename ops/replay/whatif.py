@@ -19,7 +19,8 @@ from agentrl.checkpoints import checkpoint_store, manifest
 from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
 from agentrl.core.errors import MessageError, StoreError
-from agentrl.core.trajectory import Trajectory, body_of
+from agentrl.core.trajectory import Trajectory
+from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import CheckpointState, UpdateState
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.models import Checkpoint, Run, Update

@@ -22,7 +22,7 @@ from agentrl.core.config.sections import PolicyServer as ServerConfig
 from agentrl.core.http import HttpServer
 from agentrl.core.logging import get_logger
 from agentrl.db.models import Checkpoint, PolicyServer
-from agentrl.db.registry import checkpoints, external_policies
+from agentrl.db.registry import external_policies, policy_servers
 from agentrl.db.registry.checkpoints import MESSAGES, LivePolicy
 from agentrl.db.store import Store
 from agentrl.serving.engines import ServingConfig
@@ -92,7 +92,7 @@ class Registration:
                 engine=engine_of(server),
                 url=url,
             )
-            checkpoints.register_server(session, row, lease_s=server.lease_s)
+            policy_servers.register_server(session, row, lease_s=server.lease_s)
             found = external_policies.require_checkpoint(session, run_id, server.name)
             session.flush()
             session.refresh(found)
@@ -108,13 +108,13 @@ class Registration:
         if closed and self._serving is not None:
             served.retire(row.checkpoint_id, 0.0)
             self._store.transact(
-                lambda s: checkpoints.end_serving(s, server_id, track, row.checkpoint_id)
+                lambda s: policy_servers.end_serving(s, server_id, track, row.checkpoint_id)
             )
             log.error("External model disabled", track=track, error=closed)
             self._serving = None
             self._changed()
         elif self._serving is False:
-            self._store.transact(lambda s: checkpoints.begin_serving(s, server_id, track, row))
+            self._store.transact(lambda s: policy_servers.begin_serving(s, server_id, track, row))
             served.serve(track, row.checkpoint_id, row.version)
             log.info("Serving track", track=track)
             self._serving = True
@@ -124,11 +124,11 @@ class Registration:
         """Send a heartbeat. problem: why the model is disabled; empty: it is not."""
         server_id, lease_s = self._server_id, self._lease_s
         self._store.transact(
-            lambda s: checkpoints.beat_server(s, server_id, lease_s=lease_s, problem=problem)
+            lambda s: policy_servers.beat_server(s, server_id, lease_s=lease_s, problem=problem)
         )
 
     def leave(self) -> None:
-        self._store.transact(lambda s: checkpoints.end_server(s, self._server_id))
+        self._store.transact(lambda s: policy_servers.end_server(s, self._server_id))
 
 
 @dataclass(frozen=True, slots=True)

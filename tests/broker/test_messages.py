@@ -15,7 +15,8 @@ from agentrl.broker.messages import (
     encode,
 )
 from agentrl.core.errors import MessageError, MessageRefused
-from agentrl.core.trajectory import MAX_BYTES, Judgement, Trajectory, check, decode_as_received
+from agentrl.core.trajectory import Judgement, Trajectory
+from agentrl.core.trajectory_body import MAX_BYTES, check, decode_as_received
 
 BEFORE = "be97c8cff1e99432307eab08c7bcee1846c0402b9bb2e7228d02248e84a3c46a"
 

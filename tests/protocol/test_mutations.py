@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import EpisodeState
 from agentrl.db.models import Episode
-from agentrl.db.transitions import episodes, updates
+from agentrl.db.transitions import due_episodes, episodes, updates
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.workers.settlement import Settlement
 
@@ -96,7 +96,7 @@ def _a_roll_back_that_forgets_its_groups(patch: pytest.MonkeyPatch) -> None:
 
 def _leases_that_never_end(patch: pytest.MonkeyPatch) -> None:
     """Nothing is wrong, and nothing goes on."""
-    patch.setattr(episodes, "expired_attempts", lambda *_args, **_kwargs: [])
+    patch.setattr(due_episodes, "expired_attempts", lambda *_args, **_kwargs: [])
 
 
 class _Later:

@@ -14,7 +14,7 @@ from agentrl.core.config.sections import Metrics
 from agentrl.core.errors import ConfigError, PolicyError
 from agentrl.core.telemetry.exposition import serve_metrics
 from agentrl.db.models import Checkpoint
-from agentrl.db.registry import checkpoints
+from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store, open_store
 from agentrl.serving.checkpoint_loader import RETRY_S, median_gap, tolerance
 from agentrl.serving.follower import Follower, FollowerConfig
@@ -275,7 +275,7 @@ def test_a_server_that_died_while_it_exchanged_weights_keeps_no_other_from_it(
         two.step(lineage.live)
         assert _versions(of_one, of_two) == [None, 0]
         lineage.store.transact(
-            lambda s: checkpoints.beat_server(s, "s", lease_s=-1.0)  # its lease is over
+            lambda s: policy_servers.beat_server(s, "s", lease_s=-1.0)  # its lease is over
         )
         two.step(lineage.live)
     assert _versions(of_two) == [1]

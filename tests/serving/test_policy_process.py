@@ -31,7 +31,7 @@ from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Run, Serving
 from agentrl.db.models import PolicyServer as ServerRow
-from agentrl.db.registry import checkpoints
+from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store, now, open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.configuration.serving import serving_config
@@ -422,7 +422,7 @@ def test_a_store_that_is_away_leaves_what_is_served_and_is_asked_again(lineage: 
 
 def test_a_lease_is_extended_again_once_the_store_is_back(lineage: Lineage) -> None:
     row = ServerRow(server_id="p-1", run_id="run", name="p", engine="local", url="http://p")
-    lineage.store.transact(lambda s: checkpoints.register_server(s, row, lease_s=0.0))
+    lineage.store.transact(lambda s: policy_servers.register_server(s, row, lease_s=0.0))
     forbid_waiting(lineage.store)
     outage, ended = Outage(lineage.store), threading.Event()
     outage.begin()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.models import Checkpoint, PolicyServer, Run
-from agentrl.db.registry import checkpoints
+from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store, now
 
 
@@ -22,7 +22,7 @@ def begin_server(store: Store, server_id: str, engine: str = "local") -> None:
     """Insert a live policy server of the run."""
     server = PolicyServer(server_id=server_id, run_id="run", name="p", engine=engine, url="x")
     with store.write() as session:
-        checkpoints.register_server(session, server, lease_s=600)
+        policy_servers.register_server(session, server, lease_s=600)
 
 
 def register(

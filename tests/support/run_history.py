@@ -15,9 +15,9 @@ from agentrl.core.config.config import Config
 from agentrl.core.types import CheckpointState, RunState, Status, UpdateState
 from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Evaluation, PolicyServer, Run, Worker
-from agentrl.db.registry import checkpoints
+from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store, now, open_store
-from agentrl.db.transitions import bodies, episodes, groups, runs, updates
+from agentrl.db.transitions import bodies, due_episodes, episodes, groups, runs, updates
 from agentrl.db.transitions.episodes import EpisodeResult
 from agentrl.db.transitions.groups import NewGroup
 from agentrl.db.transitions.updates import NewUpdate, TrainedMember
@@ -54,18 +54,18 @@ def serving(store: Store, run_id: str) -> str:
         server_id=server_id, run_id=run_id, name="policy", engine="local", url="http://127.0.0.1:1"
     )
     with store.write() as session:
-        checkpoints.register_server(session, row, lease_s=3600.0)
+        policy_servers.register_server(session, row, lease_s=3600.0)
         session.flush()
         first = checkpoints.live_checkpoints(session, run_id)[0]
         for track in ("current", "lagged(4)"):
-            checkpoints.begin_serving(session, server_id, track, first)
+            policy_servers.begin_serving(session, server_id, track, first)
     return server_id
 
 
 def ended(store: Store, run_id: str) -> None:
     """Complete the run and close its server."""
     with store.write() as session:
-        checkpoints.end_server(session, f"policy-{run_id}")
+        policy_servers.end_server(session, f"policy-{run_id}")
         runs.move_run(session, run_id, RunState.COMPLETED, "enough updates")
 
 
@@ -95,7 +95,7 @@ def _groups(
     ]
     groups.admit_groups(session, run, new)
     session.flush()
-    due = episodes.due_to_send(session, run_id, claim_timeout_s=60.0)
+    due = due_episodes.due_to_send(session, run_id, claim_timeout_s=60.0)
     wins = round(SIZE * version / versions)
     return [_member(session, run_id, key, wins, worker_id) for key in due]
 

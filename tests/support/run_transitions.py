@@ -16,7 +16,7 @@ from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CheckpointState, EpisodeState, RunState, Status, UpdateState
 from agentrl.db.models import Checkpoint, Episode, Group, PolicyServer, Run, Update, Worker
-from agentrl.db.registry.checkpoints import begin_serving, register_server
+from agentrl.db.registry.policy_servers import begin_serving, register_server
 from agentrl.db.store import Store, now
 from agentrl.db.transitions import episodes, groups, runs, updates
 from agentrl.db.transitions.episodes import ClaimedEpisode, EpisodeResult

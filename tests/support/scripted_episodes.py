@@ -6,7 +6,8 @@ from pathlib import Path
 
 from policy_servers import CLAIMED, FixedPool, ScriptedEnvironment
 
-from agentrl.core.trajectory import Trajectory, check
+from agentrl.core.trajectory import Trajectory
+from agentrl.core.trajectory_body import check
 from agentrl.serving.engine_api import Request
 from agentrl.workers.episode import EpisodeLoop, StepJournal
 from agentrl.workers.episode_context import EpisodeContext, EpisodeLimits

@@ -11,7 +11,7 @@ from agentrl.broker.messages import EpisodeFinished, Message, RunEpisode
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Dispatch, Model, Task
 from agentrl.core.config.sections import Worker as WorkerConfig
-from agentrl.db.transitions import episodes
+from agentrl.db.transitions import due_episodes
 from agentrl.envs.contract import TaskSource
 from agentrl.ops.processes.worker import worker_config
 from agentrl.workers.worker import EpisodeWorker
@@ -51,7 +51,7 @@ def admit(world: World, item_ids: Sequence[str] = ("train-item-0",)) -> list[Run
     for group_id, item_id in zip(ids, item_ids, strict=True):
         world.sql("UPDATE episodes SET item_id = :i WHERE group_id = :g", i=item_id, g=group_id)
     due = world.store.transact(
-        lambda s: episodes.due_to_send(s, world.run_id, claim_timeout_s=60.0)
+        lambda s: due_episodes.due_to_send(s, world.run_id, claim_timeout_s=60.0)
     )
     return [RunEpisode(run_id=world.run_id, episode_id=e, fence=f) for e, f in due]
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from random_model import save_random_qwen3
 
-from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory, check
+from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
+from agentrl.core.trajectory_body import check
 from agentrl.core.types import Status
 
 VOCABULARY = 96

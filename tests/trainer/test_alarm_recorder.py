@@ -12,7 +12,6 @@ from agentrl.db.transitions import alarms, updates
 from agentrl.db.transitions.alarms import AlarmReading
 from agentrl.db.transitions.updates import NewUpdate
 from agentrl.trainer.alarm_recorder import AlarmRecorder, log_alarms
-from agentrl.trainer.ledger import commit
 
 LOUD, CALM = {"dbbench/max_ratio": 500.0}, {"dbbench/max_ratio": 2.0}
 
@@ -47,7 +46,7 @@ def _commit(
 ) -> list[tuple[str, bool]]:
     """What is told with the update."""
     new = _new(world, version, metrics, skipped)
-    told = world.store.transact(lambda session: commit(session, new, _watch(world, **keys)))
+    told = world.store.transact(lambda session: _watch(world, **keys).commit(session, new))
     return [(each.name, each.raised) for each in told]
 
 
@@ -78,13 +77,13 @@ def test_an_alarm_has_a_row_when_it_begins_and_a_row_when_it_ends(world: World) 
 def test_an_update_that_is_refused_leaves_no_alarm(world: World) -> None:
     new = dataclasses.replace(_new(world, 1, LOUD), epoch=0)
     with pytest.raises(updates.TrainerReplaced):
-        world.store.transact(lambda session: commit(session, new, _watch(world)))
+        world.store.transact(lambda session: _watch(world).commit(session, new))
     assert world.ask("SELECT * FROM alarms") == []
 
 
 def test_a_commit_that_is_repeated_tells_the_same_and_writes_nothing(world: World) -> None:
     new = _new(world, 1, LOUD)
-    twice = [world.store.transact(lambda s: commit(s, new, _watch(world))) for _ in "ab"]
+    twice = [world.store.transact(lambda s: _watch(world).commit(s, new)) for _ in "ab"]
     assert twice[0] == twice[1]
     assert [each.name for each in twice[0]] == ["max_ratio"]
     assert world.ask("SELECT COUNT(*) FROM alarms") == [(1,)]

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from agentrl.core.config.sections import Trainer
-from agentrl.core.trajectory import Trajectory, check
+from agentrl.core.trajectory import Trajectory
+from agentrl.core.trajectory_body import check
 from agentrl.core.types import ABORT, Status
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.turns import read_turns, shaped_reward, token_advantages

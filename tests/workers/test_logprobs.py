@@ -14,7 +14,8 @@ from policy_servers import CLAIMED, FixedPool, serve
 from random_model import save_random_qwen3
 
 from agentrl.core.config.sections import Sampling, Trainer
-from agentrl.core.trajectory import Trajectory, check
+from agentrl.core.trajectory import Trajectory
+from agentrl.core.trajectory_body import check
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs import registry
 from agentrl.ops.warmstart import tokenizer

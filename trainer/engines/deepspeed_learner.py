@@ -10,20 +10,17 @@ each rank multiplies its loss by that number.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.sections import DeepSpeed
-from agentrl.core.errors import CheckpointError
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
@@ -33,66 +30,17 @@ from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.rank0 import FOUND, RankUpdate
 from agentrl.trainer.engines.ranks import Ranks
 from agentrl.trainer.engines.torch_learner import prepare_torch
+from agentrl.trainer.engines.zero_net import Net, Scoring
 from agentrl.trainer.model import optimizer, trainable_model
 from agentrl.trainer.model.loading import load_model, load_structure
 from agentrl.trainer.model.packing import MicroBatch, attention_cost, balance_ranks
-from agentrl.trainer.model.token_scores import Scores, score_tokens
 from agentrl.trainer.model.trainable_model import (
-    TrainableModel,
     make_trainable,
     trainable_parameters,
 )
 from agentrl.trainer.snapshots import State, random_state, set_random_state
 
 LOSS = FOUND.index("loss")
-
-
-class Scoring(nn.Module):
-    """The head with scoring, as one module.
-
-    Ranks have different numbers of chunks. As one module, ZeRO 3 gathers the head only once, before
-    the first chunk.
-    """
-
-    def __init__(self, head: nn.Module) -> None:
-        """Raises CheckpointError if the head is not linear."""
-        super().__init__()
-        if not isinstance(head, nn.Linear):
-            raise CheckpointError(f"{type(head).__name__}: DeepSpeed needs a linear head")
-        self.head = head
-
-    def forward(self, hidden: Tensor, temperature: Tensor, targets: Tensor, most: int) -> Scores:
-        """See agentrl.trainer.model.token_scores.scores."""
-        head = partial(linear, weight=self.head.weight, bias=self.head.bias)
-        return score_tokens(head, hidden, temperature, targets, most)
-
-
-class Net(nn.Module):
-    """The module that ZeRO shards: the model and, if the KL term needs it, the reference.
-
-    It is called with a function to compute, because DeepSpeed's hooks are around its call.
-    """
-
-    def __init__(self, tuned: TrainableModel) -> None:
-        super().__init__()
-        self.model = tuned.model
-        with tuned.reference() as first:
-            self.first = None if first is tuned.model or first is None else first
-        if self.first is not None:
-            self.first.requires_grad_(requires_grad=False)
-        models = [each for each in (self.model, self.first) if each is not None]
-        self.scorings = nn.ModuleList([Scoring(each.get_output_embeddings()) for each in models])
-
-    def forward(self, compute: Callable[[], Tensor]) -> Tensor:
-        return compute()
-
-    def score(self, head: nn.Module, *given: Any) -> Scores:
-        """Replacement of agentrl.trainer.model.token_scores.scores, through the module of this
-        head.
-        """
-        scoring = next(each for each in self.scorings if each.head is head)
-        found: Scores = scoring(*given)
-        return found
 
 
 class DeepSpeedLearner:

@@ -26,9 +26,10 @@ from agentrl.core.retry import Backoff, Retry
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState, Status
 from agentrl.db.models import Run
-from agentrl.db.registry.checkpoints import close_abandoned_servings, live_policies
+from agentrl.db.registry.checkpoints import live_policies
+from agentrl.db.registry.policy_servers import close_abandoned_servings
 from agentrl.db.store import Store
-from agentrl.db.transitions import episodes, groups, journal, refusals, runs
+from agentrl.db.transitions import due_episodes, episodes, groups, journal, refusals, runs
 from agentrl.workers.dispatch.admission import Admission
 from agentrl.workers.dispatch.item_stream import ItemStream
 from agentrl.workers.policies.pool import newest_per_server
@@ -150,7 +151,9 @@ class Dispatcher:
             return []
         timeout_s = self._config.claim_timeout_s
         again = runs.has_live_worker(session, self._run_id)  # else nobody took what was sent
-        due = episodes.due_to_send(session, self._run_id, claim_timeout_s=timeout_s, again=again)
+        due = due_episodes.due_to_send(
+            session, self._run_id, claim_timeout_s=timeout_s, again=again
+        )
         new = self._admit(session, run)
         if new is None:
             runs.move_run(session, self._run_id, RunState.EXHAUSTED, "every item is retired")
@@ -160,11 +163,11 @@ class Dispatcher:
     def _recover(self, session: Session) -> None:
         """Re-issue attempts that lost their worker or time, and episodes without their body."""
         limit = self._config.max_attempts
-        for claimed, reason in episodes.expired_attempts(session, self._run_id):
+        for claimed, reason in due_episodes.expired_attempts(session, self._run_id):
             episodes.retry(session, claimed, reason, max_attempts=limit, detail=STATUS_OF[reason])
             metrics.REISSUES.labels(reason=reason).inc()
             log.warning("Attempt re-issued", episode_id=claimed.episode_id, reason=reason)
-        for claimed in episodes.bodies_overdue(session, self._run_id):
+        for claimed in due_episodes.bodies_overdue(session, self._run_id):
             episodes.lose_body(session, claimed, max_attempts=limit)
             metrics.REISSUES.labels(reason="body_lost").inc()
             log.warning(

@@ -5,74 +5,32 @@ openenv:IMAGE ─▶ a container with the server, for one episode at a time ─�
 the rewards of a turn's steps ─▶ the turn's reward
 """
 
-import json
-import math
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
-from agentrl.core.types import Status
 from agentrl.envs.adapters.openenv.container import ServerContainer, container_spec
+from agentrl.envs.adapters.openenv.environment import ACT, OpenEnvEnvironment, OpenEnvOptions
 from agentrl.envs.adapters.openenv.server import (
-    ActionRefused,
     Server,
-    Session,
-    Step,
-    result_text,
 )
 from agentrl.envs.contract import (
     Environment,
     Expert,
     Item,
-    Message,
-    Observation,
-    Outcome,
     Tool,
-    ToolCall,
     require_split,
-    shortened,
 )
 from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
 from agentrl.envs.tasks import options
 from agentrl.envs.tasks.generated import SPLITS, seed_items
 
-ACT = "act"
 TOOL_ACTIONS = ("call_tool", "list_tools")  # the `type` of actions that are a tool's
-BEGIN = "The episode begins."
-
-
-class OpenEnvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options. `prompt`: the system message. `observation`: the fields of an observation that the
-    agent reads; all where empty. `reset`: further arguments of `reset`. `reward`: of an episode
-    the `sum` of its steps' rewards, or the `last` one. `solved`: the reward from which the score
-    is 1; the score is the reward where absent. `headers`: of each request, `${NAME}` from the
-    environment. `timeout_s`: of one answer. `wait_s`: for a server that is full or away. `seed`,
-    `items`, `test_items`: of a server without tasks. Of an image: `port` of its server, `start_s`
-    until it listens there, `memory_mb` of its container, `tasks`: how many each split has.
-    """
-
-    prompt: str = ""
-    observation: list[str] = []
-    reset: dict[str, Any] = {}
-    reward: Literal["sum", "last"] = "sum"
-    solved: float | None = None
-    headers: dict[str, str] = {}
-    timeout_s: Annotated[float, Meta(gt=0.0)] = 60.0
-    wait_s: Annotated[float, Meta(ge=0.0)] = 120.0
-    max_turns: options.Count = 50
-    seed: int = 0
-    items: options.Count = 1000
-    test_items: options.Count = 200
-    port: Annotated[int, Meta(ge=1, le=65535)] = 8000
-    start_s: Annotated[float, Meta(gt=0.0)] = 60.0
-    memory_mb: options.Count = 1024
-    tasks: dict[str, options.Count] = {}
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,135 +39,6 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     split: str | msgspec.UnsetType = msgspec.UNSET
     index: int | msgspec.UnsetType = msgspec.UNSET
     seed: int | msgspec.UnsetType = msgspec.UNSET
-
-
-class OpenEnvEnvironment:
-    """One episode, in a session of its own."""
-
-    def __init__(
-        self,
-        session: Session,
-        first: Step,
-        action: Tool | None,
-        given: OpenEnvOptions,
-        container: ServerContainer | None,
-    ) -> None:
-        """`action`: None where an action is a tool's call. `container`: of its own, to release.
-
-        Raises EnvironmentFailure.
-        """
-        self._session, self._first, self._given = session, first, given
-        self._container = container
-        self._action = action
-        self._served = session.tools()
-        self.tools: tuple[Tool, ...] = (*((action,) if action else ()), *self._served)
-        self._rewards: list[float] = []
-        self._paid = 0  # how many rewards earlier turns had
-        self._turns = 0
-
-    def start(self) -> Observation:
-        shown = self._shown(self._first) or BEGIN
-        return Observation((Message("system", self._given.prompt), Message("user", shown)))
-
-    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
-        """Raises EnvironmentFailure."""
-        self._turns += 1
-        answers: list[Message] = []
-        if isinstance(calls, str) or not calls:
-            text = self._text_action(calls if isinstance(calls, str) else "")
-            if text is None and self._served:
-                return self._end(Status.COMPLETED)
-            calls = ()
-            answer, done = (f"Call {ACT}.", False) if text is None else self._step(text)
-            answers.append(Message("user", answer))
-            if done:
-                return self._end(Status.COMPLETED)
-        for call in calls:
-            answer, done = self._make(call)
-            answers.append(Message("tool", answer, call.name))
-            if done:
-                return self._end(Status.COMPLETED)
-        if self._turns >= self._given.max_turns:
-            return self._end(Status.TASK_LIMIT)
-        return Outcome(tuple(answers), reward=self._turn_reward())
-
-    def close(self) -> None:
-        self._session.close()
-        container, self._container = self._container, None
-        if container is not None:
-            container.release(sound=True)
-
-    def _make(self, call: ToolCall) -> tuple[str, bool]:
-        """The answer to a call, and whether the episode is over."""
-        if call.error or call.name not in {tool.name for tool in self.tools}:
-            return call.error or f"There is no tool {shortened(call.name)}.", False
-        if self._action and call.name == self._action.name:
-            return self._step(call.arguments)
-        if self._action:
-            return self._session.call_tool(call.name, call.arguments), False
-        return self._step(
-            {"type": "call_tool", "tool_name": call.name, "arguments": call.arguments}
-        )
-
-    def _step(self, action: Mapping[str, Any]) -> tuple[str, bool]:
-        try:
-            step = self._session.step(action)
-        except ActionRefused as error:
-            return str(error), False
-        self._rewards.append(float(step.reward or 0.0))
-        return self._shown(step), step.done
-
-    def _text_action(self, text: str) -> Mapping[str, Any] | None:
-        """A turn without a call as an action: its one field, if that is a text."""
-        if not self._action or not text:
-            return None
-        fields = self._action.parameters["properties"]
-        required = self._action.parameters.get("required", [])
-        if len(required) == 1 and fields[required[0]].get("type") == "string":
-            return {required[0]: text}
-        return None
-
-    def _shown(self, step: Step) -> str:
-        """An observation as the agent reads it: the one text that it has, else JSON."""
-        found = step.observation
-        if "tool_name" in found:  # openenv.core: CallToolObservation
-            error = found.get("error") or {}
-            if error.get("error_type") == "transport_error":
-                raise EnvironmentFailure(f"openenv: {found['tool_name']}: {error.get('message')}")
-            return str(error["message"]) if error else result_text(found.get("result"))
-        wanted = self._given.observation
-        shown = {name: found[name] for name in wanted or found if name in found}
-        if not wanted and not shown.get("metadata"):
-            shown.pop("metadata", None)
-        if len(shown) == 1 and isinstance(text := next(iter(shown.values())), str):
-            return text
-        return json.dumps(shown, ensure_ascii=False) if shown else ""
-
-    def _turn_reward(self) -> float:
-        """Return the rewards of the steps since the last turn; 0 where only the last one counts."""
-        first, self._paid = self._paid, len(self._rewards)
-        return math.fsum(self._rewards[first:]) if self._given.reward == "sum" else 0.0
-
-    def _end(self, status: Status) -> Outcome:
-        rewards, solved, summed = self._rewards, self._given.solved, self._given.reward == "sum"
-        last = (rewards or [0.0])[-1]
-        whole = math.fsum(rewards) if summed else last
-        state: Mapping[str, Any] = {}
-        with suppress(EnvironmentFailure):  # the rewards have arrived: they count without it
-            state = self._session.state()
-        numbers = {
-            name: float(each)
-            for name, each in state.items()
-            if isinstance(each, bool | int | float)
-        }
-        return Outcome(
-            (),
-            done=True,
-            status=status,
-            reward=self._turn_reward() if summed else last,
-            score=whole if solved is None else float(whole >= solved),
-            metrics=numbers,
-        )
 
 
 class OpenEnvSource:

@@ -122,7 +122,8 @@ class DbbenchSource(generated.SplitSource):
         """Open the server; first, once, drop what dead processes left there."""
         if self._server is None:
             try:
-                from agentrl.envs.tasks.dbbench.server import Server, ServerDatabase
+                from agentrl.envs.tasks.dbbench.server import Server
+                from agentrl.envs.tasks.dbbench.server_database import ServerDatabase
             except ImportError as error:
                 raise ConfigError("dbbench: a server needs pymysql", hint=MEND) from error
             variable = self._options.password_env

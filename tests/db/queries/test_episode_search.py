@@ -9,10 +9,9 @@ from sqlalchemy import update
 from agentrl.core.types import EpisodeState, Status
 from agentrl.db.models import Episode, Step
 from agentrl.db.queries import episode_detail, episode_search
+from agentrl.db.queries.episode_filter import EpisodeFilter, Order
 from agentrl.db.queries.episode_search import (
     SEARCH_LIMITS,
-    EpisodeFilter,
-    Order,
     PageCursor,
     SearchLimits,
     SearchResult,

@@ -2,7 +2,7 @@ import pytest
 from run_transitions import World
 
 from agentrl.core.types import RunState
-from agentrl.db.registry import checkpoints
+from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 
@@ -25,10 +25,10 @@ def test_policies_are_live_in_the_order_they_began_to_be_served(world: World) ->
             row = world.checkpoint(version)
             session.add(row)
             session.flush()
-            checkpoints.begin_serving(session, server, "current", row)
+            policy_servers.begin_serving(session, server, "current", row)
     assert _live(world)[2:] == [("current", 2), ("current", 1)]
     world.store.transact(
-        lambda s: checkpoints.end_serving(s, server, "current", f"{world.run_id}-v2")
+        lambda s: policy_servers.end_serving(s, server, "current", f"{world.run_id}-v2")
     )
     assert _live(world) == [("current", 0), ("lagged(4)", 0), ("current", 1)]
 
@@ -37,10 +37,10 @@ def test_a_server_without_a_beat_or_that_ended_serves_nothing(world: World) -> N
     server = f"policy-{world.run_id}"
     world.sql("UPDATE policy_servers SET lease_until = 1")
     assert _live(world) == []
-    world.store.transact(lambda session: checkpoints.beat_server(session, server, lease_s=9.0))
+    world.store.transact(lambda session: policy_servers.beat_server(session, server, lease_s=9.0))
     assert len(_live(world)) == 2
-    world.store.transact(lambda session: checkpoints.end_server(session, server))
-    world.store.transact(lambda session: checkpoints.beat_server(session, server, lease_s=9.0))
+    world.store.transact(lambda session: policy_servers.end_server(session, server))
+    world.store.transact(lambda session: policy_servers.beat_server(session, server, lease_s=9.0))
     assert _live(world) == []
     assert world.ask("SELECT COUNT(*) FROM servings WHERE live_until IS NULL") == [(0,)]
 
@@ -71,7 +71,7 @@ def test_what_a_killed_server_left_open_is_closed_and_opened_again_if_it_lives(
 
     def close() -> None:
         world.store.transact(
-            lambda session: checkpoints.close_abandoned_servings(session, world.run_id)
+            lambda session: policy_servers.close_abandoned_servings(session, world.run_id)
         )
 
     def lapsed(seconds: float) -> None:
@@ -79,14 +79,14 @@ def test_what_a_killed_server_left_open_is_closed_and_opened_again_if_it_lives(
         world.sql("UPDATE policy_servers SET lease_until = :u", u=until)
 
     retired = f"{world.run_id}-v0"
-    world.store.transact(lambda s: checkpoints.end_serving(s, server, "lagged(4)", retired))
+    world.store.transact(lambda s: policy_servers.end_serving(s, server, "lagged(4)", retired))
     lapsed(checkpoints.AWAY_S / 2)
     close()
     assert closed() == [("current", False), ("lagged(4)", True)]
     lapsed(checkpoints.AWAY_S + 1)
     close()
     assert closed() == [("current", True), ("lagged(4)", True)]
-    world.store.transact(lambda session: checkpoints.beat_server(session, server, lease_s=9.0))
+    world.store.transact(lambda session: policy_servers.beat_server(session, server, lease_s=9.0))
     assert _live(world) == [("current", 0)]
     close()
     assert closed() == [("current", False), ("lagged(4)", True)]
@@ -97,7 +97,9 @@ def test_a_live_server_says_why_it_serves_less_than_it_should(world: World) -> N
 
     def beat(problem: str) -> None:
         world.store.transact(
-            lambda session: checkpoints.beat_server(session, server, lease_s=60.0, problem=problem)
+            lambda session: policy_servers.beat_server(
+                session, server, lease_s=60.0, problem=problem
+            )
         )
 
     def problems() -> dict[str, str]:

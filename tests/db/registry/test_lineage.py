@@ -6,7 +6,7 @@ from run_transitions import World
 
 from agentrl.core.types import CheckpointState
 from agentrl.db.models import Checkpoint, PolicyServer, Serving
-from agentrl.db.registry import checkpoints, lineage
+from agentrl.db.registry import lineage, policy_servers
 from agentrl.db.store import Store
 
 
@@ -70,7 +70,7 @@ def test_a_fork_says_where_it_began(world: World) -> None:
 def test_serving_ends_with_its_row_or_with_the_servers_lease(world: World) -> None:
     first = f"{world.run_id}-v0"
     with world.store.write() as session:
-        checkpoints.end_serving(session, f"policy-{world.run_id}", "lagged(4)", first)
+        policy_servers.end_serving(session, f"policy-{world.run_id}", "lagged(4)", first)
         dead = PolicyServer(
             server_id="dead",
             run_id=world.run_id,
@@ -83,7 +83,7 @@ def test_serving_ends_with_its_row_or_with_the_servers_lease(world: World) -> No
         session.add(dead)
         session.flush()
         checkpoint = session.get_one(Checkpoint, first)
-        checkpoints.begin_serving(session, "dead", "current", checkpoint)
+        policy_servers.begin_serving(session, "dead", "current", checkpoint)
     with world.store.read() as session:
         told = {
             (each.server, each.track): each.live
@@ -96,12 +96,14 @@ def test_what_is_served_now_is_told_however_much_began_after_it(world: World) ->
     first = f"{world.run_id}-v0"
     with world.store.write() as session:
         checkpoint = session.get_one(Checkpoint, first)
-        checkpoints.begin_serving(session, f"policy-{world.run_id}", "pinned(0)", checkpoint)
+        policy_servers.begin_serving(session, f"policy-{world.run_id}", "pinned(0)", checkpoint)
     for _ in range(3):
         with world.store.write() as session:
             checkpoint = session.get_one(Checkpoint, first)
-            checkpoints.begin_serving(session, f"policy-{world.run_id}", "refreshed(5)", checkpoint)
-            checkpoints.end_serving(session, f"policy-{world.run_id}", "refreshed(5)", first)
+            policy_servers.begin_serving(
+                session, f"policy-{world.run_id}", "refreshed(5)", checkpoint
+            )
+            policy_servers.end_serving(session, f"policy-{world.run_id}", "refreshed(5)", first)
     with world.store.read() as session:
         served = lineage.servings(session, world.run_id, 3)
     assert {each.track for each in served} == {"current", "lagged(4)", "pinned(0)"}

@@ -9,7 +9,7 @@ from sqlalchemy import event
 from agentrl.core.types import EpisodeState, GroupState, Reason, RunState, Status
 from agentrl.db.models import Run
 from agentrl.db.store import Store
-from agentrl.db.transitions import episodes, groups, runs
+from agentrl.db.transitions import due_episodes, episodes, groups, runs
 from agentrl.db.transitions.episodes import ClaimedEpisode
 
 MANY = 3
@@ -47,7 +47,7 @@ def test_due_rows_are_sent_once_and_again_after_the_time_to_claim(world: World) 
 
     def due(timeout_s: float) -> list[tuple[str, int]]:
         return world.store.transact(
-            lambda s: episodes.due_to_send(s, world.run_id, claim_timeout_s=timeout_s)
+            lambda s: due_episodes.due_to_send(s, world.run_id, claim_timeout_s=timeout_s)
         )
 
     first = due(0.0)
@@ -167,7 +167,7 @@ def test_attempts_expire_by_lease_and_by_deadline(world: World) -> None:
     timed = world.claim(f"{group_id}-0", deadline_s=-1.0)
 
     def expired() -> dict[str, Reason]:
-        rows = world.store.ask(lambda session: episodes.expired_attempts(session, world.run_id))
+        rows = world.store.ask(lambda session: due_episodes.expired_attempts(session, world.run_id))
         return {claimed.episode_id: reason for claimed, reason in rows}
 
     assert timed is not None
@@ -210,7 +210,7 @@ def test_a_lost_body_is_issued_again_and_opens_its_group(world: World) -> None:
         world.finish(claimed, body, body_timeout_s=-1.0)
     world.keep(bodies[1:])
     world.caught_up()
-    lost = world.store.ask(lambda session: episodes.bodies_overdue(session, world.run_id))
+    lost = world.store.ask(lambda session: due_episodes.bodies_overdue(session, world.run_id))
     assert lost == [claims[0]]
     assert _lose(world, lost[0])
     assert not _lose(world, lost[0])
@@ -229,7 +229,7 @@ def test_a_body_of_another_hash_or_fence_is_lost_too(world: World) -> None:
         world.finish(each, world.body(each, 1.0), body_timeout_s=-1.0)
     world.keep([world.body(claimed, 0.0)])
     world.caught_up()
-    lost = world.store.ask(lambda session: episodes.bodies_overdue(session, world.run_id))
+    lost = world.store.ask(lambda session: due_episodes.bodies_overdue(session, world.run_id))
     assert lost == [claimed, other]
 
 

@@ -13,7 +13,8 @@ from policy_servers import CLAIMED, FixedPool, serve
 from running import ROOT
 
 from agentrl.core.config.sections import Sampling
-from agentrl.core.trajectory import Trajectory, check
+from agentrl.core.trajectory import Trajectory
+from agentrl.core.trajectory_body import check
 from agentrl.core.types import Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import Environment

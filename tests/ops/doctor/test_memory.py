@@ -18,14 +18,9 @@ from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.ops.configuration import model_spec
 from agentrl.ops.doctor import deepspeed_memory, memory
 from agentrl.ops.doctor.memory import HOST, Machine, Plan
-from agentrl.ops.doctor.memory_items import (
-    CONTEXT,
-    GIB,
-    VLLM_WORK,
-    activations,
-    gpu_share,
-    least_of_vllm,
-)
+from agentrl.ops.doctor.memory_items import CONTEXT, GIB, gpu_share
+from agentrl.ops.doctor.policy_memory import VLLM_WORK, least_of_vllm
+from agentrl.ops.doctor.trainer_memory import activations
 from agentrl.ops.supervisor.up import up
 from agentrl.trainer.engines import zero_shards
 from agentrl.trainer.model import attention

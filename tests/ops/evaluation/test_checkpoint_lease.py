@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from agentrl.core.errors import CheckpointError
 from agentrl.core.types import CheckpointState
 from agentrl.db.models import Checkpoint
-from agentrl.db.registry import checkpoints
+from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store
 from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint
 from agentrl.ops.evaluation.target import Target
@@ -38,7 +38,7 @@ def world(store: Store) -> World:
     with store.write() as session:
         for version in range(1, 7):
             session.add(world.checkpoint(version, snapshot_path="s" if version == 6 else None))
-        checkpoints.end_server(session, f"policy-{world.run_id}")
+        policy_servers.end_server(session, f"policy-{world.run_id}")
     return world
 
 
@@ -124,12 +124,12 @@ def test_what_an_open_trajectory_may_have_been_sampled_from_stays(world: World) 
     def serve(version: int) -> None:
         with world.store.write() as session:
             row = session.get_one(Checkpoint, f"{world.run_id}-v{version}")
-            checkpoints.begin_serving(session, server, "current", row)
+            policy_servers.begin_serving(session, server, "current", row)
 
     def retire(version: int) -> None:
         with world.store.write() as session:
             name = f"{world.run_id}-v{version}"
-            checkpoints.end_serving(session, server, "current", name)
+            policy_servers.end_serving(session, server, "current", name)
 
     serve(1)
     retire(1)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from agentrl.cli.main import app
 from agentrl.core.errors import ConfigError, ItemError, StoreError
-from agentrl.core.trajectory import body_of
+from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import GroupState, Reason, RunState
 from agentrl.db.models import Group, Run, StoredTrajectory
 from agentrl.db.queries import history_batches

@@ -15,7 +15,7 @@ from agentrl.core.telemetry.outages import AWAY, Outage
 from agentrl.core.types import RunState
 from agentrl.db.models import PolicyServer
 from agentrl.db.queries import progress
-from agentrl.db.registry import checkpoints
+from agentrl.db.registry import policy_servers
 from agentrl.db.registry.outages import put_outages
 from agentrl.db.store import open_store
 from agentrl.db.transitions import alarms, runs
@@ -61,11 +61,13 @@ def test_status_and_up_tell_what_keeps_a_policy_server_from_serving(
         server = PolicyServer(
             server_id="pool-1", run_id=run_id, name="pool", engine="vllm", url="http://p"
         )
-        store.transact(lambda session: checkpoints.register_server(session, server, lease_s=600.0))
+        store.transact(
+            lambda session: policy_servers.register_server(session, server, lease_s=600.0)
+        )
         show(totals)
         for problem in ("vLLM is down: out of memory", "vLLM is down: out of memory", "", "again"):
             store.transact(
-                lambda session, problem=problem: checkpoints.beat_server(  # type: ignore[misc]
+                lambda session, problem=problem: policy_servers.beat_server(  # type: ignore[misc]
                     session, "pool-1", lease_s=600.0, problem=problem
                 )
             )

@@ -23,9 +23,10 @@ from agentrl.core.types import GroupState
 from agentrl.db.models import Group
 from agentrl.db.queries import progress
 from agentrl.ops.quickstart.live_panel import LivePanel
-from agentrl.ops.quickstart.quickstart import Choices, prepare, quickstart
+from agentrl.ops.quickstart.quickstart import quickstart
 from agentrl.ops.quickstart.recipes import SMOLLM, TINY, Recipe, Size, recipe
 from agentrl.ops.quickstart.report import eval_command, resume_command
+from agentrl.ops.quickstart.run_config import Choices, prepare
 from agentrl.ops.quickstart.starting_policy import make_start
 
 

@@ -29,7 +29,7 @@ from agentrl.db.models import (
 )
 from agentrl.db.queries import progress
 from agentrl.db.registry import external_policies
-from agentrl.db.registry.checkpoints import begin_serving, end_server, register_server
+from agentrl.db.registry.policy_servers import begin_serving, end_server, register_server
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.configuration.configs import check

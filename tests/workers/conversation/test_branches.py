@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from trajectories import trajectory
 
 from agentrl.core.errors import EnvironmentFailure, MessageError
-from agentrl.core.trajectory import StepRecord, Trajectory, check
+from agentrl.core.trajectory import StepRecord, Trajectory
+from agentrl.core.trajectory_body import check
 from agentrl.envs.contract import Message, Outcome, ToolCall, strings
 from agentrl.workers.conversation.branches import Branches
 from agentrl.workers.conversation.conversation import Conversation

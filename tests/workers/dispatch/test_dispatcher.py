@@ -15,9 +15,9 @@ from agentrl.core.config.sections import Task, Trainer
 from agentrl.core.errors import BrokerError, ConfigError
 from agentrl.core.types import CURRENT, EpisodeState, GroupState, Reason, RunState
 from agentrl.db.models import PolicyServer
-from agentrl.db.registry import checkpoints
+from agentrl.db.registry import policy_servers
 from agentrl.db.store import Store
-from agentrl.db.transitions import episodes, groups, refusals, runs
+from agentrl.db.transitions import due_episodes, episodes, groups, refusals, runs
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.ops.processes.dispatcher import dispatcher_config
 from agentrl.workers.dispatch.dispatcher import ADMITTED, AWAIT_S, Dispatcher
@@ -80,7 +80,7 @@ def served(world: World, version: int) -> None:
         session.add(checkpoint)
         session.flush()
         (server_id,) = session.scalars(select(PolicyServer.server_id))
-        checkpoints.begin_serving(session, server_id, CURRENT, checkpoint)
+        policy_servers.begin_serving(session, server_id, CURRENT, checkpoint)
 
     world.store.transact(serve)
 
@@ -474,7 +474,7 @@ def test_while_no_worker_can_beat_none_is_lost(world: World) -> None:
         with world.store.write() as session:
             session.execute(text("SET LOCAL lock_timeout = 50"))
             with pytest.raises(DBAPIError, match="lock timeout"):
-                episodes.expired_attempts(session, world.run_id)
+                due_episodes.expired_attempts(session, world.run_id)
             session.rollback()
     assert world.episode(first.episode_id).state == EpisodeState.RUNNING
     tick(dispatcher)

@@ -16,7 +16,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Judge, Sampling, Task
 from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.db.models import PolicyServer
-from agentrl.db.registry import checkpoints, external_policies
+from agentrl.db.registry import external_policies, policy_servers
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store
 from agentrl.ops.processes.worker import pool_config
@@ -243,7 +243,7 @@ def pool(world: World) -> Iterator[PolicyPool]:
 def test_the_pool_follows_the_registry(world: World, pool: PolicyPool) -> None:
     pool.refresh(60.0)
     assert {policy.track for policy in pool.live()} == {"current", "lagged(4)"}
-    world.store.transact(lambda s: checkpoints.end_server(s, f"policy-{world.run_id}"))
+    world.store.transact(lambda s: policy_servers.end_server(s, f"policy-{world.run_id}"))
     pool.refresh(60.0)
     assert not pool.live()
 
@@ -255,16 +255,16 @@ def test_a_policy_that_judges_never_acts(world: World) -> None:
         server = PolicyServer(
             server_id="j", run_id=world.run_id, name="critic", engine="external", url="http://j"
         )
-        checkpoints.register_server(session, server, lease_s=3600.0)
+        policy_servers.register_server(session, server, lease_s=3600.0)
         row = external_policies.require_checkpoint(session, world.run_id, "critic")
-        checkpoints.begin_serving(session, "j", "external(critic)", row)
+        policy_servers.begin_serving(session, "j", "external(critic)", row)
 
     world.store.transact(register)
     judged = Config(tasks={"dbbench": Task(judge=Judge(policy="critic"))})
     with closing(PolicyPool.of_run(world.store, world.run_id, pool_config(judged))) as pool:
         pool.refresh(60.0)
         assert {policy.track for policy in pool.live()} == {"current", "lagged(4)"}
-        world.store.transact(lambda s: checkpoints.end_server(s, f"policy-{world.run_id}"))
+        world.store.transact(lambda s: policy_servers.end_server(s, f"policy-{world.run_id}"))
         pool.refresh(60.0)
         assert not pool.live()
     found = world.store.ask(lambda s: external_policies.live_judge(s, world.run_id, "critic"))

@@ -9,7 +9,8 @@ from agentrl.core.errors import ItemError
 from agentrl.envs.tasks.datasets import locate
 from agentrl.envs.tasks.dbbench import datasets
 from agentrl.envs.tasks.dbbench.problem import Table
-from agentrl.envs.tasks.dbbench.server import Server, ServerDatabase
+from agentrl.envs.tasks.dbbench.server import Server
+from agentrl.envs.tasks.dbbench.server_database import ServerDatabase
 from agentrl.envs.tasks.dbbench.sqlite import SqliteDatabase
 from agentrl.envs.tasks.dbbench.translate import MysqlDatabase
 

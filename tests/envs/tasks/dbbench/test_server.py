@@ -13,7 +13,8 @@ from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.envs import registry
 from agentrl.envs.contract import Outcome, ToolCall
 from agentrl.envs.tasks.dbbench.problem import Table
-from agentrl.envs.tasks.dbbench.server import PREFIX, Server, ServerDatabase
+from agentrl.envs.tasks.dbbench.server import PREFIX, Server
+from agentrl.envs.tasks.dbbench.server_database import ServerDatabase
 from agentrl.envs.tasks.dbbench.sqlite import MAX_TEXT, TIMED_OUT
 
 TABLE = Table("The Staff", ["name", "pay %s"], [["Kim", "52"], ["Zoë", "9"], ["100%", "{}"]])

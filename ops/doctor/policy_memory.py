@@ -1,0 +1,114 @@
+"""What a policy server holds in memory.
+
+    local engine  weights of every policy and of the next · kept prefixes · running rows · a pass
+    vLLM          its share of the card, or of the machine's memory what it takes there
+
+docs/one-gpu.md has the formulas in words, and their measured error.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import PolicyServer
+from agentrl.core.errors import ConfigError
+from agentrl.ops.configuration.model_spec import ModelSpec
+from agentrl.ops.doctor.memory_items import (
+    CONTEXT,
+    GIB,
+    HOST,
+    PLAIN,
+    SHARE,
+    TORCH,
+    MemoryItem,
+    device_of,
+    element_bytes,
+    gpu_share,
+    place_sizes,
+    tensor_parallel,
+    vllm_devices,
+)
+from agentrl.serving.vllm.launch import max_rank
+
+VLLM_WORK = GIB  # what vLLM computes with at its largest batch
+VLLM_HOST = 3 * GIB  # its own processes
+PASS = 4096  # tokens of a local engine's largest pass
+
+
+def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Iterator[MemoryItem]:
+    """An upper bound: every policy has met as many requests at once as there can be."""
+    device, width, lora = device_of(config), element_bytes(config), config.trainer.lora
+    policies, token = len(server.tracks), width * 2 * shape.layers * shape.keys
+    rows = min(server.max_batch, config.workers * config.worker.concurrency)
+    running = policies * _double_until(rows, 8) * _double_until(config.sampling.max_tokens, 128)
+    own = sum(a * b for a, b in shape.targets(lora.targets)) if lora.rank else shape.parameters
+    weights = width * ((policies + 1) * own + (shape.parameters if lora.rank else 0))
+    work = width * PASS * (4 * shape.inner + 6 * shape.hidden) + 12 * rows * shape.vocabulary
+    sizes = {
+        "weights": (weights, "policy.tracks"),
+        "kept prefixes": (server.cache_tokens * token, "policy.cache_tokens"),
+        "running rows": (running * token, "policy.max_batch"),
+        "a pass": (work, ""),
+        **({"torch": (TORCH, "")} if device == HOST else {"CUDA": (CONTEXT, "")}),
+    }
+    yield from place_sizes(device, f"policy {server.name}", sizes)
+    if device != HOST:
+        read = TORCH + CONTEXT + width * shape.parameters
+        yield MemoryItem(HOST, f"policy {server.name}", "torch, CUDA, weights while read", read)
+
+
+def vllm_items(
+    config: Config, server: PolicyServer, shape: ModelSpec, cards: Mapping[str, int]
+) -> Iterator[MemoryItem]:
+    """Of each of its cards vLLM takes its share, whatever it needs of it."""
+    process, width = f"policy {server.name}", element_bytes(config)
+    devices, least = vllm_devices(config, server), least_of_vllm(config, server, shape)
+    yield MemoryItem(HOST, process, "vLLM and its proxy", len(devices) * VLLM_HOST + PLAIN)
+    if config.trainer.lora.rank:
+        kept = server.vllm.cpu_adapters * _slot(config, shape)
+        yield MemoryItem(HOST, process, "adapters", kept, "policy.vllm.cpu_adapters")
+    if devices == [HOST]:
+        key = "VLLM_CPU_KVCACHE_SPACE"
+        yield MemoryItem(HOST, process, "weights", width * shape.parameters)
+        text = server.vllm.env.get(key, "1")
+        if not text.isdecimal():
+            raise ConfigError(
+                f"policy {server.name}: policy.vllm.env: {key} {text} is not a number of GiB"
+            )
+        room = int(text) * GIB
+        yield MemoryItem(HOST, process, "keys and values", room, f"{key} in policy.vllm.env")
+        return
+    for device in devices:
+        if device not in cards:
+            yield MemoryItem(device, process, "at least", least)
+            continue
+        share = gpu_share(server)
+        size = int(share * cards[device])
+        yield MemoryItem(
+            device, process, f"{share:.0%} of the card", size, f"{SHARE} in policy.vllm.args"
+        )
+        yield MemoryItem(device, process, "CUDA", CONTEXT)
+
+
+def least_of_vllm(config: Config, server: PolicyServer, shape: ModelSpec) -> int:
+    """Bytes of a card without which it cannot start: weights, adapters' slots, one full context,
+    its work. Weights and context are split over its cards; adapters count whole on each.
+    """
+    width = element_bytes(config)
+    context = server.vllm.context or config.sampling.max_tokens
+    slots = server.vllm.max_adapters * _slot(config, shape) if config.trainer.lora.rank else 0
+    kept = width * 2 * shape.layers * shape.keys * context
+    return (width * shape.parameters + kept) // tensor_parallel(server) + slots + VLLM_WORK
+
+
+def _slot(config: Config, shape: ModelSpec) -> int:
+    """Bytes of an adapter in vLLM, which rounds its rank up."""
+    lora = config.trainer.lora
+    return element_bytes(config) * shape.adapter(max_rank(lora.rank), lora.targets)
+
+
+def _double_until(need: int, least: int) -> int:
+    """How far a cache grows that grows by doubling."""
+    size = least
+    while size < need:
+        size *= 2
+    return size

@@ -1,0 +1,67 @@
+"""The configuration of a quickstart: a recipe's file with the choices of the command line."""
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.core import config_loading
+from agentrl.core.config.config import Config
+from agentrl.ops.quickstart.recipes import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The options of the command line."""
+
+    seed: int = 0
+    updates: int | None = None
+    fast: bool = False
+    as_json: bool = False
+    cross_policy: bool = True
+    task_norm: bool = True
+
+
+def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config, Path]:
+    """Write the recipe's configuration with the choices, and return it with its file."""
+    home = runs_folder / _run_name(recipe, choices)
+    written = config_loading.load(recipe.file, {})
+    size = recipe.size(fast=choices.fast)
+    model = home / "start" if size.clones else recipe.model_path(written)
+    overrides: dict[str, str] = {
+        "RUN__NAME": f'"{home.name}"',
+        "RUN__HOME": f'"{home.resolve()}"',
+        "RUN__SEED": str(choices.seed),
+        "MODEL__PATH": f'"{model.resolve()}"',
+        **recipe.overrides(),
+        **size.settings,
+    }
+    for task in written.tasks:
+        overrides[f"TASKS__{task.upper()}__OPTIONS__SEED"] = str(choices.seed)
+    updates = choices.updates or size.updates
+    if updates is not None:
+        overrides["RUN__STOP_UPDATES"] = str(updates)
+    if not choices.cross_policy:
+        overrides["SAMPLING__STRATEGY"] = '"current"'
+    if not choices.task_norm:
+        overrides["TRAINER__NORMALISE"] = '"none"'
+    prefixed = {config_loading.PREFIX + key: value for key, value in overrides.items()}
+    config = config_loading.load(recipe.file, prefixed | dict(os.environ))
+    home.mkdir(parents=True, exist_ok=not recipe.begin_anew)
+    path = home / "config.toml"
+    path.write_text(config_loading.to_toml(config))
+    return config, path
+
+
+def _run_name(recipe: Recipe, choices: Choices) -> str:
+    """Return the chosen run name, or a new one."""
+    if recipe.begin_anew:
+        return f"quickstart-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    chosen: Mapping[str, bool] = {
+        "fast": choices.fast,
+        f"seed-{choices.seed}": choices.seed != 0,
+        "no-cross-policy": not choices.cross_policy,
+        "no-task-norm": not choices.task_norm,
+    }
+    return "-".join([recipe.name, *(name for name, is_so in chosen.items() if is_so)])
