@@ -74,3 +74,30 @@ def seen_by(trajectory: Trajectory) -> list[str]:
     """Return the environment's answers, one per step; the outcome replaces a missing text."""
     end = f"[{trajectory.status} {trajectory.score:g}]"
     return [step.answer or end for step in trajectory.steps]
+
+
+def mean_metrics(members: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the mean of each metric, over the episodes that have it."""
+    known = sorted({name for member in members for name in member.metrics})
+    return {
+        name: fmean(each.metrics[name] for each in members if name in each.metrics)
+        for name in known
+    }
+
+
+def distinct_histories(members: Sequence[Trajectory]) -> int:
+    """Count distinct histories in the episodes of one item."""
+    seen = VisitedStates()
+    seen.add(members)
+    return sum(len(histories) for histories in seen.histories.values())
+
+
+def shares_of_tracks(members: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the share of sampled tokens by track."""
+    tokens: dict[str, int] = {}
+    for member in members:
+        for step in member.steps:
+            track = member.policies[step.policy_index].track
+            tokens[track] = tokens.get(track, 0) + step.end - step.start
+    total = sum(tokens.values())
+    return {track: tokens[track] / total for track in sorted(tokens)}

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 
 from msgspec.structs import replace
 
@@ -27,7 +26,12 @@ from agentrl.experiments.simulation.admission import Admission
 from agentrl.experiments.simulation.gradients import Gauge
 from agentrl.experiments.simulation.offline_adaptive import OfflineWeights
 from agentrl.experiments.simulation.simulator import Job, Simulator
-from agentrl.experiments.simulation.statistics import VisitedStates
+from agentrl.experiments.simulation.statistics import (
+    VisitedStates,
+    distinct_histories,
+    mean_metrics,
+    shares_of_tracks,
+)
 from agentrl.trainer.algorithm.presets import Settings, resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch, has_spread
 from agentrl.trainer.engines.learner import Hardware
@@ -147,20 +151,11 @@ class Trainee:
         return {
             name: (
                 [sum(member.score >= SOLVED for member in members) for members in of_task],
-                [distinct(members) for members in of_task],
+                [distinct_histories(members) for members in of_task],
                 mean_metrics([member for members in of_task for member in members]),
             )
             for name, of_task in every.items()
         }
-
-
-def mean_metrics(members: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the mean of each metric, over the episodes that have it."""
-    known = sorted({name for member in members for name in member.metrics})
-    return {
-        name: fmean(each.metrics[name] for each in members if name in each.metrics)
-        for name in known
-    }
 
 
 def train_arm(trainee: Trainee) -> Training:
@@ -170,13 +165,6 @@ def train_arm(trainee: Trainee) -> Training:
     design = trainee.design
     trainee.design = replace(design, tokens=0)
     return replace(trainee.train(), design=design)
-
-
-def distinct(members: Sequence[Trajectory]) -> int:
-    """Count distinct histories in the episodes of one item."""
-    seen = VisitedStates()
-    seen.add(members)
-    return sum(len(histories) for histories in seen.histories.values())
 
 
 @contextmanager
@@ -275,17 +263,6 @@ class Rounds:
             tracks=shares_of_tracks([m for group in candidates for m in group.members]),
             metrics={name: round(metrics[name], 6) for name in sorted(KEPT & metrics.keys())},
         )
-
-
-def shares_of_tracks(members: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the share of sampled tokens by track."""
-    tokens: dict[str, int] = {}
-    for member in members:
-        for step in member.steps:
-            track = member.policies[step.policy_index].track
-            tokens[track] = tokens.get(track, 0) + step.end - step.start
-    total = sum(tokens.values())
-    return {track: tokens[track] / total for track in sorted(tokens)}
 
 
 def point_text(point: Point) -> str:

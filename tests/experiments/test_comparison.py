@@ -1,6 +1,7 @@
 import pytest
 
-from agentrl.experiments.cross_policy.report import COMPARED, compare_arms, compare_lags
+from agentrl.experiments.cross_policy.measures import compare_arms, compare_lags
+from agentrl.experiments.cross_policy.report import COMPARED
 from agentrl.experiments.findings import (
     Check,
     Design,
