@@ -86,14 +86,14 @@ class AlarmRecorder:
         run = session.get_one(Run, self._run_id, with_for_update=True, populate_existing=True)
         if run.trainer_epoch != epoch:
             return []
-        told = self._changed_alarms(session)
-        alarms.add_alarms(session, self._run_id, None, version, told)
-        return [reading for reading, _ in told]
+        changes = self._changed_alarms(session)
+        alarms.add_alarms(session, self._run_id, None, version, changes)
+        return [reading for reading, _ in changes]
 
 
-def log_alarms(told: Sequence[AlarmReading], version: int, reason: str = "") -> None:
+def log_alarms(readings: Sequence[AlarmReading], version: int, reason: str = "") -> None:
     """Log a warning for a raised alarm, a notice for its end. `reason`: of a skipped update."""
-    for each in told:
+    for each in readings:
         say, what = (log.warning, "Alarm raised") if each.raised else (log.info, "Alarm ended")
         say(
             what,

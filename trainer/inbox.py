@@ -67,7 +67,7 @@ class Inbox:
         self._consumer = consumer
         self._run_id = run_id
         self._bounds = bounds
-        self._held: dict[Key, Trajectory] = {}
+        self._bodies: dict[Key, Trajectory] = {}
         self._held_bytes = 0
         self._pinned: set[Key] = set()  # of the batch that is being gathered: they make no room
         self._unacknowledged: list[Delivery] = []
@@ -143,27 +143,27 @@ class Inbox:
     def _keep_body(self, trajectory: Trajectory) -> None:
         """Hold a body. It is ignored if pinned bodies fill the memory and it is not needed."""
         key = (trajectory.episode_id, trajectory.fence)
-        if key in self._held:
+        if key in self._bodies:
             return
         size = _bytes(trajectory)
         if not self._make_room(size) and key not in self._pinned:
             return
-        self._held[key] = trajectory
+        self._bodies[key] = trajectory
         self._held_bytes += size
 
     def _make_room(self, size: int) -> bool:
         """Drop the oldest unpinned bodies; return whether `size` bytes fit then."""
         while self._held_bytes + size > self._bounds.held_bytes:
-            oldest = next((key for key in self._held if key not in self._pinned), None)
+            oldest = next((key for key in self._bodies if key not in self._pinned), None)
             if oldest is None:
                 return False
             self._drop_body(oldest)
         return True
 
     def _drop_body(self, key: Key) -> None:
-        held = self._held.pop(key, None)
-        if held is not None:
-            self._held_bytes -= _bytes(held)
+        body = self._bodies.pop(key, None)
+        if body is not None:
+            self._held_bytes -= _bytes(body)
 
     def _choose_groups(
         self, members: Sequence[ReadyMember], version: int, epoch: int
@@ -179,8 +179,8 @@ class Inbox:
         chosen: list[TrainableGroup] = []
         closing: dict[GroupState, list[str]] = {GroupState.FILTERED: [], GroupState.STALE: []}
         while waiting and len(chosen) < self._bounds.max_groups:
-            wanted = min(len(waiting), self._bounds.max_groups - len(chosen))
-            candidates = [waiting.popleft() for _ in range(wanted)]
+            count = min(len(waiting), self._bounds.max_groups - len(chosen))
+            candidates = [waiting.popleft() for _ in range(count)]
             rows = [row for group in candidates for row in group]
             self._pinned = _keys(chosen) | {(row.episode_id, row.fence) for row in rows}
             self._fetch_bodies(rows)
@@ -205,12 +205,12 @@ class Inbox:
         missing = {
             (member.episode_id, member.fence): member.sha256
             for member in members
-            if (member.episode_id, member.fence) not in self._held
+            if (member.episode_id, member.fence) not in self._bodies
         }
         if not missing:
             return
-        found = self._store.ask(lambda session: bodies.read_bodies(session, list(missing)))
-        for key, wire in found.items():
+        wires = self._store.ask(lambda session: bodies.read_bodies(session, list(missing)))
+        for key, wire in wires.items():
             try:
                 self._keep_body(body_of(wire, missing[key]))
             except MessageError as error:
@@ -229,16 +229,16 @@ class Inbox:
 
     def _assemble_group(self, group_id: str, rows: Sequence[ReadyMember]) -> TrainableGroup | None:
         """Return the group if every member's body is here and matches its row."""
-        found = [self._held.get((row.episode_id, row.fence)) for row in rows]
-        held = [each for each in found if each is not None]
-        if len(held) < len(rows):
+        bodies_of_rows = [self._bodies.get((row.episode_id, row.fence)) for row in rows]
+        present = [each for each in bodies_of_rows if each is not None]
+        if len(present) < len(rows):
             return None
-        for row, each in zip(rows, held, strict=True):
+        for row, each in zip(rows, present, strict=True):
             if each.sha256 != row.sha256:
                 log.error("Trajectory does not match its row", episode_id=row.episode_id)
                 self._drop_body((row.episode_id, row.fence))
                 return None
-        return TrainableGroup(group_id, rows[0].task, tuple(held))
+        return TrainableGroup(group_id, rows[0].task, tuple(present))
 
     def _close_groups(self, closing: dict[GroupState, list[str]], epoch: int) -> None:
         reasons = {GroupState.FILTERED: Reason.ZERO_SPREAD, GroupState.STALE: Reason.TOO_STALE}

@@ -83,16 +83,16 @@ class Ledger:
         """
         self.epoch = self._store.transact(lambda session: runs.begin_epoch(session, self._run_id))
         self._commit_kept()
-        found = find_restart(self._store.ask(self._live), self._checkpoint_files.home)
-        checkpoint = found.checkpoint
-        if found.state is not None:
-            learner.load_state(found.state)
+        restart = find_restart(self._store.ask(self._live), self._checkpoint_files.home)
+        checkpoint = restart.checkpoint
+        if restart.state is not None:
+            learner.load_state(restart.state)
             self._snapshots.newest = checkpoint.version
 
         def begin(session: Session) -> int:
             undone = updates.roll_back(session, self._run_id, checkpoint, epoch=self.epoch)
-            if found.path is not None:
-                checkpoints.set_snapshot_path(session, checkpoint.checkpoint_id, str(found.path))
+            if restart.path is not None:
+                checkpoints.set_snapshot_path(session, checkpoint.checkpoint_id, str(restart.path))
             return undone
 
         with self._count_refusals(Transition.ROLL_BACK):
@@ -103,7 +103,7 @@ class Ledger:
         )
         retention.remove_directories(left, self._checkpoint_files.stop)
         log.info("Trainer started", version=checkpoint.version, epoch=self.epoch, undone=undone)
-        return Position(checkpoint.version, checkpoint.checkpoint_id, found.trained_hash)
+        return Position(checkpoint.version, checkpoint.checkpoint_id, restart.trained_hash)
 
     def _live(self, session: Session) -> Sequence[Checkpoint]:
         """Return the live lineage, oldest first. Raises CheckpointError if it is empty."""
@@ -218,9 +218,9 @@ class Ledger:
         try:
             yield
         except UpdateRefused as error:
-            found = type(error).__name__
+            name = type(error).__name__
             self._store.transact(
-                lambda s: refusals.of_run(s, transition, self._run_id, found, self.epoch)
+                lambda s: refusals.of_run(s, transition, self._run_id, name, self.epoch)
             )
             raise
 

@@ -237,30 +237,30 @@ class Takeover:
         """Return the journal of an attempt."""
         if claimed.fence == 1:
             return AttemptJournal(self._append, self._run_id, claimed)
-        found = self._store.ask(
+        former = self._store.ask(
             lambda session: journal.former_steps(session, claimed.episode_id, claimed.fence)
         )
-        if found == []:
+        if former == []:
             return AttemptJournal(self._append, self._run_id, claimed)
         try:
-            return self._continue(claimed, found)
+            return self._continue(claimed, former)
         except NotContinuable as error:
             return self.start_anew(claimed, str(error))
         except MessageError as error:
             return self.start_anew(claimed, "unreadable", str(error))
 
     def _continue(
-        self, claimed: ClaimedEpisode, found: Sequence[FormerStep] | None
+        self, claimed: ClaimedEpisode, former: Sequence[FormerStep] | None
     ) -> AttemptJournal:
         """Return the journal with what was found. Raises NotContinuable, MessageError."""
-        records = [decode_record(each.body) for each in found or ()]
+        records = [decode_record(each.body) for each in former or ()]
         if records and isinstance(records[-1], UnjudgedEpisode):
             journal = AttemptJournal(self._append, self._run_id, claimed)
             journal.continue_at_judge(records[-1])
             return journal
         if not self._steps:
             return AttemptJournal(self._append, self._run_id, claimed)
-        former = _require_continuable(found, claimed)
+        former = _require_continuable(former, claimed)
         steps = [record for record in records if isinstance(record, SampledStep)]
         if len(steps) != len(records):
             raise MessageError("an episode that ended is followed by another step")
@@ -285,15 +285,15 @@ class NotContinuable(Exception):
 
 
 def _require_continuable(
-    found: Sequence[FormerStep] | None, claimed: ClaimedEpisode
+    former: Sequence[FormerStep] | None, claimed: ClaimedEpisode
 ) -> Sequence[FormerStep]:
     """Raise NotContinuable unless the attempt may repeat the steps.
 
     If an attempt was lost before it added a step to those it found, the last action may be what
     ends its worker, so the next attempt does not repeat it.
     """
-    if found is None:
+    if former is None:
         raise NotContinuable("incomplete")
-    if claimed.attempt - found[-1].attempt > 1:
+    if claimed.attempt - former[-1].attempt > 1:
         raise NotContinuable("no_progress")
-    return found
+    return former

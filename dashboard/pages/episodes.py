@@ -32,44 +32,44 @@ def page(store: Store, run_id: str) -> None:
 def _list(store: Store, here: Here) -> None:
     st.title("Episodes")
     parameters = st.query_params.to_dict()
-    sought = episodes.filter_from_query(parameters)
+    criteria = episodes.filter_from_query(parameters)
     with store.read() as session:
         known = tasks_of(session, here.run_id)
-    chosen = _form(sought, known)
-    if chosen is not None and chosen != sought:
+    chosen = _form(criteria, known)
+    if chosen is not None and chosen != criteria:
         st.query_params.from_dict({"run": here.run} | episodes.parameters_of(chosen))
-        parameters, sought = {}, chosen
+        parameters, criteria = {}, chosen
     at = episodes.cursor(parameters)
-    found = episodes.read_page(store, here.run_id, sought, at)
-    if found.rows:
-        linked_table(episodes.rows(found, here), "episodes.csv")
+    result = episodes.read_page(store, here.run_id, criteria, at)
+    if result.rows:
+        linked_table(episodes.rows(result, here), "episodes.csv")
     else:
-        st.info(episodes.nothing(found, first=at is None))
-    _pages(found, here, sought, first=at is None)
+        st.info(episodes.nothing(result, first=at is None))
+    _pages(result, here, criteria, first=at is None)
 
 
-def _form(sought: EpisodeFilter, known: list[str]) -> EpisodeFilter | None:
+def _form(current: EpisodeFilter, known: list[str]) -> EpisodeFilter | None:
     """Return the submitted filter; None: nothing was submitted."""
     with st.form("filter", border=True):
         above = st.columns(5)
         state = above[0].selectbox(
-            "State", list(EpisodeState), index=list(EpisodeState).index(sought.state)
+            "State", list(EpisodeState), index=list(EpisodeState).index(current.state)
         )
-        task = above[1].selectbox("Task", [ANY, *known], index=_place(sought.task, known))
+        task = above[1].selectbox("Task", [ANY, *known], index=_place(current.task, known))
         statuses = [status.value for status in Status]
         status = above[2].selectbox(
-            "Status", [ANY, *statuses], index=_place(sought.status or "", statuses)
+            "Status", [ANY, *statuses], index=_place(current.status or "", statuses)
         )
-        words = above[3].text_input("Text in a call or answer", sought.words)
+        words = above[3].text_input("Text in a call or answer", current.words)
         orders = list(Order)
-        order = above[4].selectbox("Order", orders, index=orders.index(sought.order))
+        order = above[4].selectbox("Order", orders, index=orders.index(current.order))
         below = st.columns(6)
-        item = below[0].text_input("Item", sought.item_id)
-        lowest = below[1].number_input("Reward from", value=sought.reward_from)
-        highest = below[2].number_input("Reward to", value=sought.reward_to)
-        version = below[3].number_input("Admitted at version", 0, value=sought.version)
-        checkpoint = below[4].text_input("Checkpoint", sought.checkpoint)
-        learned = below[5].number_input("Trained in update to version", 0, value=sought.learned_at)
+        item = below[0].text_input("Item", current.item_id)
+        lowest = below[1].number_input("Reward from", value=current.reward_from)
+        highest = below[2].number_input("Reward to", value=current.reward_to)
+        version = below[3].number_input("Admitted at version", 0, value=current.version)
+        checkpoint = below[4].text_input("Checkpoint", current.checkpoint)
+        learned = below[5].number_input("Trained in update to version", 0, value=current.learned_at)
         if not st.form_submit_button("Search", type="primary"):
             return None
     return EpisodeFilter(
@@ -91,40 +91,40 @@ def _place(chosen: str, known: list[str]) -> int:
     return known.index(chosen) + 1 if chosen in known else 0
 
 
-def _pages(found: SearchResult, here: Here, sought: EpisodeFilter, *, first: bool) -> None:
+def _pages(result: SearchResult, here: Here, criteria: EpisodeFilter, *, first: bool) -> None:
     """Show links to the first and the next page, and how many episodes were searched."""
-    parameters, newest = episodes.parameters_of(sought), sought.order == Order.NEWEST
+    parameters, newest = episodes.parameters_of(criteria), criteria.order == Order.NEWEST
     links = []
     if not first:
         links.append(markup.Link("⟨ newest" if newest else "⟨ first", here.to(PAGE, **parameters)))
-    if found.older is not None:
-        older = here.to(PAGE, **parameters, before=episodes.before(found.older))
+    if result.older is not None:
+        older = here.to(PAGE, **parameters, before=episodes.before(result.older))
         links.append(markup.Link("older ⟩" if newest else "next ⟩", older))
     st.html(markup.links(links))
     if newest:
-        told = f"Newest first. Each page searches at most {found.looked:,} episodes"
+        text = f"Newest first. Each page searches at most {result.looked:,} episodes"
     else:
-        told = f"Most {sought.order} first, among the newest {found.looked:,} episodes"
-    st.caption(told + " of this state.")
+        text = f"Most {criteria.order} first, among the newest {result.looked:,} episodes"
+    st.caption(text + " of this state.")
 
 
 def _one(store: Store, here: Here, episode_id: str) -> None:
-    told = episodes.read_episode(store, here.run_id, episode_id)
-    if told is None:
+    detail = episodes.read_episode(store, here.run_id, episode_id)
+    if detail is None:
         st.error(plain_text(f"Run {here.run} has no episode {episode_id}."))
         st.html(markup.links([markup.Link("all episodes", here.to(PAGE))]))
         return
     st.title(f"Episode {here.short(episode_id)}")
-    _head(told, here)
-    _steps(store, here.run_id, told)
-    _group(store, told, here)
+    _head(detail, here)
+    _steps(store, here.run_id, detail)
+    _group(store, detail, here)
 
 
-def _head(told: EpisodeDetail, here: Here) -> None:
-    itself = told.itself
+def _head(detail: EpisodeDetail, here: Here) -> None:
+    itself = detail.itself
     about: dict[str, markup.Cell] = {
-        "task": told.task,
-        "item": markup.Link(told.item_id, here.to(PAGE, item_id=told.item_id)),
+        "task": detail.task,
+        "item": markup.Link(detail.item_id, here.to(PAGE, item_id=detail.item_id)),
         "state": itself.state,
         "status": itself.status or itself.reason or "–",
         "reward": itself.reward,
@@ -136,11 +136,11 @@ def _head(told: EpisodeDetail, here: Here) -> None:
         "worker": itself.worker_id or "–",
     }
     st.html(markup.table([about]))
-    if told.judge is not None:
-        st.html(markup.table([{"judge": told.judge, "score of the judge": told.judge_score}]))
-        st.html(markup.plain(told.judge_reply or "–"))
+    if detail.judge is not None:
+        st.html(markup.table([{"judge": detail.judge, "score of the judge": detail.judge_score}]))
+        st.html(markup.plain(detail.judge_reply or "–"))
     if itself.update is None:
-        st.markdown(f"No update trained on this episode. The group is *{told.group_state}*.")
+        st.markdown(f"No update trained on this episode. The group is *{detail.group_state}*.")
         return
     update = itself.update
     learned: dict[str, markup.Cell] = {
@@ -159,38 +159,38 @@ def _head(told: EpisodeDetail, here: Here) -> None:
     st.html(markup.table([learned]))
 
 
-def _steps(store: Store, run_id: str, told: EpisodeDetail) -> None:
+def _steps(store: Store, run_id: str, detail: EpisodeDetail) -> None:
     st.subheader("Steps")
-    if not told.steps:
-        st.info("No step is recorded yet." if told.body is None else "The episode has no step.")
+    if not detail.steps:
+        st.info("No step is recorded yet." if detail.body is None else "The episode has no step.")
         return
-    body, why = episodes.trajectory_of(told)
-    shown, mode = None, tokens.MODES[0]
+    body, why = episodes.trajectory_of(detail)
+    view, mode = None, tokens.MODES[0]
     if body is None:
         st.warning(why)
     else:
-        found = vocabulary.find(episodes.directories(store, run_id, told))
+        directory = vocabulary.find(episodes.directories(store, run_id, detail))
         with st.spinner("Reading the vocabulary"):
-            words = vocabulary.vocabulary_of(found) if found else vocabulary.NONE
+            words = vocabulary.vocabulary_of(directory) if directory else vocabulary.NONE
         if not words.pieces:
             st.caption("No tokenizer.json of this run can be read, so tokens are shown as numbers.")
-        update = told.itself.update
-        shown = tokens.token_view(body, words, update.advantage if update else None)
+        update = detail.itself.update
+        view = tokens.token_view(body, words, update.advantage if update else None)
         mode = st.radio("Colour of sampled tokens", tokens.MODES, horizontal=True)
         st.html(markup.legend(tokens.legend(mode, body)))
-        if mode == "advantage" and shown.advantage is None:
+        if mode == "advantage" and view.advantage is None:
             st.caption("No update trained on this episode, or its advantage was not stored.")
-    for step in told.steps:
+    for step in detail.steps:
         st.markdown(f"**{episodes.headline(step)}**")
-        _step(shown, step.number, mode, episodes.readable(step.call), step.answer)
+        _step(view, step.number, mode, episodes.readable(step.call), step.answer)
 
 
-def _step(shown: TokenView | None, number: int, mode: str, call: str, answer: str) -> None:
+def _step(view: TokenView | None, number: int, mode: str, call: str, answer: str) -> None:
     """Show the prompt of a step, its sampled tokens, its call and the answer."""
-    if shown is not None and number < len(shown.trajectory.steps):
+    if view is not None and number < len(view.trajectory.steps):
         with st.expander("Prompt", expanded=number == 0):
-            st.html(markup.tokens(shown.observed(number)))
-        st.html(markup.tokens(shown.sampled(number, mode)))
+            st.html(markup.tokens(view.observed(number)))
+        st.html(markup.tokens(view.sampled(number, mode)))
     left, right = st.columns(2)
     left.caption("call")
     left.html(markup.plain(call or "–"))
@@ -198,23 +198,23 @@ def _step(shown: TokenView | None, number: int, mode: str, call: str, answer: st
     right.html(markup.plain(answer or "–"))
 
 
-def _group(store: Store, told: EpisodeDetail, here: Here) -> None:
+def _group(store: Store, detail: EpisodeDetail, here: Here) -> None:
     st.subheader("Group")
-    reason = f", {told.group_reason}" if told.group_reason else ""
+    reason = f", {detail.group_reason}" if detail.group_reason else ""
     st.markdown(
-        f"`{here.short(told.group_id)}` · {told.group_state}{reason} · admitted at version "
-        f"{told.admitted_version}"
+        f"`{here.short(detail.group_id)}` · {detail.group_state}{reason} · admitted at version "
+        f"{detail.admitted_version}"
     )
-    place = told.members.index(told.itself)
-    st.html(markup.table(episodes.member_rows(told.members, here), here=place))
-    other = episodes.contrast(told.itself, told.members)
+    place = detail.members.index(detail.itself)
+    st.html(markup.table(episodes.member_rows(detail.members, here), here=place))
+    other = episodes.contrast(detail.itself, detail.members)
     if other is None:
         return
-    names = {f"member {each.member}": each for each in told.members}
+    names = {f"member {each.member}": each for each in detail.members}
     chosen = st.multiselect(
         "Side by side",
         list(names),
-        default=[f"member {told.itself.member}", f"member {other.member}"],
+        default=[f"member {detail.itself.member}", f"member {other.member}"],
         max_selections=4,
     )
     for column, name in zip(st.columns(max(len(chosen), 1)), chosen, strict=False):
@@ -227,11 +227,11 @@ def _sibling(store: Store, member: Member) -> None:
     reward = "–" if member.reward is None else f"{member.reward:.3g}"
     st.markdown(f"**member {member.member}** · {member.status or member.state} · reward {reward}")
     with store.read() as session:
-        did = episode_steps(session, member.episode_id, member.fence)
-    for step in did:
+        steps = episode_steps(session, member.episode_id, member.fence)
+    for step in steps:
         paid = f" · reward {step.reward:.3g}" if step.reward else ""
         st.caption(f"Step {step.number} · v{step.version} {step.track}{paid}")
-        said = episodes.readable(step.call) or "–"
-        st.html(markup.plain(f"{said}\n⟶ {step.answer[: episodes.TEXT]}"))
-    if not did:
+        call = episodes.readable(step.call) or "–"
+        st.html(markup.plain(f"{call}\n⟶ {step.answer[: episodes.TEXT]}"))
+    if not steps:
         st.caption("No step is recorded.")

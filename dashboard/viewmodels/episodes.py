@@ -40,12 +40,12 @@ KINDS: dict[str, Any] = get_type_hints(EpisodeFilter)
 
 def filter_from_query(parameters: Mapping[str, str]) -> EpisodeFilter:
     """Return the filter in a URL; invalid values are ignored."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, kind in KINDS.items():
         if parameters.get(name):
             with suppress(ValueError):
-                found[name] = _read(parameters[name], kind)
-    return EpisodeFilter(**found)
+                values[name] = _read(parameters[name], kind)
+    return EpisodeFilter(**values)
 
 
 def _read(written: str, kind: Any) -> Any:
@@ -61,12 +61,12 @@ def _read(written: str, kind: Any) -> Any:
     return value
 
 
-def parameters_of(sought: EpisodeFilter) -> dict[str, str]:
+def parameters_of(criteria: EpisodeFilter) -> dict[str, str]:
     """Return the URL parameters of a filter; only values that differ from the default filter."""
     nothing = asdict(EpisodeFilter())
     return {
         name: value.value if isinstance(value, StrEnum) else str(value)
-        for name, value in asdict(sought).items()
+        for name, value in asdict(criteria).items()
         if value != nothing[name]
     }
 
@@ -86,25 +86,24 @@ def before(at: PageCursor) -> str:
 
 
 def read_page(
-    store: Store, run_id: str, sought: EpisodeFilter, at: PageCursor | None
+    store: Store, run_id: str, criteria: EpisodeFilter, at: PageCursor | None
 ) -> SearchResult:
     """Read the episodes of one page."""
     with store.read() as session:
-        return search(session, run_id, sought, at)
+        return search(session, run_id, criteria, at)
 
 
-def nothing(found: SearchResult, *, first: bool) -> str:
+def nothing(result: SearchResult, *, first: bool) -> str:
     """Return the text for a page without rows."""
-    if found.older is not None:
+    if result.older is not None:
         return "No episode on this page matches the filter."
-    if found.beyond:
-        return (
-            f"None of the newest {found.looked:,} episodes matches. Order by newest to search more."
-        )
+    if result.beyond:
+        none = f"None of the newest {result.looked:,} episodes matches."
+        return f"{none} Order by newest to search more."
     return "No episode matches." if first else "No more episodes."
 
 
-def rows(found: SearchResult, here: Here) -> list[dict[str, Cell]]:
+def rows(result: SearchResult, here: Here) -> list[dict[str, Cell]]:
     """Return the rows of the page, with links to the episodes."""
     return [
         {
@@ -122,7 +121,7 @@ def rows(found: SearchResult, here: Here) -> list[dict[str, Cell]]:
             "trained in": _update_cell(each.update, here),
             "advantage": each.update.advantage if each.update else None,
         }
-        for each in found.rows
+        for each in result.rows
     ]
 
 
@@ -145,28 +144,28 @@ def read_episode(store: Store, run_id: str, episode_id: str) -> EpisodeDetail | 
         return episode_detail(session, run_id, episode_id)
 
 
-def directories(store: Store, run_id: str, told: EpisodeDetail) -> list[str]:
+def directories(store: Store, run_id: str, detail: EpisodeDetail) -> list[str]:
     """Return possible directories of the vocabulary of an episode's tokens, best first."""
-    acted = sorted({step.checkpoint_id for step in told.steps})
+    acted = sorted({step.checkpoint_id for step in detail.steps})
     with store.read() as session:
-        found = model_directories(session, run_id, acted)
+        paths = model_directories(session, run_id, acted)
         written = config_of(session, run_id)
     with suppress(AgentRLError):
-        found.append(str(config_loading.from_json(written, "the run").model.path))
-    return found
+        paths.append(str(config_loading.from_json(written, "the run").model.path))
+    return paths
 
 
-def trajectory_of(told: EpisodeDetail) -> tuple[Trajectory | None, str]:
+def trajectory_of(detail: EpisodeDetail) -> tuple[Trajectory | None, str]:
     """Return the stored trajectory, or why it is unavailable."""
-    if told.body is None:
+    if detail.body is None:
         return (
             None,
             "The trajectory is not stored: the episode has not ended, or the recorder is behind.",
         )
-    if not told.body:
+    if not detail.body:
         return None, "The trajectory was deleted (`agentrl db prune --bodies`)."
     try:
-        return body_of(told.body, told.sha256), ""
+        return body_of(detail.body, detail.sha256), ""
     except MessageError as error:
         return None, f"The stored trajectory cannot be read: {error}"
 
@@ -184,9 +183,9 @@ def _call(call: Any) -> str:
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return msgspec.json.encode(call).decode()
     arguments = call.get("arguments", {})
-    shown = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+    text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
     wrong = f"  ✗ {call['error']}" if call.get("error") else ""
-    return f"{call['name']} {shown}{wrong}"
+    return f"{call['name']} {text}{wrong}"
 
 
 def member_rows(members: Sequence[Member], here: Here) -> list[dict[str, Cell]]:

@@ -43,13 +43,13 @@ class ExportRequest:
     bodies: bool = False
 
 
-def export(store: Store, out: Path, wanted: ExportRequest) -> dict[str, int]:
+def export(store: Store, out: Path, request: ExportRequest) -> dict[str, int]:
     """Write OUT/TABLE.parquet and OUT/export.json; return the row counts by table.
 
     Raises StoreError: pyarrow is missing, OUT exists, unknown table, lost database.
     """
     require_pyarrow()
-    unknown = [name for name in wanted.tables if name not in TABLES]
+    unknown = [name for name in request.tables if name not in TABLES]
     if unknown:
         raise StoreError(f"no table {unknown[0]}{nearest(unknown[0], TABLES)}")
     if out.exists():
@@ -61,16 +61,16 @@ def export(store: Store, out: Path, wanted: ExportRequest) -> dict[str, int]:
     try:
         with _one_moment(store) as connection:
             rows = {
-                name: _write(connection, TABLES[name], partial, wanted) for name in wanted.tables
+                name: _write(connection, TABLES[name], partial, request) for name in request.tables
             }
-            told = {
+            manifest = {
                 "schema": migrate.head(),
-                "run_id": wanted.run_id,
-                "bodies": wanted.bodies,
+                "run_id": request.run_id,
+                "bodies": request.bodies,
                 "exported_at": connection.scalar(select(now())),
                 "rows": rows,
             }
-        (partial / MANIFEST).write_text(json.dumps(told, indent=2) + "\n")
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
         _sync(partial)
         partial.rename(out)
         _sync(out.parent, files=False)
@@ -119,15 +119,15 @@ def _one_moment(store: Store) -> Iterator[Connection]:
         yield connection
 
 
-def _write(connection: Connection, table: Table, folder: Path, wanted: ExportRequest) -> int:
+def _write(connection: Connection, table: Table, folder: Path, request: ExportRequest) -> int:
     """Write one file; return the number of rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    shape = schema(table, bodies=wanted.bodies)
-    at_once = BODIES_AT_ONCE if table.name == BODIES and wanted.bodies else ROWS
+    shape = schema(table, bodies=request.bodies)
+    at_once = BODIES_AT_ONCE if table.name == BODIES and request.bodies else ROWS
     streamed = connection.execution_options(yield_per=at_once)
-    query = _query(table, wanted)
+    query = _query(table, request)
     written = 0
     with pq.ParquetWriter(folder / f"{table.name}.parquet", shape, compression="zstd") as writer:
         for rows in _row_groups(streamed.execute(query).partitions()):
@@ -144,16 +144,16 @@ def _write(connection: Connection, table: Table, folder: Path, wanted: ExportReq
 
 def _row_groups(portions: Iterator[Sequence[Any]]) -> Iterator[list[Any]]:
     """Merge chunks to row groups of up to ROWS rows or BYTES bytes of bodies."""
-    held: list[Any] = []
+    group: list[Any] = []
     size = 0
     for portion in portions:
-        held += portion
+        group += portion
         size += sum(len(value) for row in portion for value in row if isinstance(value, bytes))
-        if len(held) >= ROWS or size >= BYTES:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
+        if len(group) >= ROWS or size >= BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def _query(table: Table, wanted: ExportRequest) -> Select[Any]:

@@ -121,9 +121,9 @@ def answer(reply: DialogueReply) -> bytes:
 def _events(reply: DialogueReply) -> Iterator[dict[str, Any]]:
     """Yield the whole turn, one delta for each block."""
     whole = _message(reply)
-    begun: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+    empty_message: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
     usage = whole["usage"] | {"output_tokens": 0}
-    yield {"type": "message_start", "message": whole | begun | {"usage": usage}}
+    yield {"type": "message_start", "message": whole | empty_message | {"usage": usage}}
     for index, block in enumerate(whole["content"]):
         if block["type"] == "text":
             empty: dict[str, Any] = {"text": ""}
@@ -141,17 +141,17 @@ def _events(reply: DialogueReply) -> Iterator[dict[str, Any]]:
 
 def _message(reply: DialogueReply) -> dict[str, Any]:
     turn = reply.turn
-    said, counts = turn.said, turn.counts
+    message, counts = turn.message, turn.counts
     content = [
         {"type": "tool_use", "id": each.call_id, "name": each.name, "input": each.arguments}
-        for each in said.calls
+        for each in message.calls
     ]
     return {
         "id": f"msg_{reply.number}",
         "type": "message",
         "role": "assistant",
         "model": reply.request.model,
-        "content": content or [{"type": "text", "text": said.content}],
+        "content": content or [{"type": "text", "text": message.content}],
         "stop_reason": _stop_reason(turn),
         "stop_sequence": turn.stopped_at or None,
         "usage": {"input_tokens": counts.prompt, "output_tokens": counts.completion},
@@ -159,7 +159,7 @@ def _message(reply: DialogueReply) -> dict[str, Any]:
 
 
 def _stop_reason(turn: DialogueTurn) -> str:
-    if turn.said.calls:
+    if turn.message.calls:
         return "tool_use"
     if turn.stopped_at:
         return "stop_sequence"

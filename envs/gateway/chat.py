@@ -129,7 +129,12 @@ def answer(reply: DialogueReply) -> bytes:
     if reply.request.stream:
         return _stream_body(reply)
     choices = [
-        {"index": n, "message": _message(turn.said), "logprobs": None, "finish_reason": _end(turn)}
+        {
+            "index": n,
+            "message": _message(turn.message),
+            "logprobs": None,
+            "finish_reason": _end(turn),
+        }
         for n, turn in enumerate(reply.turns)
     ]
     head = _head(reply, "chat.completion")
@@ -141,8 +146,8 @@ def _stream_body(reply: DialogueReply) -> bytes:
     head = _head(reply, "chat.completion.chunk")
     chunks: list[dict[str, Any]] = []
     for index, turn in enumerate(reply.turns):
-        delta = _message(turn.said)
-        if turn.said.calls:
+        delta = _message(turn.message)
+        if turn.message.calls:
             calls = [{"index": n} | each for n, each in enumerate(delta["tool_calls"])]
             delta["tool_calls"] = calls
         for part, end in ((delta, None), ({}, _end(turn))):
@@ -158,8 +163,8 @@ def plain_message(each: DialogueMessage) -> dict[str, Any]:
     """Return a message as JSON values, for the user's reward."""
     if each.role == "assistant":
         return _message(each)
-    told = {"role": each.role, "content": each.content, "name": each.name}
-    return {name: value for name, value in told.items() if value or name == "content"} | (
+    fields = {"role": each.role, "content": each.content, "name": each.name}
+    return {name: value for name, value in fields.items() if value or name == "content"} | (
         {"tool_call_id": each.answers} if each.answers else {}
     )
 
@@ -184,7 +189,7 @@ def _message(turn: DialogueMessage) -> dict[str, Any]:
 
 
 def _end(turn: DialogueTurn) -> str:
-    if turn.said.calls:
+    if turn.message.calls:
         return "tool_calls"
     return "length" if turn.counts.cut else "stop"
 

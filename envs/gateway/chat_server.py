@@ -81,7 +81,7 @@ class EpisodeLine:
         self._events: SimpleQueue[PendingRequest | ProgramEnd] = SimpleQueue()
         self._dialogue = Dialogue()
         self._lock = threading.Lock()
-        self._asked: dict[bytes, PendingRequest] = {}  # the latest one with each body
+        self._pending: dict[bytes, PendingRequest] = {}  # the latest one with each body
         self._end: ProgramEnd | None = None
         self._over = False
 
@@ -95,28 +95,28 @@ class EpisodeLine:
         with self._lock:
             if self._over:
                 raise RequestRefused("messages", "the episode is over")
-            asked = self._asked.get(key)
-            if asked is not None and (retry or not (asked.waiting or asked.delivered)):
-                asked.waiting += 1
-                if asked.passed_over:
-                    asked.passed_over = False
-                    self._events.put(asked)
-                return asked
+            pending = self._pending.get(key)
+            if pending is not None and (retry or not (pending.waiting or pending.delivered)):
+                pending.waiting += 1
+                if pending.passed_over:
+                    pending.passed_over = False
+                    self._events.put(pending)
+                return pending
             try:
                 request = api.read(body)
-                asked = PendingRequest(api, request, self._dialogue.place(request))
+                pending = PendingRequest(api, request, self._dialogue.place(request))
             except RequestRefused as error:
                 self.refused = str(error)
                 raise
-            self._asked[key] = asked
-            self._events.put(asked)
-            return asked
+            self._pending[key] = pending
+            self._events.put(pending)
+            return pending
 
-    def leave(self, asked: PendingRequest, *, delivered: bool) -> None:
+    def leave(self, pending: PendingRequest, *, delivered: bool) -> None:
         """Handle a client that received its answer, or disconnected before."""
         with self._lock:
-            asked.waiting -= 1
-            asked.delivered |= delivered
+            pending.waiting -= 1
+            pending.delivered |= delivered
 
     def end(self, end: ProgramEnd) -> None:
         """Handle the end of the program."""
@@ -137,11 +137,11 @@ class EpisodeLine:
             if not event.passed_over:
                 return event
 
-    def answered(self, number: int, turn: int, asked: PendingRequest) -> None:
+    def add_reply(self, number: int, turn: int, pending: PendingRequest) -> None:
         """Add the latest turn of a request. `turn`: its number among the policy's turns."""
-        said, tools = asked.turns[-1].said, asked.request.tools
+        message, tools = pending.turns[-1].message, pending.request.tools
         with self._lock:
-            self._dialogue.answered(number, turn, asked.placement, tools, said)
+            self._dialogue.add_reply(number, turn, pending.placement, tools, message)
 
     def conversations(self) -> list[tuple[DialogueMessage, ...]]:
         """Return the program's conversations, that of the last reply last."""
@@ -152,8 +152,8 @@ class EpisodeLine:
         """Close the line; requests get no answers any more."""
         with self._lock:
             self._over = True
-            for asked in self._asked.values():
-                asked.reply.cancel()
+            for pending in self._pending.values():
+                pending.reply.cancel()
 
 
 class ChatServer:
@@ -185,11 +185,11 @@ class ChatServer:
         if body is None:
             return _fault(413, f"the body exceeds {MAX_BODY} bytes")
         try:
-            asked = line.ask(api, body, retry=request.headers.get(RETRIES, "0") != "0")
+            pending = line.ask(api, body, retry=request.headers.get(RETRIES, "0") != "0")
         except RequestRefused as error:
             return _fault(400, str(error), error.field)
         leaving = asyncio.ensure_future(wait_disconnected(request))
-        reply = asyncio.wrap_future(asked.reply)
+        reply = asyncio.wrap_future(pending.reply)
         delivered = False
         try:
             await asyncio.wait((reply, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -199,7 +199,7 @@ class ChatServer:
             return reply.result() if delivered else _fault(400, "the client left")
         finally:
             leaving.cancel()
-            line.leave(asked, delivered=delivered)
+            line.leave(pending, delivered=delivered)
 
     async def _models(self, request: Request) -> Response:
         if self._line(request) is None:

@@ -52,10 +52,10 @@ class Dialogue:
 
     def answered(
         self, number: int, turn: int, placement: Placement, tools: tuple[Tool, ...],
-        said: DialogueMessage,
+        message: DialogueMessage,
     ) -> None:  # fmt: skip
-        """Add a reply. `turn`: of the policy; `said`: as the program receives it."""
-        self._replies.append(_Reply(number, turn, (*placement.whole, said), tools))
+        """Add a reply. `turn`: of the policy; `message`: as the program receives it."""
+        self._replies.append(_Reply(number, turn, (*placement.whole, message), tools))
 
     def conversations(self) -> list[tuple[DialogueMessage, ...]]:
         """Return the conversations that no other one continues; that of the last reply is last."""
@@ -74,8 +74,8 @@ class Dialogue:
         """
         if request.follows is None:
             return request.messages
-        found = (each.whole for each in self._replies if each.number == request.follows)
-        followed = next(found, None)
+        matches = (each.whole for each in self._replies if each.number == request.follows)
+        followed = next(matches, None)
         if followed is None:
             text = f"there is no response {request.follows} in this episode"
             raise RequestRefused("previous_response_id", text)
@@ -110,31 +110,31 @@ class Dialogue:
             else:
                 yield Message(each.role, each.content, each.name)
 
-    def _past_turn(self, said: DialogueMessage) -> Message:
-        turns = (each.turn for each in reversed(self._replies) if each.whole[-1] == said)
+    def _past_turn(self, message: DialogueMessage) -> Message:
+        turns = (each.turn for each in reversed(self._replies) if each.whole[-1] == message)
         calls = (
             ToolCall(call.name, call.arguments if isinstance(call.arguments, dict) else {})
-            for call in said.calls
+            for call in message.calls
         )
-        return Message("assistant", said.content, calls=tuple(calls), turn=next(turns, 0))
+        return Message("assistant", message.content, calls=tuple(calls), turn=next(turns, 0))
 
 
 def _merge(messages: Sequence[DialogueMessage]) -> Iterator[DialogueMessage]:
     """Yield messages, those of an assistant that follow each other as one."""
-    held: DialogueMessage | None = None
+    merged: DialogueMessage | None = None
     for each in messages:
-        if held is not None and each.role != "assistant":
-            yield held
-            held = None
+        if merged is not None and each.role != "assistant":
+            yield merged
+            merged = None
         if each.role != "assistant":
             yield each
-        elif held is None:
-            held = each
+        elif merged is None:
+            merged = each
         else:
-            text = "\n".join(part for part in (held.content, each.content) if part)
-            held = DialogueMessage("assistant", text, each.name, (*held.calls, *each.calls))
-    if held is not None:
-        yield held
+            text = "\n".join(part for part in (merged.content, each.content) if part)
+            merged = DialogueMessage("assistant", text, each.name, (*merged.calls, *each.calls))
+    if merged is not None:
+        yield merged
 
 
 def _check(whole: Sequence[DialogueMessage]) -> None:

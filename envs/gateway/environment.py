@@ -66,7 +66,7 @@ class Gateway:
         self._plan = plan
         self._line = EpisodeLine()
         self._program: Program | None = None
-        self._asked: PendingRequest | None = None
+        self._pending: PendingRequest | None = None
         self._turns = 0  # of the policy
         self._sampled = 0  # turns that went into a reply
         self._length = TokenCounts()
@@ -74,23 +74,23 @@ class Gateway:
     @property
     def tools(self) -> tuple[Tool, ...]:
         """Return the tools of the program's first request; none before `start`."""
-        return self._asked.request.tools if self._asked else ()
+        return self._pending.request.tools if self._pending else ()
 
     def start(self) -> Observation:
         """Start the program. Raises EnvironmentFailure, ConfigError."""
         gate = chat_server()
         gate.open(self._line)
         item = msgspec.json.encode(self._item)
-        told = {
+        variables = {
             "AGENTRL_ITEM": item.decode(),
             "OPENAI_BASE_URL": f"{gate.url}/v1",
             "OPENAI_API_KEY": self._line.token,
             "ANTHROPIC_BASE_URL": gate.url,
             "ANTHROPIC_API_KEY": self._line.token,
         }
-        given = dict(self._plan.env) | told
-        plan, told_end = self._plan, self._line.end
-        self._program = Program(plan.program, item, given, told_end, own_user=plan.own_user)
+        environment = dict(self._plan.env) | variables
+        plan, report_end = self._plan, self._line.end
+        self._program = Program(plan.program, item, environment, report_end, own_user=plan.own_user)
         event = self._event()
         if isinstance(event, ProgramEnd):
             raise EnvironmentFailure(f"the program exited without a request{self._refused()}")
@@ -102,15 +102,15 @@ class Gateway:
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         """Apply a turn. Raises EnvironmentFailure."""
-        asked = self._asked
-        if asked is None:
+        pending = self._pending
+        if pending is None:
             raise EnvironmentFailure("the episode has not started")
         self._turns += 1
-        if faults := _faults(calls, asked):
-            return Outcome(faults, terms=self._terms(asked))
-        self._answer(asked, calls)
-        if len(asked.turns) < asked.request.count:
-            return self._next(asked)
+        if faults := _faults(calls, pending):
+            return Outcome(faults, terms=self._terms(pending))
+        self._answer(pending, calls)
+        if len(pending.turns) < pending.request.count:
+            return self._next(pending)
         event = self._event()
         if isinstance(event, PendingRequest):
             return self._next(event)
@@ -136,37 +136,37 @@ class Gateway:
             self._program.close()
             self._program = None
 
-    def _answer(self, asked: PendingRequest, calls: Sequence[ToolCall] | str) -> None:
+    def _answer(self, pending: PendingRequest, calls: Sequence[ToolCall] | str) -> None:
         """Add a turn to the answer of a request, and send it if it is the last one."""
         stopped_at = ""
         if isinstance(calls, str):
-            calls, stopped_at = _cut(calls, asked.request.terms.stop)
+            calls, stopped_at = _cut(calls, pending.request.terms.stop)
         self._sampled += 1
         turn = DialogueTurn(policy_turn(self._sampled, calls), self._length, stopped_at)
         self._length = TokenCounts()
-        asked.turns = (*asked.turns, turn)
-        number = self._sampled - len(asked.turns) + 1
-        self._line.answered(number, self._turns, asked)
-        if len(asked.turns) == asked.request.count:
-            kind = "text/event-stream" if asked.request.stream else "application/json"
-            body = asked.api.answer(DialogueReply(number, asked.turns, asked.request))
-            asked.reply.set_result(Response(body, media_type=kind))
+        pending.turns = (*pending.turns, turn)
+        number = self._sampled - len(pending.turns) + 1
+        self._line.add_reply(number, self._turns, pending)
+        if len(pending.turns) == pending.request.count:
+            kind = "text/event-stream" if pending.request.stream else "application/json"
+            body = pending.api.answer(DialogueReply(number, pending.turns, pending.request))
+            pending.reply.set_result(Response(body, media_type=kind))
 
-    def _next(self, asked: PendingRequest) -> Outcome:
+    def _next(self, pending: PendingRequest) -> Outcome:
         """Return what the policy answers next."""
-        placement = asked.placement
+        placement = pending.placement
         latest = placement.follows == self._turns
         return Outcome(
             placement.messages,
-            terms=self._terms(asked),
+            terms=self._terms(pending),
             follows=None if latest else placement.follows,
         )
 
-    def _terms(self, asked: PendingRequest) -> TurnTerms:
-        first = {each.role: each.content for each in reversed(asked.placement.whole)}
+    def _terms(self, pending: PendingRequest) -> TurnTerms:
+        first = {each.role: each.content for each in reversed(pending.placement.whole)}
         opening = (first.get("system", ""), first.get("user", ""))
         left_out = any(each.search(text) for each in self._plan.untrained for text in opening)
-        return replace(asked.request.terms, trained=not left_out)
+        return replace(pending.request.terms, trained=not left_out)
 
     def _refused(self) -> str:
         return f"; its last refused request: {self._line.refused}" if self._line.refused else ""
@@ -192,7 +192,7 @@ class Gateway:
                     else "",
                 )
             return event
-        self._asked = event
+        self._pending = event
         for name in event.request.ignored:
             _tell_once(name)
         return event

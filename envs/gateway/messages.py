@@ -84,7 +84,7 @@ class DialogueRequest:
 class DialogueTurn:
     """A turn of the policy. `stopped_at`: the text of `terms.stop` that ended it; empty: none."""
 
-    said: DialogueMessage
+    message: DialogueMessage
     counts: TokenCounts
     stopped_at: str = ""
 

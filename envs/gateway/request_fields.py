@@ -66,12 +66,12 @@ def decode_arguments(text: str | None) -> Any:
         return text
 
 
-def stop_texts(name: str, given: str | list[str] | None) -> tuple[str, ...]:
+def stop_texts(name: str, value: str | list[str] | None) -> tuple[str, ...]:
     """Return the texts at which a turn ends. Raises RequestRefused for an empty one."""
-    found = (given,) if isinstance(given, str) else tuple(given or ())
-    if len(found) > MOST_STOPS or not all(found):
+    texts = (value,) if isinstance(value, str) else tuple(value or ())
+    if len(texts) > MOST_STOPS or not all(texts):
         raise RequestRefused(name, f"must be at most {MOST_STOPS} texts, none of them empty")
-    return found
+    return texts
 
 
 def event_lines(events: list[dict[str, Any]]) -> bytes:

@@ -103,8 +103,8 @@ def read(body: bytes) -> DialogueRequest:
     if not typed.tools:
         fields.pop("tool_choice", None)  # without tools there is nothing to choose
     ignored = FIELDS.ignored(fields)
-    given = typed.input
-    items = [_Item(role="user", content=given)] if isinstance(given, str) else given
+    input_ = typed.input
+    items = [_Item(role="user", content=input_)] if isinstance(input_, str) else input_
     messages = _messages(items)
     if typed.instructions:
         messages.insert(0, DialogueMessage("system", typed.instructions))
@@ -141,9 +141,9 @@ def answer(reply: DialogueReply) -> bytes:
 def _events(reply: DialogueReply) -> Iterator[dict[str, Any]]:
     """Yield the whole turn, one delta for each item."""
     whole = _response(reply)
-    begun = whole | {"status": "in_progress", "output": [], "usage": None}
-    yield {"type": "response.created", "response": begun}
-    yield {"type": "response.in_progress", "response": begun}
+    opening = whole | {"status": "in_progress", "output": [], "usage": None}
+    yield {"type": "response.created", "response": opening}
+    yield {"type": "response.in_progress", "response": opening}
     for index, item in enumerate(whole["output"]):
         empty: dict[str, Any] = {"content": []} if item["type"] == "message" else {"arguments": ""}
         at = {"output_index": index}
@@ -161,16 +161,16 @@ def _deltas(item: dict[str, Any], at: dict[str, Any]) -> Iterator[dict[str, Any]
         yield {"type": f"{kind}.done", "arguments": arguments, "name": item["name"]} | at
         return
     part, at = item["content"][0], at | {"content_index": 0}
-    text, told = part["text"], at | {"logprobs": []}
+    text, place = part["text"], at | {"logprobs": []}
     yield {"type": "response.content_part.added", "part": part | {"text": ""}} | at
-    yield {"type": "response.output_text.delta", "delta": text} | told
-    yield {"type": "response.output_text.done", "text": text} | told
+    yield {"type": "response.output_text.delta", "delta": text} | place
+    yield {"type": "response.output_text.done", "text": text} | place
     yield {"type": "response.content_part.done", "part": part} | at
 
 
 def _response(reply: DialogueReply) -> dict[str, Any]:
     turn = reply.turn
-    cut = turn.counts.cut and not turn.said.calls
+    cut = turn.counts.cut and not turn.message.calls
     created = time.time()
     return {
         "id": f"{PREFIX}{reply.number}",
@@ -190,8 +190,8 @@ def _response(reply: DialogueReply) -> dict[str, Any]:
 
 
 def _output(reply: DialogueReply, status: str) -> list[dict[str, Any]]:
-    said = reply.turn.said
-    if said.calls:
+    message = reply.turn.message
+    if message.calls:
         return [
             {
                 "type": "function_call",
@@ -201,9 +201,9 @@ def _output(reply: DialogueReply, status: str) -> list[dict[str, Any]]:
                 "arguments": json.dumps(each.arguments, ensure_ascii=False),
                 "status": status,
             }
-            for each in said.calls
+            for each in message.calls
         ]
-    text = {"type": "output_text", "text": said.content, "annotations": [], "logprobs": []}
+    text = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": []}
     message = {"type": "message", "id": f"msg_{reply.number}", "role": "assistant"}
     return [message | {"status": status, "content": [text]}]
 
@@ -220,26 +220,26 @@ def _usage(counts: TokenCounts) -> dict[str, Any]:
 
 def _messages(items: list[_Item]) -> list[DialogueMessage]:
     """Return the messages of items: the calls of one turn follow each other and the turn's text."""
-    found: list[DialogueMessage] = []
+    messages: list[DialogueMessage] = []
     for number, item in enumerate(items):
         where = f"input[{number}]"
         if item.type == "function_call":
-            before = found.pop() if found and found[-1].role == "assistant" else _SILENCE
+            before = messages.pop() if messages and messages[-1].role == "assistant" else _SILENCE
             call = DialogueCall(item.call_id, item.name, decode_arguments(item.arguments))
             calls = (*before.calls, call)
-            found.append(DialogueMessage("assistant", before.content, calls=calls))
+            messages.append(DialogueMessage("assistant", before.content, calls=calls))
         elif item.type == "function_call_output":
             text = _text(f"{where}.output", item.output)
-            found.append(DialogueMessage("tool", text, answers=item.call_id))
+            messages.append(DialogueMessage("tool", text, answers=item.call_id))
         elif item.type == "message":
             if item.role not in ROLES:
                 known = ", ".join(ROLES)
                 raise RequestRefused(where, f"role {item.role[:20]!r}; known: {known}")
-            found.append(DialogueMessage(ROLES[item.role], _text(where, item.content)))
+            messages.append(DialogueMessage(ROLES[item.role], _text(where, item.content)))
         else:
             known = "message, function_call, function_call_output"
             raise RequestRefused(where, f"type {item.type[:20]!r}; known: {known}")
-    return found
+    return messages
 
 
 _SILENCE = DialogueMessage("assistant", "")

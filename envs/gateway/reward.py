@@ -63,8 +63,8 @@ def load_function(name: str, task: str, option: str) -> Callable[..., Any]:
         raise ItemError(text, hint=import_hint(error) or MEND) from error
     if not callable(function):
         raise ItemError(f"{task}: option {option}: {name} is not a function", hint=MEND)
-    found: Callable[..., Any] = function
-    return found
+    loaded: Callable[..., Any] = function
+    return loaded
 
 
 def call_reward(
@@ -74,29 +74,28 @@ def call_reward(
 
     Raises EnvironmentFailure: an error in the function is no reward.
     """
-    found: list[Any] = []
-    failed: list[BaseException] = []
+    results: list[Any] = []
+    errors: list[BaseException] = []
 
     def work() -> None:
         try:
-            found.append(function(item, result))
+            results.append(function(item, result))
         except BaseException as error:  # told below
-            failed.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=work, name="reward", daemon=True)
     thread.start()
     thread.join(timeout_s)
-    if failed:
-        raise EnvironmentFailure(f"the reward function failed: {in_words(failed[0])}") from failed[
-            0
-        ]
-    if not found:
+    if errors:
+        text = f"the reward function failed: {in_words(errors[0])}"
+        raise EnvironmentFailure(text) from errors[0]
+    if not results:
         raise EnvironmentFailure(f"the reward function took more than {timeout_s:g} s")
-    both = found[0] if isinstance(found[0], tuple) else (found[0], found[0])
+    both = results[0] if isinstance(results[0], tuple) else (results[0], results[0])
     sound = len(both) == 2 and all(isinstance(each, int | float) for each in both)
     if not sound or not all(map(math.isfinite, both)):
         raise EnvironmentFailure(
-            f"the reward function returned {found[0]!r:.60} instead of (reward, score)"
+            f"the reward function returned {results[0]!r:.60} instead of (reward, score)"
         )
     return float(both[0]), float(both[1])
 

@@ -49,11 +49,11 @@ class GatewaySource:
 
     name = "gateway"
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, raw_options: Mapping[str, Any]) -> None:
         """Raises ItemError for an invalid option."""
-        self._given = options.parse(self.name, GatewayOptions, given)
-        self.max_turns: int = self._given.max_turns
-        self._items = UserItems(self.name, self._given.items)
+        self._options = options.parse(self.name, GatewayOptions, raw_options)
+        self.max_turns: int = self._options.max_turns
+        self._items = UserItems(self.name, self._options.items)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -62,33 +62,33 @@ class GatewaySource:
 
     def items(self, split: str) -> Sequence[Item]:
         """Return the items. Raises ItemError, also if no episode could start."""
-        found = self._items.of(split)
-        if not self._given.program:
+        items = self._items.of(split)
+        if not self._options.program:
             raise ItemError(
                 f"{self.name}: option program is not set",
                 hint='set it to a command such as ["python", "mine.py"]',
             )
-        load_reward(self._given.reward)
+        load_reward(self._options.reward)
         self._patterns()
-        return found
+        return items
 
     def make(self, item: Item) -> Environment:
         """Create an environment. Raises ItemError, ConfigError."""
-        given = self._given
+        settings = self._options
         where = "tasks.gateway.options.env"
         plan = Plan(
-            program=tuple(given.program),
-            env={name: fill_secrets(text, where) for name, text in given.env.items()},
-            timeout_s=given.timeout_s,
-            reward=load_reward(given.reward),
-            own_user=given.own_user,
+            program=tuple(settings.program),
+            env={name: fill_secrets(text, where) for name, text in settings.env.items()},
+            timeout_s=settings.timeout_s,
+            reward=load_reward(settings.reward),
+            own_user=settings.own_user,
             untrained=self._patterns(),
         )
         return Gateway(item.content, plan)
 
     def _patterns(self) -> tuple[re.Pattern[str], ...]:
         try:
-            return tuple(re.compile(each) for each in self._given.untrained)
+            return tuple(re.compile(each) for each in self._options.untrained)
         except re.error as error:
             raise ItemError(
                 f"{self.name}: option untrained: {error.pattern!r}: {error}",
@@ -113,9 +113,9 @@ class UserItems:
 
     def of(self, split: str) -> tuple[Item, ...]:
         """Return the items of a split. Raises ItemError."""
-        found = self._read()
-        require_split(self._task, split, found)
-        return found[split]
+        splits = self._read()
+        require_split(self._task, split, splits)
+        return splits[split]
 
     def _read(self) -> dict[str, tuple[Item, ...]]:
         if self._splits is None:
@@ -133,7 +133,7 @@ def read(path: Path, task: str = "gateway") -> dict[str, tuple[Item, ...]]:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise ItemError(f"{task}: option items: {path}: {error.strerror}") from error
-    found: dict[str, dict[str, Item]] = {}
+    splits: dict[str, dict[str, Item]] = {}
     names: set[str] = set()
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -143,11 +143,11 @@ def read(path: Path, task: str = "gateway") -> dict[str, tuple[Item, ...]]:
         if name in names:
             raise ItemError(f"{where}: the id {name} occurs twice")
         names.add(name)
-        found.setdefault(split, {})[name] = Item(task, name, content)
-    if not found:
+        splits.setdefault(split, {})[name] = Item(task, name, content)
+    if not splits:
         raise ItemError(f"{path} contains no items")
-    ordered = sorted(found, key=lambda split: (split != SPLIT, split))
-    return {split: tuple(found[split].values()) for split in ordered}
+    ordered = sorted(splits, key=lambda split: (split != SPLIT, split))
+    return {split: tuple(splits[split].values()) for split in ordered}
 
 
 def _item(line: bytes, where: str) -> tuple[dict[str, Any], str, str]:

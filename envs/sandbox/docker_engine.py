@@ -70,9 +70,9 @@ class Engine:
         self._live: set[str] = set()  # leases; one is here before the engine is asked for it
         self._leases: dict[str, str] = {}  # of containers
         self._url = url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-        given = docker.utils.kwargs_from_env() | {"base_url": self._url}
+        arguments = docker.utils.kwargs_from_env() | {"base_url": self._url}
         try:
-            self._api = docker.APIClient(**given, timeout=timeout_s, max_pool_size=CONNECTIONS)
+            self._api = docker.APIClient(**arguments, timeout=timeout_s, max_pool_size=CONNECTIONS)
             self._api.ping()
         except (docker.errors.DockerException, requests.RequestException) as error:
             raise ConfigError(
@@ -139,12 +139,12 @@ class Engine:
 
         The engine may learn the reason for a SIGKILL only after the end.
         """
-        asked = {"container": container, "event": ["oom", "die"]}
+        filters = {"container": container, "event": ["oom", "die"]}
         until = f"{time.time() + REASON_S:.9f}"
         with contextlib.suppress(EnvironmentFailure), engine_errors("events"):
-            told = self._api.events(since=1, until=until, filters=asked, decode=True)
-            with contextlib.closing(told):
-                for event in told:
+            events = self._api.events(since=1, until=until, filters=filters, decode=True)
+            with contextlib.closing(events):
+                for event in events:
                     if event["Action"] == "oom":
                         return True
                     if event["Actor"]["Attributes"].get("exitCode") != KILLED:
@@ -182,9 +182,9 @@ class Engine:
         if not orphans:
             return 0
         with ThreadPoolExecutor(REMOVERS) as threads:
-            gone = sum(threads.map(self._reap_container, orphans))
-        log.info("Containers without a lease removed", count=gone)
-        return gone
+            count = sum(threads.map(self._reap_container, orphans))
+        log.info("Containers without a lease removed", count=count)
+        return count
 
     def close(self) -> None:
         self._api.close()
@@ -194,10 +194,10 @@ class Engine:
     ) -> str:
         """Create it, with a disk quota if the engine supports one; remember a first refusal."""
 
-        def made(quota: int) -> str:
-            wanted = create_request(argv, limits, self._api.api_version, quota)
+        def create(quota: int) -> str:
+            request = create_request(argv, limits, self._api.api_version, quota)
             answer: Mapping[str, Any] = self._api.create_container(
-                image, labels=dict(labels), **wanted
+                image, labels=dict(labels), **request
             )
             return str(answer["Id"])
 
@@ -206,7 +206,7 @@ class Engine:
                 self._provide_internal_network()
             if limits.disk_bytes and self.quota is not False:
                 try:
-                    container = made(self._quota(image, limits.disk_bytes))
+                    container = create(self._quota(image, limits.disk_bytes))
                 except docker.errors.APIError as error:
                     if "storage-opt" not in str(error.explanation):
                         raise
@@ -214,7 +214,7 @@ class Engine:
                 else:
                     self.quota = True
                     return container
-            return made(0)
+            return create(0)
 
     def _provide_internal_network(self) -> None:
         """Create it unless it is there; its containers cannot reach each other."""
@@ -236,16 +236,16 @@ class Engine:
             return disk_bytes
         return disk_bytes + int(self._api.inspect_image(image)["Size"])
 
-    def _inspect(self, container: str, **asked: int) -> Mapping[str, Any]:
+    def _inspect(self, container: str, **parameters: int) -> Mapping[str, Any]:
         """Return the engine's data on it; empty if it is gone. Raises EnvironmentFailure."""
         url = f"{self._api.base_url}/v{self._api.api_version}/containers/{container}/json"
         with engine_errors("inspect"):
-            answer = self._api.get(url, params=asked, timeout=self._ask_s)
+            answer = self._api.get(url, params=parameters, timeout=self._ask_s)
             if answer.status_code == requests.codes.not_found:
                 return {}
             answer.raise_for_status()
-            found: Mapping[str, Any] = answer.json()
-        return found
+            data: Mapping[str, Any] = answer.json()
+        return data
 
     def _is_orphan(self, labels: Mapping[str, str]) -> bool:
         owner, lease = ContainerOwner.parse(labels[OWNER]), labels.get(LEASE, "")

@@ -41,11 +41,11 @@ def audit_run(observer: RunObserver) -> list[Finding]:
 
 
 def _without_ambiguous(
-    session: Session, observer: RunObserver, found: list[Finding]
+    session: Session, observer: RunObserver, findings: list[Finding]
 ) -> list[Finding]:
     """Without steps of which no clock can tell whether their checkpoint was served then."""
     undated = liveness.steps_between(session, observer.run_id, observer.ambiguous)
-    return [each for each in found if each.kind != "unserved_step" or each.detail not in undated]
+    return [each for each in findings if each.kind != "unserved_step" or each.detail not in undated]
 
 
 def _bodies(session: Session, run_id: str) -> Iterator[Finding]:
@@ -108,8 +108,10 @@ def _leftovers(observer: RunObserver) -> Iterator[Finding]:
 def _containers(observer: RunObserver) -> list[str]:
     inventory, deadline = ContainerInventory(observer.cluster.name), time.monotonic() + GONE_S
     try:
-        while (found := inventory.containers(all_of_them=True)) and time.monotonic() < deadline:
+        while (
+            containers := inventory.containers(all_of_them=True)
+        ) and time.monotonic() < deadline:
             time.sleep(0.5)
     except EnvironmentFailure:  # no engine, so none of its containers
         return []
-    return found
+    return containers

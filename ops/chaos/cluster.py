@@ -170,10 +170,10 @@ class Cluster:
         kind = parts.scheme.partition("+")[0]
         if kind not in PORTS or not parts.hostname:
             return url
-        there = (parts.hostname, parts.port or PORTS[kind])
-        known = next((each for each in self.proxies.values() if each.service == there), None)
+        address = (parts.hostname, parts.port or PORTS[kind])
+        known = next((each for each in self.proxies.values() if each.service == address), None)
         if known is None:
-            known = self.proxies[service] = Proxy(*there)
+            known = self.proxies[service] = Proxy(*address)
         name = f"AGENTRL_CHAOS_{service.upper()}"
         self._environment[name] = _at(parts, known.port)
         return f"${{{name}}}"
@@ -196,8 +196,8 @@ class Command:
         """Raises AgentRLError where it failed."""
         code = self._process.poll()
         if code:
-            said = last_line(self._log)
-            raise AgentRLError(f"{shlex.quote(self._command)} exited with {code}: {said}")
+            line = last_line(self._log)
+            raise AgentRLError(f"{shlex.quote(self._command)} exited with {code}: {line}")
         return code == 0
 
 
@@ -213,9 +213,9 @@ def is_connected(pid: int, port: int) -> bool:
     except OSError:
         return False
     established = (line.split() for line in lines)
-    there = f":{port:04X}"
+    remote = f":{port:04X}"
     return any(
-        fields[2].endswith(there) and fields[3] == "01" and f"socket:[{fields[9]}]" in sockets
+        fields[2].endswith(remote) and fields[3] == "01" and f"socket:[{fields[9]}]" in sockets
         for fields in established
     )
 

@@ -123,12 +123,12 @@ def chaos(request: ChaosRequest, tell: Callable[[str], None]) -> Verdict:
                 injector.inject(request.kills)
             in_vain = observer.tokens_in_vain() - in_vain
             _finish(injector, config.run.stop_updates or 0, tell)
-            found = audit.audit_run(observer)
+            findings = audit.audit_run(observer)
             updates = observer.seen.version if observer.seen else 0
     verdict = Verdict(
         len(injector.active_faults),
         updates,
-        found,
+        findings,
         injector.hangs,
         [active.recovery_s for active in injector.active_faults if active.recovery_s is not None],
         injector.costs,

@@ -79,12 +79,12 @@ class RunObserver:
         Each look also counts what a worker has received and not stored yet, so that the fewest are
         nearest to the truth. Raises StoreError.
         """
-        found = []
+        counts = []
         for _ in range(LOOKS):
-            kept = self.store.ask(lambda session: kept_tokens(session, self.run_id))
-            found.append(self._sampled.look(self.seen.servers if self.seen else {}) - kept)
+            stored = self.store.ask(lambda session: kept_tokens(session, self.run_id))
+            counts.append(self._sampled.look(self.seen.servers if self.seen else {}) - stored)
             time.sleep(LOOK_S)
-        return min(found)
+        return min(counts)
 
     def pid(self, name: str) -> int | None:
         return self.cluster.pids().get(name)

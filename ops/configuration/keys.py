@@ -73,8 +73,8 @@ class Key:
         names: dict[str, list[str]] = {}
         for name, value in self.by.items():
             names.setdefault(_toml(value), []).append(name)
-        told_by = (f"{value} ({', '.join(each)})" for value, each in names.items())
-        return ", ".join(told_by) or _toml(self.default)
+        values = (f"{value} ({', '.join(each)})" for value, each in names.items())
+        return ", ".join(values) or _toml(self.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +92,14 @@ def print_keys(section: str, *, as_json: bool, markdown: bool, width: int | None
 
     Raises ConfigError.
     """
-    found = choose_sections(section)
+    sections = choose_sections(section)
     if as_json:
-        rows = [{"section": part.name} | asdict(key) for part in found for key in part.keys]
+        rows = [{"section": part.name} | asdict(key) for part in sections for key in part.keys]
         print(json.dumps(rows))
     elif markdown:
-        print(page(found) if section else f"{HEAD}\n{page(found)}")
+        print(page(sections) if section else f"{HEAD}\n{page(sections)}")
     else:
-        for part in found:
+        for part in sections:
             table = plain("key", "type", "default", "meaning")
             table.columns[0].no_wrap = True
             for column in table.columns[1:]:
@@ -136,14 +136,14 @@ def key_sections(kind: type[Section] = Config) -> list[KeySection]:
     """Return all sections, the top of the file first, each before its subsections."""
     modules = dict.fromkeys((Section.__module__, kind.__module__))
     texts = (read_key_texts(inspect.getsource(sys.modules[each])) for each in modules)
-    said = {name: found for each in texts for name, found in each.items()}
-    return list(_walk(kind, None, KeySection("", "", said[kind.__name__][0], ()), said))
+    key_texts = {name: text for each in texts for name, text in each.items()}
+    return list(_walk(kind, None, KeySection("", "", key_texts[kind.__name__][0], ()), key_texts))
 
 
-def page(found: Sequence[KeySection]) -> str:
+def page(sections: Sequence[KeySection]) -> str:
     """Return sections as Markdown, each with a table of its keys."""
     lines = []
-    for part in found:
+    for part in sections:
         about = f"`{part.opens}` {_with_links(part.about)}".removeprefix("`` ")
         lines += [f"## {part.name or 'Top of the file'}", "", about, ""]
         lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
@@ -160,15 +160,15 @@ def read_key_texts(source: str) -> dict[str, KeyText]:
 
     The docstring of a key is the string below it.
     """
-    found = {}
+    texts = {}
     for node in (each for each in ast.parse(source).body if isinstance(each, ast.ClassDef)):
-        said = {
+        keys = {
             ast.unparse(key.target): _string(below)
             for key, below in pairwise([*node.body, ast.Pass()])
             if isinstance(key, ast.AnnAssign)
         }
-        found[node.name] = " ".join((ast.get_docstring(node) or "").split()), said
-    return found
+        texts[node.name] = " ".join((ast.get_docstring(node) or "").split()), keys
+    return texts
 
 
 def _string(statement: ast.stmt) -> str:
@@ -204,18 +204,18 @@ def _bounds_text(word: str, meta: msgspec.Meta) -> str:
 
 
 def _walk(
-    kind: type[Section], value: Section | None, place: KeySection, said: Mapping[str, KeyText]
+    kind: type[Section], value: Section | None, place: KeySection, key_texts: Mapping[str, KeyText]
 ) -> Iterator[KeySection]:
     """Yield a section and its subsections. `value`: its default; None if it has none."""
     keys, below = [], list[Iterator[KeySection]]()
     for each in msgspec.structs.fields(kind):
-        made = each.default if each.default_factory is NODEFAULT else each.default_factory()
-        default = getattr(value, each.name, made)
+        declared = each.default if each.default_factory is NODEFAULT else each.default_factory()
+        default = getattr(value, each.name, declared)
         key = Key(
             each.name,
             type="",
             default=None if default is NODEFAULT or isinstance(default, Section) else default,
-            meaning=said[kind.__name__][1][each.name],
+            meaning=key_texts[kind.__name__][1][each.name],
             by=presets.preset_value(each.name) if kind is Trainer else {},
             required=default is NODEFAULT,
         )
@@ -223,18 +223,18 @@ def _walk(
         inner = get_args(each.type)[-1] if origin in (list, dict) else each.type
         if isinstance(inner, type) and issubclass(inner, Section):
             opens = f"{place.opens.strip('[]')}.{each.name}".lstrip(".")
-            about = said[inner.__name__][0]
+            about = key_texts[inner.__name__][0]
             within = KeySection(path, FORMS[origin].format(opens), about, ())
             own = default if isinstance(default, inner) else None
-            below.append(_walk(inner, own, within, said))
+            below.append(_walk(inner, own, within, key_texts))
             meaning = key.meaning or f"{within.about.partition('. ')[0].rstrip('.')}."
             keys.append(replace(key, type=f"section {within.opens}", meaning=meaning, within=path))
         else:
             unit = next((unit for end, unit in UNITS.items() if each.name.endswith(end)), "number")
-            shown = type_text(each.type).replace("number", unit, 1)
+            type_name = type_text(each.type).replace("number", unit, 1)
             if names := _registered(kind, each.name):
-                shown = shown.replace("text", " | ".join(map(json.dumps, names)))
-            keys.append(replace(key, type=shown))
+                type_name = type_name.replace("text", " | ".join(map(json.dumps, names)))
+            keys.append(replace(key, type=type_name))
     yield replace(place, keys=tuple(keys))
     yield from chain.from_iterable(below)
 

@@ -52,25 +52,25 @@ def compare(path: Path, pair: PairRequest, *, as_json: bool) -> None:
     """Print the comparison. Raises ConfigError without common evaluations, StoreError."""
     config = config_loading.load(path)
     with closing(open_history(config.store_url())) as store, store.read() as session:
-        found = findings(session, pair, config, store.url)
-    if not found:
+        comparisons = findings(session, pair, config, store.url)
+    if not comparisons:
         raise ConfigError(
             f"{pair.first} and {pair.second} have no evaluated items in common",
             hint=f"run `{config_loading.command('eval', path)} {_measuring(pair)}`",
         )
     if as_json:
-        print(json.dumps([_flat(one) for one in found]))
+        print(json.dumps([_flat(one) for one in comparisons]))
     else:
-        show(pair, found)
+        show(pair, comparisons)
 
 
 def _measuring(pair: PairRequest) -> str:
     """Return the options of `agentrl eval` that evaluate both."""
     names = (pair.first, pair.second)
-    given = [f"--policy '{name}'" for name in names if not _of_this_run(name)]
+    options = [f"--policy '{name}'" for name in names if not _of_this_run(name)]
     if own := [name for name in names if _of_this_run(name)]:
-        given.append(f"--checkpoints {','.join(own)}")
-    return " ".join(given)
+        options.append(f"--checkpoints {','.join(own)}")
+    return " ".join(options)
 
 
 def _of_this_run(name: str) -> bool:
@@ -98,21 +98,21 @@ def _findings(
     after = {_alike(row): row for row in seconds}
     for key in before.keys() & after.keys():
         first, second = before[key], after[key]
-        wanted = not pair.tasks or first.task in pair.tasks
-        if not wanted or (pair.splits and first.split not in pair.splits):
+        is_chosen = not pair.tasks or first.task in pair.tasks
+        if not is_chosen or (pair.splits and first.split not in pair.splits):
             continue
-        found = compare_items(_success(session, first), _success(session, second))
-        if found is not None:
-            yield PlanComparison(first.task, first.split, first.temperature, found)
+        compared = compare_items(_success(session, first), _success(session, second))
+        if compared is not None:
+            yield PlanComparison(first.task, first.split, first.temperature, compared)
 
 
 def _read_evaluations(session: Session, name: str, config: Config, where: str) -> list[Evaluation]:
     """Return all evaluations of a policy, by its name or as a checkpoint."""
-    if found := evaluations.evaluations_of_policy(session, name):
-        return found
+    if rows := evaluations.evaluations_of_policy(session, name):
+        return rows
     full = f"{config.run.name}@{name}" if _of_this_run(name) else name
-    if found := evaluations.evaluations_of_policy(session, full):
-        return found
+    if rows := evaluations.evaluations_of_policy(session, full):
+        return rows
     if "/" in full or "(" in full:
         return []
     return evaluations.evaluations_of_policy(session, find(session, full, where)[0].checkpoint_id)
@@ -137,11 +137,11 @@ def _flat(one: PlanComparison) -> dict[str, object]:
     return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
 
 
-def show(pair: PairRequest, found: Sequence[PlanComparison]) -> None:
+def show(pair: PairRequest, comparisons: Sequence[PlanComparison]) -> None:
     """Print the table and the changed items."""
     heads = ["B − A", "95 % interval", "p", "items", "gained", "lost"]
     table = plain("task", "split", "temperature", "A", "B", *heads)
-    for one in found:
+    for one in comparisons:
         by = one.compared
         bounds = "–" if math.isnan(by.low) else f"{by.low:+.1%} – {by.high:+.1%}"
         table.add_row(
@@ -160,7 +160,7 @@ def show(pair: PairRequest, found: Sequence[PlanComparison]) -> None:
     out = console()
     out.print(f"A: {pair.first}   B: {pair.second}")
     out.print(table)
-    for one in found:
+    for one in comparisons:
         for word, items in (("gained", one.compared.gained), ("lost", one.compared.lost)):
             if items:
                 more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""

@@ -71,14 +71,14 @@ def branch_episode(path: Path, episode_id: str, request: BranchRequest, *, as_js
             serve_target(own, target) as policy,
             open_replayer(config) as replayer,
         ):
-            found = _continue_episode(replayer, recording, body, policy, request)
+            continuations = _continue_episode(replayer, recording, body, policy, request)
     if request.out is not None:
-        request.out.write_bytes(encode(EpisodeFinished(trajectory=found[0])))
-    told = describe_branch(body, found, request, target.checkpoint_id)
+        request.out.write_bytes(encode(EpisodeFinished(trajectory=continuations[0])))
+    result = describe_branch(body, continuations, request, target.checkpoint_id)
     if as_json:
-        print(msgspec.json.encode(told).decode())
+        print(msgspec.json.encode(result).decode())
     else:
-        _show(body, found, request, told)
+        _show(body, continuations, request, result)
 
 
 @contextmanager
@@ -92,13 +92,16 @@ def _hold(config: Config, target: Target) -> Iterator[None]:
 
 
 def describe_branch(
-    body: Trajectory, found: Sequence[Trajectory], request: BranchRequest, checkpoint_id: str
+    body: Trajectory,
+    continuations: Sequence[Trajectory],
+    request: BranchRequest,
+    checkpoint_id: str,
 ) -> Mapping[str, object]:
     """Return the result as a JSON object.
 
     `reward_low`, `reward_high`: 95 % interval of the mean.
     """
-    rewards = [each.reward for each in found]
+    rewards = [each.reward for each in continuations]
     around = 1.96 * stdev(rewards) / len(rewards) ** 0.5 if len(rewards) > 1 else None
     mean = fmean(rewards)
     return {
@@ -107,13 +110,15 @@ def describe_branch(
         "item_id": body.item_id,
         "from_step": request.step,
         "checkpoint_id": checkpoint_id,
-        "temperature": found[0].steps[request.step].temperature,
+        "temperature": continuations[0].steps[request.step].temperature,
         "recorded": _end(body),
         "reward": mean,
         "reward_low": None if around is None else mean - around,
         "reward_high": None if around is None else mean + around,
-        "success": fmean(each.score >= SOLVED for each in found),
-        "continuations": [{**_end(each), "steps": _steps(each)[request.step :]} for each in found],
+        "success": fmean(each.score >= SOLVED for each in continuations),
+        "continuations": [
+            {**_end(each), "steps": _steps(each)[request.step :]} for each in continuations
+        ],
     }
 
 
@@ -188,8 +193,8 @@ def _end(body: Trajectory) -> dict[str, object]:
 
 
 def _steps(body: Trajectory) -> list[Mapping[str, Any]]:
-    found = zip(body.steps, body.step_rewards(), strict=True)
-    return [{**_step(body, step), "reward": reward} for step, reward in found]
+    pairs = zip(body.steps, body.step_rewards(), strict=True)
+    return [{**_step(body, step), "reward": reward} for step, reward in pairs]
 
 
 def _step(body: Trajectory, step: StepRecord) -> Mapping[str, object]:
@@ -207,33 +212,33 @@ def _step(body: Trajectory, step: StepRecord) -> Mapping[str, object]:
 
 def _show(
     body: Trajectory,
-    found: Sequence[Trajectory],
+    continuations: Sequence[Trajectory],
     request: BranchRequest,
-    told: Mapping[str, object],
+    result: Mapping[str, object],
 ) -> None:
-    print(f"{body.task} {body.item_id}, {told['checkpoint_id']} from step {request.step}")
-    if len(found) > 1:
-        _show_rewards(found, told)
+    print(f"{body.task} {body.item_id}, {result['checkpoint_id']} from step {request.step}")
+    if len(continuations) > 1:
+        _show_rewards(continuations, result)
         return
     table = plain("step", "recorded", "answer", "now", "answer")
-    for number, (then, now) in enumerate(zip_longest(_steps(body), _steps(found[0]))):
+    for number, (then, now) in enumerate(zip_longest(_steps(body), _steps(continuations[0]))):
         cells = ("=", "") if number < request.step else _cells(now)
         table.add_row(str(number), *_cells(then), *cells)
     console().print(table)
-    print(f"recorded: {_words(body)}\nnow:      {_words(found[0])}")
+    print(f"recorded: {_words(body)}\nnow:      {_words(continuations[0])}")
 
 
-def _show_rewards(found: Sequence[Trajectory], told: Mapping[str, object]) -> None:
+def _show_rewards(continuations: Sequence[Trajectory], result: Mapping[str, object]) -> None:
     table = plain("reward", "episodes", "statuses")
-    for reward, count in sorted(Counter(each.reward for each in found).items()):
-        statuses = Counter(each.status.value for each in found if each.reward == reward)
+    for reward, count in sorted(Counter(each.reward for each in continuations).items()):
+        statuses = Counter(each.status.value for each in continuations if each.reward == reward)
         words = ", ".join(f"{name} {n}" for name, n in sorted(statuses.items()))
         table.add_row(f"{reward:g}", str(count), words)
     console().print(table)
-    solved = sum(each.score >= SOLVED for each in found)
-    low, high = interval(solved, len(found))
-    rewards = f"{told['reward']:.3f} ({told['reward_low']:.3f} to {told['reward_high']:.3f})"
-    print(f"mean reward {rewards}, success {solved}/{len(found)} ({low:.1%} – {high:.1%})")
+    solved = sum(each.score >= SOLVED for each in continuations)
+    low, high = interval(solved, len(continuations))
+    rewards = f"{result['reward']:.3f} ({result['reward_low']:.3f} to {result['reward_high']:.3f})"
+    print(f"mean reward {rewards}, success {solved}/{len(continuations)} ({low:.1%} – {high:.1%})")
 
 
 def _cells(step: Mapping[str, Any] | None) -> tuple[str, str]:

@@ -60,12 +60,12 @@ def replay(path: Path, episode_id: str, *, as_json: bool) -> bool:
         recording, body = read_recorded(store, episode_id)
         with open_replayer(config) as replayer:
             differences = replayer.replay(recording, body)
-    found = _make_result(recording, len(body.steps), differences)
+    result = _make_result(recording, len(body.steps), differences)
     if as_json:
-        print(msgspec.json.encode(describe_replay(found)).decode())
+        print(msgspec.json.encode(describe_replay(result)).decode())
     else:
-        _show(found)
-    return found.equal
+        _show(result)
+    return result.equal
 
 
 def replay_all(path: Path, run: str, limit: int, *, as_json: bool) -> bool:
@@ -88,17 +88,17 @@ def replay_all(path: Path, run: str, limit: int, *, as_json: bool) -> bool:
                     return dataclasses.replace(failed, error=str(error))
                 return _make_result(recording, len(body.steps), differences)
 
-            found = _each(one, names, config.worker.concurrency, quiet=as_json)
+            results = _each(one, names, config.worker.concurrency, quiet=as_json)
     if as_json:
-        print(msgspec.json.encode([describe_replay(each) for each in found]).decode())
+        print(msgspec.json.encode([describe_replay(each) for each in results]).decode())
     else:
-        _show_all(found)
-    return all(each.equal for each in found)
+        _show_all(results)
+    return all(each.equal for each in results)
 
 
-def describe_replay(found: ReplayResult) -> Mapping[str, object]:
+def describe_replay(result: ReplayResult) -> Mapping[str, object]:
     """Return the result as a JSON object."""
-    return {**msgspec.to_builtins(found), "equal": found.equal}
+    return {**msgspec.to_builtins(result), "equal": result.equal}
 
 
 def _make_result(
@@ -121,9 +121,9 @@ def _each(
         line = bar.add_task("episodes", total=len(names))
 
         def counted(name: str) -> ReplayResult:
-            found = one(name)
+            result = one(name)
             bar.advance(line)
-            return found
+            return result
 
         try:
             return list(pool.map(counted, names))
@@ -132,42 +132,44 @@ def _each(
             raise
 
 
-def _show(found: ReplayResult) -> None:
-    print(f"{found.task} {found.item_id}, {found.steps} steps; compared: {_compared_text(found)}")
-    if found.differences:
+def _show(result: ReplayResult) -> None:
+    print(
+        f"{result.task} {result.item_id}, {result.steps} steps; compared: {_compared_text(result)}"
+    )
+    if result.differences:
         table = plain("step", "field", "recorded", "found")
-        for each in found.differences:
+        for each in result.differences:
             step = "prompt" if each.step == PROMPT else str(each.step)
             table.add_row(step, each.field, _short(each.recorded), _short(each.found))
         console().print(table)
-    print("equal" if found.equal else "different")
+    print("equal" if result.equal else "different")
 
 
-def _show_all(found: Sequence[ReplayResult]) -> None:
+def _show_all(results: Sequence[ReplayResult]) -> None:
     table = plain("task", "episodes", "equal", "different", "not replayed", "compared")
-    for task in sorted({each.task for each in found}):
-        own = [each for each in found if each.task == task]
+    for task in sorted({each.task for each in results}):
+        own = [each for each in results if each.task == task]
         equal, failed = sum(e.equal for e in own), sum(bool(e.error) for e in own)
         counts = (len(own), equal, len(own) - equal - failed, failed)
         table.add_row(task or "?", *map(str, counts), _compared_text(own[0]))
     console().print(table)
-    for each in found:
+    for each in results:
         if not each.equal:
             print(f"{each.episode_id}: {each.error or _first(each)}")
 
 
-def _first(found: ReplayResult) -> str:
+def _first(result: ReplayResult) -> str:
     """Return the first difference in a compared field."""
-    each = next(d for d in found.differences if d.field in found.compared)
+    each = next(d for d in result.differences if d.field in result.compared)
     step = "the prompt" if each.step == PROMPT else f"step {each.step}"
     return f"{step}, {each.field}: {_short(each.recorded)} is now {_short(each.found)}"
 
 
-def _compared_text(found: ReplayResult) -> str:
-    loose = LOOSE.get(found.task, "")
-    return ", ".join(found.compared) + (f" (not messages: {loose})" if loose else "")
+def _compared_text(result: ReplayResult) -> str:
+    loose = LOOSE.get(result.task, "")
+    return ", ".join(result.compared) + (f" (not messages: {loose})" if loose else "")
 
 
 def _short(text: str) -> str:
-    shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
-    return repr(shown) if "\n" in shown or not shown else shown
+    short = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    return repr(short) if "\n" in short or not short else short

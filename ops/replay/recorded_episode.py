@@ -126,14 +126,14 @@ class RecordedEpisode:
         """Return a fresh environment that gets the recorded calls up to the end of the tape."""
         return ComparingEnvironment(self, environment)
 
-    def calls(self, found: Sequence[ToolCall] | str) -> Sequence[ToolCall] | str:
+    def calls(self, parsed: Sequence[ToolCall] | str) -> Sequence[ToolCall] | str:
         """Return the recorded calls of this turn.
 
-        `found`: the calls parsed from its tokens today.
+        `parsed`: the calls parsed from its tokens today.
         """
         step = self.steps[self.played - 1]
-        if (text := _calls_text(found)) == step.call:
-            return found
+        if (text := _calls_text(parsed)) == step.call:
+            return parsed
         self._note("call", step.call, text)
         try:
             return msgspec.json.decode(step.call, type=list[ToolCall])
@@ -161,15 +161,15 @@ class RecordedEpisode:
             if before != now:
                 self._note(field, str(before), str(now))
 
-    def stood(self, start: int, found: Sequence[int]) -> Sequence[int]:
+    def stood(self, start: int, rendered: Sequence[int]) -> Sequence[int]:
         """Return the recorded unsampled tokens at `start`, or else those rendered today."""
         if self.succeeded or start not in self._gaps:
-            return found
-        kept: list[int] = self.recorded.tokens()[start : self._gaps[start]].tolist()
-        told = any(each.step == self.played - 1 for each in self.differences)
-        if kept != list(found) and not told:
-            self._note("messages", self._template.decode(kept), self._template.decode(found))
-        return kept
+            return rendered
+        recorded: list[int] = self.recorded.tokens()[start : self._gaps[start]].tolist()
+        is_noted = any(each.step == self.played - 1 for each in self.differences)
+        if recorded != list(rendered) and not is_noted:
+            self._note("messages", self._template.decode(recorded), self._template.decode(rendered))
+        return recorded
 
     def _next(self) -> CompletionClient:
         if self._successor is None:

@@ -97,16 +97,16 @@ def whatif(
     file = config_loading.load(path)
     config = config_loading.with_changes(file, changes)
     with closing(open_history(file.store_url())) as store:
-        found = []
+        results = []
         for name in names:
             print(f"recomputing update {name} …", file=sys.stderr)
             with store.read() as session:
-                asked = _read_update(session, runs.require_run(session, file.run.name), name)
-            found.append(_answer(asked, config, score=score))
+                stored = _read_update(session, runs.require_run(session, file.run.name), name)
+            results.append(_answer(stored, config, score=score))
             if not as_json:
-                _show(found[-1])
+                _show(results[-1])
     if as_json:
-        print(msgspec.json.encode(found).decode())
+        print(msgspec.json.encode(results).decode())
 
 
 def _read_update(session: Session, run: Run, name: str) -> StoredUpdate:
@@ -155,25 +155,25 @@ def _paths(session: Session, run: Run, update: Update) -> tuple[str, str] | None
     """Return the paths; None if the files of either checkpoint were deleted."""
     parent = recorded_updates.parent_of(session, update)
     first = next(iter(checkpoints.live_checkpoints(session, run.run_id)), None)
-    kept: list[Checkpoint] = [
+    undeleted: list[Checkpoint] = [
         each for each in (parent, first) if each and each.state != CheckpointState.DELETED
     ]
-    return (kept[0].path, kept[1].path) if len(kept) == 2 else None
+    return (undeleted[0].path, undeleted[1].path) if len(undeleted) == 2 else None
 
 
-def _answer(asked: StoredUpdate, config: Config, *, score: bool) -> WhatIf:
-    scorer = _scorer(asked, config) if score else None
-    was = recompute_update(asked.seen, asked.was, scorer)
-    now = recompute_update(asked.seen, config, scorer)
-    off = _off(asked.stored, was.metrics)
-    return WhatIf(asked.version, asked.update_id, scorer is not None, asked.lost, off, was, now)
+def _answer(stored: StoredUpdate, config: Config, *, score: bool) -> WhatIf:
+    scorer = _scorer(stored, config) if score else None
+    was = recompute_update(stored.seen, stored.was, scorer)
+    now = recompute_update(stored.seen, config, scorer)
+    off = _off(stored.stored, was.metrics)
+    return WhatIf(stored.version, stored.update_id, scorer is not None, stored.lost, off, was, now)
 
 
-def _scorer(asked: StoredUpdate, config: Config) -> "Scorer | None":
+def _scorer(stored: StoredUpdate, config: Config) -> "Scorer | None":
     """Return a scorer; None if the policy is unavailable: deleted files, or an adapter."""
-    if asked.paths is None:
+    if stored.paths is None:
         return None
-    path, first = (checkpoint_store.fetch(each, config.cache()) for each in asked.paths)
+    path, first = (checkpoint_store.fetch(each, config.cache()) for each in stored.paths)
     if not path.is_dir() or manifest.find_base(path) is not None:
         return None
     from agentrl.trainer.engines.learner import Hardware
@@ -184,33 +184,33 @@ def _scorer(asked: StoredUpdate, config: Config) -> "Scorer | None":
     return Scorer(path, first, hardware)
 
 
-def _off(stored: Mapping[str, float], found: Mapping[str, float]) -> tuple[str, float]:
+def _off(stored: Mapping[str, float], reproduced: Mapping[str, float]) -> tuple[str, float]:
     """Return the worst reproduced metric and its relative distance."""
     distances = [
-        (abs(found[name] - value) / max(abs(value), 1e-3), name)
+        (abs(reproduced[name] - value) / max(abs(value), 1e-3), name)
         for name, value in stored.items()
-        if name in found
+        if name in reproduced
     ]
     distance, name = max(distances, default=(0.0, ""))
     return name, distance
 
 
-def _show(found: WhatIf) -> None:
-    print(f"update {found.version} ({found.update_id})")
+def _show(result: WhatIf) -> None:
+    print(f"update {result.version} ({result.update_id})")
     table = plain("task", *(HEADS.get(name, name) for name in NUMBERS))
-    for task, now in found.now.rows.items():
-        was = found.was.rows[task]
+    for task, now in result.now.rows.items():
+        was = result.was.rows[task]
         cells = (_cell(name, form, was, now) for name, form in NUMBERS.items())
         table.add_row("all" if task == ALL else task, *cells)
     console().print(table)
-    name, distance = found.off
+    name, distance = result.off
     if distance > NEAR:
         print(
             f"with the run's configuration, {name} differs from the stored value by {distance:.1%}"
         )
-    if found.lost:
-        print(f"{found.lost} untrained groups are not included: their trajectories were deleted")
-    if not found.scored:
+    if result.lost:
+        print(f"{result.lost} untrained groups are not included: their trajectories were deleted")
+    if not result.scored:
         print("ESS, weighted and clipped need the weights of the previous checkpoint")
 
 

@@ -119,12 +119,12 @@ class ExternalApp:
             until = time.monotonic() + self._voice.patience_s
             if not admits(self._token, request.headers.get("authorization", "")):
                 return _fault(401, "the bearer token is missing or wrong")
-            given = await read_body(request, wire.MAX_BODY)
-            if given is None:
+            body = await read_body(request, wire.MAX_BODY)
+            if body is None:
                 return _fault(413, f"the body exceeds {wire.MAX_BODY} bytes")
             try:
                 async with self._places:
-                    reply = _on_a_thread(lambda: answer(given, until))
+                    reply = _on_a_thread(lambda: answer(body, until))
                     return _json(200, await asyncio.wrap_future(reply))
             except (RequestError, msgspec.MsgspecError) as error:
                 return _fault(400, str(error))
@@ -138,9 +138,9 @@ class ExternalApp:
 
         return guarded
 
-    def _chat(self, given: bytes, until: float) -> bytes:
+    def _chat(self, raw: bytes, until: float) -> bytes:
         """Raises NotServedError, Unavailable, Closed, MsgspecError."""
-        body = msgspec.json.decode(given, type=ChatBody)
+        body = msgspec.json.decode(raw, type=ChatBody)
         voice = self._voice
         fields: dict[str, Any] = {
             "messages": body.messages,
@@ -154,9 +154,9 @@ class ExternalApp:
         choice = _first(answer, Choice)
         return msgspec.json.encode({"choices": [choice]})
 
-    def _complete(self, given: bytes, until: float) -> bytes:
+    def _complete(self, raw: bytes, until: float) -> bytes:
         """Raises NotServedError, Unavailable, Closed, RequestError."""
-        body = wire.decode(given)
+        body = wire.decode(raw)
         voice = self._voice
         fields = {
             "prompt": body.prompt,

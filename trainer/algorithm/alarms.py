@@ -64,27 +64,31 @@ def update_readings(
 
     `max_grad_norm`: norm to which gradients are clipped. A missing metric has no reading.
     """
-    found = [_reading("", "skipped", float(bool(skipped)), 0.0, above=True)]
+    readings = [_reading("", "skipped", float(bool(skipped)), 0.0, above=True)]
     if "snapshot_failed" in metrics:
-        found.append(_reading("", "snapshot_failed", metrics["snapshot_failed"], 0.0, above=True))
+        readings.append(
+            _reading("", "snapshot_failed", metrics["snapshot_failed"], 0.0, above=True)
+        )
     if "grad_norm" in metrics:
         bound = config.max_grad_norm * max_grad_norm
-        found.append(_reading("", "grad_norm", metrics["grad_norm"], bound, above=True))
+        readings.append(_reading("", "grad_norm", metrics["grad_norm"], bound, above=True))
     for task in _tasks(metrics):
-        found += _task_readings(task, metrics, RULES, config)
+        readings += _task_readings(task, metrics, RULES, config)
         fall = entropy_fall(task, metrics, late)
         if fall is not None:
-            found.append(_reading(task, "entropy_fall", fall, config.max_entropy_fall, above=True))
-    return _without_disabled(found, config) + share_readings(metrics, config)
+            readings.append(
+                _reading(task, "entropy_fall", fall, config.max_entropy_fall, above=True)
+            )
+    return _without_disabled(readings, config) + share_readings(metrics, config)
 
 
 def share_readings(metrics: Metrics, config: Alarms) -> list[AlarmReading]:
     """Return the readings of `group_metrics` for tasks with enough groups."""
-    found: list[AlarmReading] = []
+    readings: list[AlarmReading] = []
     for task in _tasks(metrics):
         if metrics.get(f"{task}/groups", 0.0) >= config.min_groups:
-            found += _task_readings(task, metrics, SHARES, config)
-    return _without_disabled(found, config)
+            readings += _task_readings(task, metrics, SHARES, config)
+    return _without_disabled(readings, config)
 
 
 def entropy_fall(task: str, metrics: Metrics, late: Sequence[Metrics]) -> float | None:
@@ -101,12 +105,12 @@ def alarm_changes(
 ) -> list[tuple[AlarmReading, RaisedAlarm | None]]:
     """Return readings that raise or end an alarm, each with the alarm that it ends."""
     before: dict[Key, RaisedAlarm] = {(each.task, each.name): each for each in standing}
-    told: list[tuple[AlarmReading, RaisedAlarm | None]] = []
+    changes: list[tuple[AlarmReading, RaisedAlarm | None]] = []
     for reading in readings:
         stands = before.get((reading.task, reading.name))
         if reading.raised != (stands is not None):
-            told.append((reading, stands))
-    return told
+            changes.append((reading, stands))
+    return changes
 
 
 def _tasks(metrics: Metrics) -> list[str]:
@@ -135,11 +139,11 @@ def _reading(task: str, name: str, value: float, threshold: float, *, above: boo
     return AlarmReading(task, name, value, threshold, crossed)
 
 
-def _without_disabled(found: Sequence[AlarmReading], config: Alarms) -> list[AlarmReading]:
+def _without_disabled(readings: Sequence[AlarmReading], config: Alarms) -> list[AlarmReading]:
     """End raised alarms that were switched off."""
     return [
         AlarmReading(each.task, each.name, each.value, each.threshold, raised=False)
         if each.name in config.off
         else each
-        for each in found
+        for each in readings
     ]

@@ -27,7 +27,7 @@ from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines import deepspeed_build, zero_shards
 from agentrl.trainer.engines.learner import Hardware
-from agentrl.trainer.engines.rank0 import FOUND, RankUpdate
+from agentrl.trainer.engines.rank0 import TOKEN_FIELDS, RankUpdate
 from agentrl.trainer.engines.ranks import Ranks
 from agentrl.trainer.engines.torch_learner import prepare_torch
 from agentrl.trainer.engines.zero_net import Net, Scoring
@@ -40,7 +40,7 @@ from agentrl.trainer.model.trainable_model import (
 )
 from agentrl.trainer.snapshots import State, random_state, set_random_state
 
-LOSS = FOUND.index("loss")
+LOSS = TOKEN_FIELDS.index("loss")
 
 
 class DeepSpeedLearner:
@@ -99,9 +99,9 @@ class DeepSpeedLearner:
         """See RankWorker.update. All ranks skip together."""
         rate = optimizer.learning_rate(self._settings, self._updates)
         values = {"learning_rate": rate}
-        found = np.zeros((len(FOUND), 0), np.float32)
+        token_values = np.zeros((len(TOKEN_FIELDS), 0), np.float32)
         if not own:
-            return RankUpdate(found, values | {"grad_norm": 0.0}, "no loss token")
+            return RankUpdate(token_values, values | {"grad_norm": 0.0}, "no loss token")
         optimizer.set_learning_rate(self._engine.basic_optimizer, rate)
         passes = [self._pass(micro) for micro in own[:-1]]
         spent = sum(float(each[LOSS].sum(dtype=np.float64)) for each in passes)
@@ -110,17 +110,17 @@ class DeepSpeedLearner:
         self._updates += stepped
         if math.isfinite(norm):
             values["grad_norm"] = norm
-        found = np.concatenate([*passes, last], axis=1)
-        return RankUpdate(found, values, "" if stepped else _reason(total))
+        token_values = np.concatenate([*passes, last], axis=1)
+        return RankUpdate(token_values, values, "" if stepped else _reason(total))
 
     def weights(self) -> dict[str, Tensor]:
         """See RankWorker.weights."""
-        found: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         for name, parameter in trainable_parameters(self._net.model).items():
             with self._shards.whole(parameter) as gathered:
                 if self._ranks.rank == 0:
-                    found |= trainable_model.tensors_to_save({name: gathered}, self._dtype)
-        return found
+                    weights |= trainable_model.tensors_to_save({name: gathered}, self._dtype)
+        return weights
 
     def write(self, directory: Path, weights: Mapping[str, Tensor]) -> SaveReport:
         """See RankWorker.write; weights are in the hardware's dtype."""
@@ -132,12 +132,12 @@ class DeepSpeedLearner:
         if not self._sharded:
             return trainable_model.make_probe(model, self._dtype)
 
-        def said(ids: Tensor) -> Tensor:
+        def logits_of(ids: Tensor) -> Tensor:
             with self._objective.precision():
-                found: Tensor = self._net(lambda: model(input_ids=ids, use_cache=False).logits)
-            return found
+                logits: Tensor = self._net(lambda: model(input_ids=ids, use_cache=False).logits)
+            return logits
 
-        return trainable_model.probe_with(said, model)
+        return trainable_model.probe_with(logits_of, model)
 
     def state(self) -> State:
         """See RankWorker.state."""
@@ -178,9 +178,9 @@ class DeepSpeedLearner:
     def _pass(self, micro: MicroBatch) -> Floats:
         """Add the gradient of one micro-batch; return the values [F, K] of its loss tokens."""
         self._engine.set_gradient_accumulation_boundary(False)
-        loss, found = self._loss(micro)
+        loss, token_values = self._loss(micro)
         self._backward(loss)
-        return found
+        return token_values
 
     def _last_pass(self, micro: MicroBatch, spent: float) -> tuple[Floats, float]:
         """Run the last pass; also return the update's whole loss. `spent`: of the passes before.
@@ -188,19 +188,19 @@ class DeepSpeedLearner:
         A non-finite loss on one rank makes the gradient non-finite on all.
         """
         self._engine.set_gradient_accumulation_boundary(True)
-        loss, found = self._loss(micro)
-        spent += float(found[LOSS].sum(dtype=np.float64))
+        loss, token_values = self._loss(micro)
+        spent += float(token_values[LOSS].sum(dtype=np.float64))
         total = float(self._ranks.sum_values(np.array([spent]))[0])
         self._backward(loss if math.isfinite(total) else loss * math.nan)
-        return found, total
+        return token_values, total
 
     def _loss(self, micro: MicroBatch) -> tuple[Tensor, Floats]:
         every = []
 
         def compute() -> Tensor:
-            loss, found = self._objective.loss(self._net.model, micro)
+            loss, token_values = self._objective.loss(self._net.model, micro)
             missing = np.full(micro.sources.size, np.nan, np.float32)  # the KL, without a reference
-            every.append(np.stack([found.get(name, missing) for name in FOUND]))
+            every.append(np.stack([token_values.get(name, missing) for name in TOKEN_FIELDS]))
             return loss
 
         loss: Tensor = self._engine(compute)

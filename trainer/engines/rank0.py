@@ -31,7 +31,7 @@ from agentrl.trainer.engines.ranks import Ranks
 from agentrl.trainer.model.packing import MicroBatch
 from agentrl.trainer.snapshots import State
 
-FOUND = ("logprobs", "entropy", "loss", "clipped", "kl")  # of a Recorded
+TOKEN_FIELDS = ("logprobs", "entropy", "loss", "clipped", "kl")  # of a Recorded
 NOWHERE = np.zeros(0, np.int64)
 ARRAYS: Mapping[str, str] = {  # of a MicroBatch, with the types in which they travel
     "tokens": "<i4",
@@ -50,11 +50,11 @@ ARRAYS: Mapping[str, str] = {  # of a MicroBatch, with the types in which they t
 class RankUpdate:
     """The result of an update on one rank.
 
-    `found`: [F, K] the fields `FOUND` of its own K loss tokens, in the order of its micro-batches.
+    `token_values`: [F, K] the TOKEN_FIELDS of its own K loss tokens, as its micro-batches lie.
     `values` and `skipped`: see Metrics; the same on all ranks.
     """
 
-    found: Floats
+    token_values: Floats
     values: Mapping[str, float]
     skipped: str = ""
 
@@ -150,9 +150,9 @@ class Rank0Coordinator:
         own = self._worker.update(of_ranks[0])
         recorded = TokenRecord.empty(batch.tokens.size)
         for rank, passes in enumerate(of_ranks):
-            found = self._found_by(rank) if rank else own.found
+            token_values = self._token_values_of(rank) if rank else own.token_values
             places = np.concatenate([NOWHERE, *(micro.sources for micro in passes)])
-            recorded.put(places, dict(zip(FOUND, found, strict=True)))
+            recorded.put(places, dict(zip(TOKEN_FIELDS, token_values, strict=True)))
         values = measure(batch, recorded) | dict(own.values)
         return Metrics(values | {"seconds": time.perf_counter() - began}, own.skipped)
 
@@ -186,10 +186,10 @@ class Rank0Coordinator:
         with suppress(RankLost):  # then there is nobody to send
             self._broadcast(EndCommand())
 
-    def _found_by(self, rank: int) -> Floats:
-        """Receive `RankUpdate.found` of another rank."""
+    def _token_values_of(self, rank: int) -> Floats:
+        """Receive `RankUpdate.token_values` of another rank."""
         body = self._ranks.receive_from(rank)
-        return np.frombuffer(body, "<f4", offset=1).reshape(len(FOUND), -1)
+        return np.frombuffer(body, "<f4", offset=1).reshape(len(TOKEN_FIELDS), -1)
 
     def _broadcast(self, command: Command) -> None:
         self._ranks.broadcast(msgspec.msgpack.encode(command))
@@ -207,17 +207,19 @@ def coordinate_ranks(worker: RankWorker, ranks: Ranks) -> Iterator[Rank0Coordina
 
 def follow_rank0(worker: RankWorker, ranks: Ranks) -> None:
     """Run the commands of rank 0 until it stops. Raises RankLost if it is lost."""
-    asked: Mapping[str, Callable[[], object]] = {"probe": worker.probe, "state": worker.state}
+    queries: Mapping[str, Callable[[], object]] = {"probe": worker.probe, "state": worker.state}
     while True:
         command = msgspec.msgpack.decode(ranks.receive(), type=Command)
         match command:
             case UpdateCommand():
-                found = worker.update(decode_passes(ranks.receive_from(0))).found
-                ranks.send_to(0, b"\0" + found.astype("<f4").tobytes())  # a body is never empty
+                token_values = worker.update(decode_passes(ranks.receive_from(0))).token_values
+                ranks.send_to(
+                    0, b"\0" + token_values.astype("<f4").tobytes()
+                )  # a body is never empty
             case SaveCommand():
                 worker.weights()
             case QueryCommand():
-                asked[command.what]()
+                queries[command.what]()
             case LoadCommand():
                 _load(worker, ranks, command)
             case EndCommand():
@@ -248,17 +250,17 @@ def encode_passes(passes: Sequence[MicroBatch]) -> bytes:
 def decode_passes(body: bytes) -> list[MicroBatch]:
     """Decode the micro-batches of one rank. Raises CheckpointError if another version sent them."""
     try:
-        found = msgspec.msgpack.decode(body, type=list[PackedPass])
+        packed = msgspec.msgpack.decode(body, type=list[PackedPass])
     except msgspec.MsgspecError as error:
         raise _other_version() from error
-    if any(each.arrays.keys() != ARRAYS.keys() for each in found):
+    if any(each.arrays.keys() != ARRAYS.keys() for each in packed):
         raise _other_version()
     return [
         MicroBatch(
             lengths=tuple(each.lengths),
             **{name: _unpacked(each.arrays[name], kind) for name, kind in ARRAYS.items()},
         )
-        for each in found
+        for each in packed
     ]
 
 

@@ -89,9 +89,9 @@ class TorchLearner:
         """See Learner.load_state."""
         parameters = trainable_parameters(self._model)
         expected = {f"weights/{name}" for name in parameters}
-        found = {name for name in state.tensors if name.startswith("weights/")}
-        if found != expected:
-            raise CheckpointError(f"the snapshot does not fit the model: {min(found ^ expected)}")
+        names = {name for name in state.tensors if name.startswith("weights/")}
+        if names != expected:
+            raise CheckpointError(f"the snapshot does not fit the model: {min(names ^ expected)}")
         with torch.no_grad():
             for name, parameter in parameters.items():
                 _fill(parameter, state.tensors[f"weights/{name}"], name)
@@ -110,8 +110,8 @@ class TorchLearner:
         recorded = TokenRecord.empty(batch.tokens.size)
         budget = self._settings.micro_batch_tokens if self._settings.packing else 1
         for micro in micro_batches(batch, budget):
-            loss, found = self._objective.loss(self._model, micro)
-            recorded.put(micro.sources, found)
+            loss, token_values = self._objective.loss(self._model, micro)
+            recorded.put(micro.sources, token_values)
             torch.autograd.backward(loss)
         return recorded
 

@@ -41,20 +41,20 @@ class Net(nn.Module):
     def __init__(self, tuned: TrainableModel) -> None:
         super().__init__()
         self.model = tuned.model
-        with tuned.reference() as first:
-            self.first = None if first is tuned.model or first is None else first
-        if self.first is not None:
-            self.first.requires_grad_(requires_grad=False)
-        models = [each for each in (self.model, self.first) if each is not None]
+        with tuned.reference() as reference:
+            self.reference = None if reference is tuned.model or reference is None else reference
+        if self.reference is not None:
+            self.reference.requires_grad_(requires_grad=False)
+        models = [each for each in (self.model, self.reference) if each is not None]
         self.scorings = nn.ModuleList([Scoring(each.get_output_embeddings()) for each in models])
 
     def forward(self, compute: Callable[[], Tensor]) -> Tensor:
         return compute()
 
-    def score(self, head: nn.Module, *given: Any) -> Scores:
+    def score(self, head: nn.Module, *arguments: Any) -> Scores:
         """Replacement of agentrl.trainer.model.token_scores.scores, through the module of this
         head.
         """
         scoring = next(each for each in self.scorings if each.head is head)
-        found: Scores = scoring(*given)
-        return found
+        scores: Scores = scoring(*arguments)
+        return scores

@@ -128,8 +128,8 @@ class Shards:
     def master(self, parameter: nn.Parameter) -> Tensor:
         """Return the whole fp32 weight on the host."""
         if self._stage == 3 and parameter.dtype != torch.float32:
-            found: Tensor = self._utils().safe_get_full_fp32_param(parameter)
-            return found.cpu().clone()
+            weight: Tensor = self._utils().safe_get_full_fp32_param(parameter)
+            return weight.cpu().clone()
         with self.whole(parameter) as gathered:
             return gathered.detach().cpu().clone()
 
@@ -156,14 +156,14 @@ class Shards:
         if self._stage == 0:
             own = self._base.state.get(parameter, {})
             return {key: torch.as_tensor(value).cpu().clone() for key, value in own.items()}
-        found = {}
+        moments = {}
         for key, value in sorted(next(iter(self._base.state.values()), {}).items()):
             if key == STEP:
-                found[key] = torch.as_tensor(float(value))
+                moments[key] = torch.as_tensor(float(value))
             else:
                 gathered = self._utils().safe_get_full_optimizer_state(parameter, key)
-                found[key] = gathered.cpu().clone()
-        return found
+                moments[key] = gathered.cpu().clone()
+        return moments
 
     def make_room(self, keys: set[str]) -> None:
         """Create zero moments of these names."""
@@ -193,12 +193,12 @@ class Shards:
     def _flats(self) -> list[Tensor]:
         """Return the flat pieces of this rank's optimizer."""
         optimizer = self._engine.optimizer
-        found: list[Tensor] = (
+        flats: list[Tensor] = (
             optimizer.fp32_partitioned_groups_flat
             if self._stage == 3
             else optimizer.single_partition_of_fp32_groups
         )
-        return found
+        return flats
 
     def _step(self, count: float) -> Any:
         """Return the step count in the optimizer's type: a tensor for torch, a number for
@@ -218,9 +218,9 @@ class Shards:
 def check_shapes(parameters: Mapping[str, nn.Parameter], shapes: Mapping[str, list[int]]) -> None:
     """Raise CheckpointError if a state's weights do not match the model."""
     expected = {f"weights/{name}" for name in parameters}
-    found = {name for name in shapes if name.startswith("weights/")}
-    if found != expected:
-        raise CheckpointError(f"the snapshot does not fit the model: {min(found ^ expected)}")
+    names = {name for name in shapes if name.startswith("weights/")}
+    if names != expected:
+        raise CheckpointError(f"the snapshot does not fit the model: {min(names ^ expected)}")
     for name, parameter in parameters.items():
         shape = getattr(parameter, "ds_shape", parameter.shape)
         if list(shape) != shapes[f"weights/{name}"]:

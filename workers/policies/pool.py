@@ -74,7 +74,7 @@ class PolicyPool:
         self._changed = threading.Condition()
         self._policies: Sequence[LivePolicy] = ()
         self._weigh: Mapping[str, Weigh] = {}
-        self._begun = self._done = 0  # looks
+        self._looks_begun = self._looks_done = 0
         self.wanted = threading.Event()
         self._stop = threading.Event()
         self._thread = vital_thread("policy-pool", self._follow)
@@ -109,9 +109,9 @@ class PolicyPool:
     def refresh(self, timeout_s: float = 1.0) -> None:
         """Read the registry now; return when it is read or `timeout_s` is over."""
         with self._changed:
-            next_look = self._begun + 1
+            next_look = self._looks_begun + 1
             self.wanted.set()
-            self._changed.wait_for(lambda: self._done >= next_look, timeout_s)
+            self._changed.wait_for(lambda: self._looks_done >= next_look, timeout_s)
 
     def close(self) -> None:
         self._stop.set()
@@ -123,10 +123,10 @@ class PolicyPool:
     def _follow(self) -> None:
         while not self._stop.is_set():
             self.wanted.clear()
-            self._begun += 1
+            self._looks_begun += 1
             self._look()
             with self._changed:
-                self._done = self._begun
+                self._looks_done = self._looks_begun
                 self._changed.notify_all()
             self._stop.wait(self._look_s)
             self.wanted.wait(self._period_s)
@@ -154,8 +154,8 @@ class Sampler:
         self._weigh = weigh
         self._random = random.Random(seed)
         self._last: LivePolicy | None = None
-        self._kept = 0
-        self._held: dict[Home, int] = {}  # tokens of this episode that a server has seen
+        self._repeats = 0
+        self._tokens_seen: dict[Home, int] = {}  # tokens of this episode that a server has seen
         self._refused: set[Home] = set()  # at this step
         self._weights: tuple[Sequence[str], Mapping[str, float]] = ((), {})
 
@@ -187,7 +187,7 @@ class Sampler:
     def sampled(self, tokens: int) -> None:
         """Record that the policy drawn last has seen the first `tokens` tokens of the episode."""
         if self._last is not None:
-            self._held[_home(self._last)] = tokens
+            self._tokens_seen[_home(self._last)] = tokens
         self._refused.clear()
 
     def note_failure(self) -> None:
@@ -195,7 +195,7 @@ class Sampler:
         if self._last is not None:
             home = _home(self._last)
             self._refused.add(home)
-            self._held.pop(home, None)
+            self._tokens_seen.pop(home, None)
         self._last = None
         self._pool.refresh()
 
@@ -205,14 +205,14 @@ class Sampler:
         return [each for each in live if _home(each) not in self._refused] or live
 
     def _choose(self, live: Sequence[LivePolicy]) -> LivePolicy:
-        kept = self._last
-        if kept and self._kept < self._config.sticky_steps and kept in live:
-            self._kept += 1
-            return kept
+        last = self._last
+        if last and self._repeats < self._config.sticky_steps and last in live:
+            self._repeats += 1
+            return last
         tracks = sorted({policy.track for policy in live})
         weights = self._shares(tracks)
         (track,) = self._random.choices(tracks, [weights[each] for each in tracks])
-        self._last, self._kept = self._nearest([p for p in live if p.track == track], kept), 1
+        self._last, self._repeats = self._nearest([p for p in live if p.track == track], last), 1
         return self._last
 
     def _shares(self, tracks: Sequence[str]) -> Mapping[str, float]:
@@ -223,12 +223,12 @@ class Sampler:
             self._weights = tracks, self._weigh(tracks, source)
         return self._weights[1]
 
-    def _nearest(self, choices: Sequence[LivePolicy], kept: LivePolicy | None) -> LivePolicy:
+    def _nearest(self, choices: Sequence[LivePolicy], last: LivePolicy | None) -> LivePolicy:
         """Return the policy with the longest cached prefix, else one on the server drawn last."""
 
         def nearness(policy: LivePolicy) -> tuple[int, bool]:
-            held = self._held.get(_home(policy), 0)
-            return held, kept is not None and policy.server_id == kept.server_id
+            tokens = self._tokens_seen.get(_home(policy), 0)
+            return tokens, last is not None and policy.server_id == last.server_id
 
         best = max(map(nearness, choices))
         return self._random.choice([each for each in choices if nearness(each) == best])
@@ -266,8 +266,8 @@ def shares(tracks: Sequence[str], config: Sampling) -> dict[str, float]:
         share = 1.0
     elif not stale:
         share = 0.0
-    found = dict.fromkeys(tracks, 0.0) | {track: share / len(stale) for track in stale}
-    return found | ({CURRENT: 1.0 - share} if CURRENT in tracks else {})
+    probabilities = dict.fromkeys(tracks, 0.0) | {track: share / len(stale) for track in stale}
+    return probabilities | ({CURRENT: 1.0 - share} if CURRENT in tracks else {})
 
 
 def _home(policy: LivePolicy) -> Home:

@@ -63,8 +63,8 @@ class Episode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class GymnasiumEnvironment:
     """One episode: it ends itself at the last turn, so that the rewards until then count."""
 
-    def __init__(self, made: "gymnasium.Env[Any, Any]", item: Item, given: "Rules") -> None:
-        self._made, self._given = made, given
+    def __init__(self, env: "gymnasium.Env[Any, Any]", item: Item, rules: "Rules") -> None:
+        self._env, self._rules = env, rules
         self._seed = options.read(item.item_id, Episode, item.content).seed
         self._rewards: list[float] = []
         self._turns = 0
@@ -73,16 +73,16 @@ class GymnasiumEnvironment:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        return (self._given.tool,)
+        return (self._rules.tool,)
 
     def start(self) -> Observation:
         """Raises EnvironmentFailure."""
         try:
-            observation, _ = self._made.reset(seed=self._seed)
-            shown = self._shown(observation)
+            observation, _ = self._env.reset(seed=self._seed)
+            text = self._text_of(observation)
         except Exception as error:  # other people's code, of which the agent did nothing yet
-            raise EnvironmentFailure(f"{self._given.task}: reset: {error}") from error
-        return Observation((Message("system", self._given.prompt), Message("user", shown)))
+            raise EnvironmentFailure(f"{self._rules.task}: reset: {error}") from error
+        return Observation((Message("system", self._rules.prompt), Message("user", text)))
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         """Raises EnvironmentFailure."""
@@ -96,55 +96,55 @@ class GymnasiumEnvironment:
             answers.append(Message("tool", answer, call.name))
             if terminated is not None:
                 return self._end(Status.COMPLETED if terminated else Status.TASK_LIMIT)
-        if self._turns >= self._given.max_turns:
+        if self._turns >= self._rules.max_turns:
             return self._end(Status.TASK_LIMIT)
         return Outcome(tuple(answers), reward=self._turn_reward())
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._made.close()
+            self._env.close()
 
     def _act(self, call: ToolCall) -> tuple[str, bool | None]:
         """The answer, and whether the environment terminated (False: truncated, None: neither)."""
         if call.error or call.name != ACT:
             return call.error or f"There is no tool {shortened(call.name)}; call {ACT}.", None
-        space = self._made.action_space
+        space = self._env.action_space
         try:
-            action = spaces.action(space, self._given.actions, call.arguments.get("action"))
+            action = spaces.action(space, self._rules.actions, call.arguments.get("action"))
         except ValueError as error:
             return str(error), None
         try:
-            observation, reward, terminated, truncated, _ = self._made.step(action)
-            shown = self._shown(observation)
+            observation, reward, terminated, truncated, _ = self._env.step(action)
+            text = self._text_of(observation)
         except Exception as error:  # other people's code, given an action of its own space
-            raise EnvironmentFailure(f"{self._given.task}: step: {error}") from error
+            raise EnvironmentFailure(f"{self._rules.task}: step: {error}") from error
         self._rewards.append(float(reward))
-        return shown, bool(terminated) if terminated or truncated else None
+        return text, bool(terminated) if terminated or truncated else None
 
-    def _shown(self, observation: Any) -> str:
+    def _text_of(self, observation: Any) -> str:
         text = spaces.written(observation)
-        if self._made.render_mode == "ansi":
-            text += f"\n{spaces.drawn(str(self._made.render()))}"
+        if self._env.render_mode == "ansi":
+            text += f"\n{spaces.drawn(str(self._env.render()))}"
         return text
 
     def _turn_reward(self) -> float:
         """Return the discounted rewards of the steps since the last turn."""
         first, self._paid = self._paid, len(self._rewards)
-        rate = self._given.discount
+        rate = self._rules.discount
         new = enumerate(self._rewards[first:], first)
         return math.fsum(reward * rate**step for step, reward in new)
 
     def _end(self, status: Status) -> Outcome:
-        found = sum(self._rewards)
-        solved = self._given.solved
+        total = sum(self._rewards)
+        solved = self._rules.solved
         return Outcome(
             (),
             done=True,
             status=status,
             reward=self._turn_reward(),
-            score=found if solved is None else float(found >= solved),
-            metrics={"return": found, "steps": float(len(self._rewards))},
+            score=total if solved is None else float(total >= solved),
+            metrics={"return": total, "steps": float(len(self._rewards))},
         )
 
 
@@ -166,37 +166,37 @@ class GymnasiumSource:
     splits = SPLITS
     recovery: Recovery = "replayable"
 
-    def __init__(self, task: str, argument: str, given: Mapping[str, Any]) -> None:
+    def __init__(self, task: str, argument: str, raw_options: Mapping[str, Any]) -> None:
         """Raises ItemError for an environment, option or action space that cannot be played."""
         self.name, self._id = task, argument
-        self._options = asked = options.parse(task, GymnasiumOptions, given)
-        self._config = asked.config
-        made = self._make()
+        self._options = settings = options.parse(task, GymnasiumOptions, raw_options)
+        self._config = settings.config
+        env = self._make()
         try:
-            tool = _tool(made.action_space, asked.actions)
-            spec = made.spec
-            if "render_mode" not in asked.config and "ansi" in made.metadata["render_modes"]:
-                self._config = asked.config | {"render_mode": "ansi"}
+            tool = _tool(env.action_space, settings.actions)
+            spec = env.spec
+            if "render_mode" not in settings.config and "ansi" in env.metadata["render_modes"]:
+                self._config = settings.config | {"render_mode": "ansi"}
         except ItemError as error:
             raise ItemError(f"{task}: gymnasium:{argument}: {error}") from error
         finally:
-            made.close()
+            env.close()
         limit, threshold = (spec.max_episode_steps, spec.reward_threshold) if spec else (None, None)
-        self.max_turns = asked.max_turns or limit or MAX_TURNS
+        self.max_turns = settings.max_turns or limit or MAX_TURNS
         self._rules = Rules(
             task=task,
-            prompt=asked.prompt or f"You act in {argument}. Call {ACT} with an action.",
+            prompt=settings.prompt or f"You act in {argument}. Call {ACT} with an action.",
             tool=tool,
-            actions=asked.actions,
-            discount=asked.discount,
-            solved=threshold if asked.solved is None else asked.solved,
+            actions=settings.actions,
+            discount=settings.discount,
+            solved=threshold if settings.solved is None else settings.solved,
             max_turns=self.max_turns,
         )
 
     def items(self, split: str) -> Sequence[Item]:
         """Raises ItemError."""
-        wanted = self._options.items if split == "train" else self._options.test_items
-        return seed_items(self.name, split, wanted, f"gymnasium {self._options.seed}")
+        count = self._options.items if split == "train" else self._options.test_items
+        return seed_items(self.name, split, count, f"gymnasium {self._options.seed}")
 
     def make(self, item: Item) -> Environment:
         """Raises ItemError."""

@@ -64,10 +64,10 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class HarborSource:
     """The task folders below one folder, which is read when its items are asked for."""
 
-    def __init__(self, task: str, argument: str, given: Mapping[str, Any]) -> None:
+    def __init__(self, task: str, argument: str, raw_options: Mapping[str, Any]) -> None:
         """Raises ItemError for an option that is not understood."""
         self.name, self._root = task, Path(argument)
-        self._options = options.parse(task, HarborOptions, given)
+        self._options = options.parse(task, HarborOptions, raw_options)
         self.max_turns: int = self._options.max_turns
         self._loaded: Mapping[str, TaskFolder] | None = None
         self._pools: Mapping[str, Sandboxes] = {}
@@ -94,13 +94,13 @@ class HarborSource:
                 f"{self.name} runs in containers, which need an env server",
                 hint="set envs.url to an env server",
             )
-        pool, given = self._pools[task.name], self._options
+        pool, source_options = self._pools[task.name], self._options
         rules = Rules(
-            prompt=given.prompt,
-            reward=given.reward,
-            shown=given.shown,
-            command_s=given.command_timeout_s,
-            tests_s=given.verifier_timeout_s,
+            prompt=source_options.prompt,
+            reward=source_options.reward,
+            shown=source_options.shown,
+            command_s=source_options.command_timeout_s,
+            tests_s=source_options.verifier_timeout_s,
             max_turns=self.max_turns,
             network=self._network(task),
             env=self._filled(task, "environment"),
@@ -138,12 +138,12 @@ class HarborSource:
         )
 
     def _limits(self, task: TaskFolder) -> SandboxLimits:
-        asked, most = task.settings.environment, self._options
+        request, most = task.settings.environment, self._options
         return replace(
             OS,
-            memory_bytes=min(asked.memory_mb or most.memory_mb, most.memory_mb) * MIB,
-            cpus=min(asked.cpus or most.cpus, most.cpus),
-            disk_bytes=min(asked.storage_mb or most.storage_mb, most.storage_mb) * MIB,
+            memory_bytes=min(request.memory_mb or most.memory_mb, most.memory_mb) * MIB,
+            cpus=min(request.cpus or most.cpus, most.cpus),
+            disk_bytes=min(request.storage_mb or most.storage_mb, most.storage_mb) * MIB,
             network="bridge" if self._network(task)[0] else "none",
         )
 
@@ -152,23 +152,26 @@ class HarborSource:
 
         Raises TaskError for a task that says it needs one and may not have it.
         """
-        given = task.settings
-        asked = [settings.network(given, phase) for phase in (given.agent, given.verifier)]
-        if True in asked and not self._options.network:
+        task_settings = task.settings
+        requests = [
+            settings.network(task_settings, phase)
+            for phase in (task_settings.agent, task_settings.verifier)
+        ]
+        if True in requests and not self._options.network:
             raise TaskError(
                 f"harbor task {task.path}: it asks for a network, and the option network is false",
                 hint=f"set tasks.{self.name}.options.network = true",
             )
-        agent, tests = (self._options.network if each is None else each for each in asked)
+        agent, tests = (self._options.network if each is None else each for each in requests)
         return agent, tests
 
     def _filled(self, task: TaskFolder, section: str) -> dict[str, str]:
         """Return a section's variables. Raises TaskError, ConfigError."""
         where = f"tasks.{self.name}.options.env"
-        given: Mapping[str, str] = getattr(task.settings, section).env
+        variables: Mapping[str, str] = getattr(task.settings, section).env
         try:
             known = {name: fill_secrets(text, where) for name, text in self._options.env.items()}
-            return settings.fill(given, known)
+            return settings.fill(variables, known)
         except KeyError as error:
             name = error.args[0]
             text = f"harbor task {task.path}: {section}.env needs ${{{name}}}"
@@ -192,14 +195,14 @@ class HarborSource:
         """Return the tasks by name, read once. Raises ItemError that names all broken ones."""
         if self._loaded is not None:
             return self._loaded
-        found: dict[str, TaskFolder] = {}
+        tasks: dict[str, TaskFolder] = {}
         broken: dict[str, TaskError] = {}
         for name, path in folder.find(self._root).items():
             if _matches(name, self._options.exclude):
                 continue
             try:
-                found[name] = folder.load(name, path, build=self._options.build)
-                self._network(found[name])
+                tasks[name] = folder.load(name, path, build=self._options.build)
+                self._network(tasks[name])
             except TaskError as error:
                 broken[name] = error
         if broken:
@@ -210,8 +213,8 @@ class HarborSource:
             )
             hint = f"{first.hint}, or {leave_out}" if first.hint else leave_out
             raise ItemError(f"{self.name}: {first}{more}", hint=hint)
-        self._loaded = found
-        return found
+        self._loaded = tasks
+        return tasks
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

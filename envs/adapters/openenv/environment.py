@@ -56,25 +56,25 @@ class OpenEnvEnvironment:
         session: Session,
         first: Step,
         action: Tool | None,
-        given: OpenEnvOptions,
+        settings: OpenEnvOptions,
         container: ServerContainer | None,
     ) -> None:
         """`action`: None where an action is a tool's call. `container`: of its own, to release.
 
         Raises EnvironmentFailure.
         """
-        self._session, self._first, self._given = session, first, given
+        self._session, self._first, self._settings = session, first, settings
         self._container = container
         self._action = action
-        self._served = session.tools()
-        self.tools: tuple[Tool, ...] = (*((action,) if action else ()), *self._served)
+        self._server_tools = session.tools()
+        self.tools: tuple[Tool, ...] = (*((action,) if action else ()), *self._server_tools)
         self._rewards: list[float] = []
-        self._paid = 0  # how many rewards earlier turns had
+        self._rewards_paid = 0  # how many rewards earlier turns had
         self._turns = 0
 
     def start(self) -> Observation:
-        shown = self._shown(self._first) or BEGIN
-        return Observation((Message("system", self._given.prompt), Message("user", shown)))
+        text = self._observation_text(self._first) or BEGIN
+        return Observation((Message("system", self._settings.prompt), Message("user", text)))
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         """Raises EnvironmentFailure."""
@@ -82,7 +82,7 @@ class OpenEnvEnvironment:
         answers: list[Message] = []
         if isinstance(calls, str) or not calls:
             text = self._text_action(calls if isinstance(calls, str) else "")
-            if text is None and self._served:
+            if text is None and self._server_tools:
                 return self._end(Status.COMPLETED)
             calls = ()
             answer, done = (f"Call {ACT}.", False) if text is None else self._step(text)
@@ -94,7 +94,7 @@ class OpenEnvEnvironment:
             answers.append(Message("tool", answer, call.name))
             if done:
                 return self._end(Status.COMPLETED)
-        if self._turns >= self._given.max_turns:
+        if self._turns >= self._settings.max_turns:
             return self._end(Status.TASK_LIMIT)
         return Outcome(tuple(answers), reward=self._turn_reward())
 
@@ -122,7 +122,7 @@ class OpenEnvEnvironment:
         except ActionRefused as error:
             return str(error), False
         self._rewards.append(float(step.reward or 0.0))
-        return self._shown(step), step.done
+        return self._observation_text(step), step.done
 
     def _text_action(self, text: str) -> Mapping[str, Any] | None:
         """A turn without a call as an action: its one field, if that is a text."""
@@ -134,29 +134,35 @@ class OpenEnvEnvironment:
             return {required[0]: text}
         return None
 
-    def _shown(self, step: Step) -> str:
+    def _observation_text(self, step: Step) -> str:
         """An observation as the agent reads it: the one text that it has, else JSON."""
-        found = step.observation
-        if "tool_name" in found:  # openenv.core: CallToolObservation
-            error = found.get("error") or {}
+        observation = step.observation
+        if "tool_name" in observation:  # openenv.core: CallToolObservation
+            error = observation.get("error") or {}
             if error.get("error_type") == "transport_error":
-                raise EnvironmentFailure(f"openenv: {found['tool_name']}: {error.get('message')}")
-            return str(error["message"]) if error else result_text(found.get("result"))
-        wanted = self._given.observation
-        shown = {name: found[name] for name in wanted or found if name in found}
-        if not wanted and not shown.get("metadata"):
-            shown.pop("metadata", None)
-        if len(shown) == 1 and isinstance(text := next(iter(shown.values())), str):
+                raise EnvironmentFailure(
+                    f"openenv: {observation['tool_name']}: {error.get('message')}"
+                )
+            return str(error["message"]) if error else result_text(observation.get("result"))
+        names = self._settings.observation
+        fields = {name: observation[name] for name in names or observation if name in observation}
+        if not names and not fields.get("metadata"):
+            fields.pop("metadata", None)
+        if len(fields) == 1 and isinstance(text := next(iter(fields.values())), str):
             return text
-        return json.dumps(shown, ensure_ascii=False) if shown else ""
+        return json.dumps(fields, ensure_ascii=False) if fields else ""
 
     def _turn_reward(self) -> float:
         """Return the rewards of the steps since the last turn; 0 where only the last one counts."""
-        first, self._paid = self._paid, len(self._rewards)
-        return math.fsum(self._rewards[first:]) if self._given.reward == "sum" else 0.0
+        first, self._rewards_paid = self._rewards_paid, len(self._rewards)
+        return math.fsum(self._rewards[first:]) if self._settings.reward == "sum" else 0.0
 
     def _end(self, status: Status) -> Outcome:
-        rewards, solved, summed = self._rewards, self._given.solved, self._given.reward == "sum"
+        rewards, solved, summed = (
+            self._rewards,
+            self._settings.solved,
+            self._settings.reward == "sum",
+        )
         last = (rewards or [0.0])[-1]
         whole = math.fsum(rewards) if summed else last
         state: Mapping[str, Any] = {}

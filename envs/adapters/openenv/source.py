@@ -47,22 +47,22 @@ class OpenEnvSource:
     Of an image, each episode has a container of its own.
     """
 
-    def __init__(self, task: str, argument: str, given: Mapping[str, Any]) -> None:
+    def __init__(self, task: str, argument: str, raw_options: Mapping[str, Any]) -> None:
         """Raises ItemError for an option that is not understood, ConfigError."""
         self.name = task
-        self._options = asked = options.parse(task, OpenEnvOptions, given)
-        self.max_turns: int = asked.max_turns
+        self._options = settings = options.parse(task, OpenEnvOptions, raw_options)
+        self.max_turns: int = settings.max_turns
         where = f"tasks.{task}.options.headers"
-        headers = {name: fill_secrets(text, where) for name, text in asked.headers.items()}
+        headers = {name: fill_secrets(text, where) for name, text in settings.headers.items()}
         self._reach = partial(
-            Server, headers=headers, timeout_s=asked.timeout_s, wait_s=asked.wait_s
+            Server, headers=headers, timeout_s=settings.timeout_s, wait_s=settings.wait_s
         )
         of_url = argument.startswith(("http://", "https://"))
         self._image = "" if of_url else argument
         self._server = self._reach(argument) if of_url else None
         self._pool: Sandboxes | None = None
         self._tasks: Mapping[str, int] | None = None
-        self._asked: tuple[Tool | None, OpenEnvOptions] | None = None
+        self._shared: tuple[Tool | None, OpenEnvOptions] | None = None
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -71,10 +71,10 @@ class OpenEnvSource:
 
     def items(self, split: str) -> Sequence[Item]:
         """Raises ItemError."""
-        counts, asked = self._counts(), self._options
+        counts, settings = self._counts(), self._options
         if not counts:
-            wanted = asked.items if split == "train" else asked.test_items
-            return seed_items(self.name, split, wanted, f"openenv {asked.seed}")
+            count = settings.items if split == "train" else settings.test_items
+            return seed_items(self.name, split, count, f"openenv {settings.seed}")
         require_split(self.name, split, counts)
         return tuple(
             Item(self.name, f"{split}-{index}", {"split": split, "index": index})
@@ -90,13 +90,13 @@ class OpenEnvSource:
                 container = self._contained()
                 undo.callback(container.release, sound=False)
                 server = self._reach(container.url)
-            self._asked = self._asked or self._ask(server)
-            action, given = self._asked
-            session, first = server.open(given.reset | msgspec.to_builtins(place))
+            self._shared = self._shared or self._ask(server)
+            action, settings = self._shared
+            session, first = server.open(settings.reset | msgspec.to_builtins(place))
             undo.callback(session.close)
-            made = OpenEnvEnvironment(session, first, action, given, container)
+            environment = OpenEnvEnvironment(session, first, action, settings, container)
             undo.pop_all()
-        return made
+        return environment
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:  # noqa: ARG002
         raise ItemError(f"item {item.item_id}: OpenEnv has no demonstrator of {self.name}")
@@ -118,12 +118,12 @@ class OpenEnvSource:
 
     def _ask(self, server: Server) -> tuple[Tool | None, OpenEnvOptions]:
         """What all episodes share: the action's tool, the options with a prompt."""
-        action, given = _act(server.action_schema()), self._options
-        if not given.prompt:
+        action, settings = _act(server.action_schema()), self._options
+        if not settings.prompt:
             ask = f"Call {ACT} with an action." if action else "Use the tools."
             prompt = f"You act in {server.name()}. {ask}"
-            given = msgspec.structs.replace(given, prompt=prompt)
-        return action, given
+            settings = msgspec.structs.replace(settings, prompt=prompt)
+        return action, settings
 
     def _counts(self) -> Mapping[str, int]:
         """The number of tasks of each split; empty for a server without. Raises ItemError."""

@@ -150,10 +150,10 @@ class ReasoningGymSource:
     max_turns, splits = MAX_TURNS, SPLITS
     recovery: Recovery = "replayable"
 
-    def __init__(self, task: str, argument: str, given: Mapping[str, Any]) -> None:
+    def __init__(self, task: str, argument: str, raw_options: Mapping[str, Any]) -> None:
         """Raises ItemError for an unknown dataset, option or parameter of the dataset."""
         self.name = task
-        self._options = options.parse(task, ReasoningGymOptions, given)
+        self._options = options.parse(task, ReasoningGymOptions, raw_options)
         if argument not in DATASETS:
             raise ItemError(
                 f"{task}: reasoning-gym has no dataset {argument}{nearest(argument, DATASETS)}"
@@ -164,15 +164,15 @@ class ReasoningGymSource:
         if argument in UNORDERED and sys.flags.hash_randomization:
             text = f"{task}: reasoning-gym:{argument} draws different problems in every process"
             raise ItemError(text, hint="set PYTHONHASHSEED=0 for all processes of the run")
-        if taken := {"seed", "size"} & self._options.config.keys():
-            text = f"{task}: option config: {min(taken)} cannot be set there"
+        if reserved := {"seed", "size"} & self._options.config.keys():
+            text = f"{task}: option config: {min(reserved)} cannot be set there"
             raise ItemError(text, hint="use the options seed, items and test_items")
         self._name, self._config = argument, json.dumps(self._options.config, sort_keys=True)
         self._seed = Random(f"{argument} {self._options.seed}").getrandbits(31)
-        self._wanted = {"train": self._options.items, "test": self._options.test_items}
+        self._counts = {"train": self._options.items, "test": self._options.test_items}
         most = max(
-            self._wanted["train"] * TEST_SHARE // (TEST_SHARE - 1),
-            self._wanted["test"] * TEST_SHARE,
+            self._counts["train"] * TEST_SHARE // (TEST_SHARE - 1),
+            self._counts["test"] * TEST_SHARE,
         )
         self._size = DRAWS * most + IDLE_DRAWS
         self._items: dict[str, tuple[Item, ...]] = {}
@@ -183,13 +183,13 @@ class ReasoningGymSource:
         require_split(self.name, split, SPLITS)
         if not self._items:
             self._items = self._drawn()
-        found, wanted = self._items[split], self._wanted[split]
-        if len(found) < wanted:
+        items, count = self._items[split], self._counts[split]
+        if len(items) < count:
             raise ItemError(
-                f"{self.name}: split {split} holds {len(found)} items, not {wanted}",
+                f"{self.name}: split {split} holds {len(items)} items, not {count}",
                 hint="options items / test_items, or a config with more problems",
             )
-        return found
+        return items
 
     def make(self, item: Item) -> Environment:
         return ReasoningGymEnvironment(item)
@@ -207,7 +207,7 @@ class ReasoningGymSource:
     def _drawn(self) -> dict[str, tuple[Item, ...]]:
         """Different problems in the order of their numbers, until both splits are full."""
         problems = self._dataset()
-        found: dict[str, list[Item]] = {split: [] for split in SPLITS}
+        by_split: dict[str, list[Item]] = {split: [] for split in SPLITS}
         seen: set[str] = set()
         idle = 0
         for index in range(self._size):
@@ -216,13 +216,13 @@ class ReasoningGymSource:
             key = f"{drawn['question']}\n{answer}"
             idle = idle + 1 if key in seen else 0
             split = split_of(key)
-            if key not in seen and len(found[split]) < self._wanted[split]:
-                found[split].append(self._item(index, drawn["question"], answer))
+            if key not in seen and len(by_split[split]) < self._counts[split]:
+                by_split[split].append(self._item(index, drawn["question"], answer))
             seen.add(key)
-            full = all(len(found[split]) == wanted for split, wanted in self._wanted.items())
+            full = all(len(by_split[split]) == wanted for split, wanted in self._counts.items())
             if full or idle == IDLE_DRAWS:
                 break
-        return {split: tuple(items) for split, items in found.items()}
+        return {split: tuple(items) for split, items in by_split.items()}
 
     def _item(self, index: int, question: str, answer: str) -> Item:
         problem = Problem(
@@ -251,5 +251,5 @@ def dataset(name: str, config: str, seed: int, size: int) -> Any:
 def entry(problems: Any, index: int) -> Mapping[str, Any]:
     """Problem `index` of a dataset: question, answer and what its scorer needs."""
     with _drawing:
-        found: Mapping[str, Any] = problems[index]
-    return found
+        problem: Mapping[str, Any] = problems[index]
+    return problem

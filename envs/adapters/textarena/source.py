@@ -66,17 +66,17 @@ class TextArenaEnvironment:
     tools = (ACT,)
 
     def __init__(
-        self, game: Any, item: Item, given: TextArenaOptions, opponent: Move | None
+        self, game: Any, item: Item, settings: TextArenaOptions, opponent: Move | None
     ) -> None:
-        self._game, self._task, self._prompt = game, item.task, given.prompt
-        self._left = given.max_turns
+        self._game, self._task, self._prompt = game, item.task, settings.prompt
+        self._left = settings.max_turns
         seed = options.read(item.item_id, Game, item.content).seed
         self._random = random.Random(seed)
         self._seed = seed
         self._opponent = opponent
         self._luck = random.Random(f"opponent {seed}")
-        self._seat = _seat(given, self._luck) if opponent else 0
-        self._heard: Conversation = []  # by the opponent
+        self._seat = _seat(settings, self._luck) if opponent else 0
+        self._conversation: Conversation = []  # by the opponent
 
     def reset(self) -> None:
         """Raises EnvironmentFailure."""
@@ -86,10 +86,10 @@ class TextArenaEnvironment:
     def start(self) -> Observation:
         """Raises EnvironmentFailure, also where the game is over before the agent's turn."""
         self.reset()
-        told = self._await_turn()
-        if told is None:
+        text = self._await_turn()
+        if text is None:
             raise EnvironmentFailure(f"{self._task}: the opponent ended the game at once")
-        return Observation((Message("system", self._prompt), Message("user", told)))
+        return Observation((Message("system", self._prompt), Message("user", text)))
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         """A text without a call is a move, too. Raises EnvironmentFailure."""
@@ -118,8 +118,8 @@ class TextArenaEnvironment:
         return self._move(str(call.arguments.get("action", "")))
 
     def _move(self, action: str) -> tuple[str, bool]:
-        told = None if self._step(action) else self._await_turn()
-        return told or "", told is None
+        text = None if self._step(action) else self._await_turn()
+        return text or "", text is None
 
     def _step(self, action: str) -> bool:
         with self._playing("step"):
@@ -130,21 +130,21 @@ class TextArenaEnvironment:
         """Let the opponent move until it is the agent's turn; None: the game is over."""
         while True:
             with self._playing("observe"):
-                player, told = self._told()
+                player, text = self._observe()
             if self._opponent is None or player == self._seat:
-                return told
-            self._heard.append({"role": "user", "content": told})
-            action = self._opponent(self._heard, self._luck)
-            self._heard.append({"role": "assistant", "content": action})
+                return text
+            self._conversation.append({"role": "user", "content": text})
+            action = self._opponent(self._conversation, self._luck)
+            self._conversation.append({"role": "assistant", "content": action})
             if self._step(action):
                 return None
 
-    def _told(self) -> tuple[int, str]:
+    def _observe(self) -> tuple[int, str]:
         """Whose turn it is, and what the game told that player since its last move."""
-        player, said = self._game.get_observation()
-        if isinstance(said, str):
-            return player, said
-        return player, "\n".join(text for sender, text, _ in said if sender != player)
+        player, observation = self._game.get_observation()
+        if isinstance(observation, str):
+            return player, observation
+        return player, "\n".join(text for sender, text, _ in observation if sender != player)
 
     def _end(self) -> Outcome:
         with self._playing("close"):
@@ -175,16 +175,16 @@ class TextArenaSource:
 
     splits = SPLITS
 
-    def __init__(self, task: str, argument: str, given: Mapping[str, Any]) -> None:
+    def __init__(self, task: str, argument: str, raw_options: Mapping[str, Any]) -> None:
         """Raises ItemError for a game, option or opponent that is not there, ConfigError."""
         self.name, self._id = task, argument
-        asked = options.parse(task, TextArenaOptions, given)
-        prompt = asked.prompt or f"You play {argument}. Call act with your move."
-        self._options = msgspec.structs.replace(asked, prompt=prompt)
-        self.max_turns: int = asked.max_turns
-        self._opponent = load_opponent(task, asked.opponent) if asked.opponent else None
+        settings = options.parse(task, TextArenaOptions, raw_options)
+        prompt = settings.prompt or f"You play {argument}. Call act with your move."
+        self._options = msgspec.structs.replace(settings, prompt=prompt)
+        self.max_turns: int = settings.max_turns
+        self._opponent = load_opponent(task, settings.opponent) if settings.opponent else None
         self.recovery: Recovery = (
-            "restart_only" if isinstance(asked.opponent, Endpoint) else "replayable"
+            "restart_only" if isinstance(settings.opponent, Endpoint) else "replayable"
         )
         if argument not in ENV_REGISTRY:
             near = get_close_matches(argument, ENV_REGISTRY, n=3)
@@ -200,8 +200,8 @@ class TextArenaSource:
 
     def items(self, split: str) -> Sequence[Item]:
         """Raises ItemError."""
-        wanted = self._options.items if split == "train" else self._options.test_items
-        return seed_items(self.name, split, wanted, f"textarena {self._options.seed}")
+        count = self._options.items if split == "train" else self._options.test_items
+        return seed_items(self.name, split, count, f"textarena {self._options.seed}")
 
     def make(self, item: Item) -> TextArenaEnvironment:
         """Raises ItemError."""
@@ -220,5 +220,5 @@ class TextArenaSource:
         raise ItemError(f"item {item.item_id}: TextArena has no demonstrator of {self._id}")
 
 
-def _seat(given: TextArenaOptions, luck: random.Random) -> int:
-    return luck.randrange(2) if given.seat == "any" else ("first", "second").index(given.seat)
+def _seat(settings: TextArenaOptions, luck: random.Random) -> int:
+    return luck.randrange(2) if settings.seat == "any" else ("first", "second").index(settings.seat)

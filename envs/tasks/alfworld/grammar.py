@@ -103,16 +103,16 @@ def parse(source: str) -> Grammar:
     actions: dict[str, Wording] = {}
     at = 0
     while source[at:].strip():
-        if found := BLOCK.match(source, at):
-            rules |= _rules(found[1])
-            at = found.end()
-        elif found := ACTION.match(source, at):
-            entries, at = _entries(source, found.end())
+        if match := BLOCK.match(source, at):
+            rules |= _rules(match[1])
+            at = match.end()
+        elif match := ACTION.match(source, at):
+            entries, at = _entries(source, match.end())
             rules |= _rules(entries.get("grammar", "{}"))
             if not {"template", "feedback"} <= set(entries):
-                raise MalformedPddl(f"action {found[1]} has no template or no feedback")
+                raise MalformedPddl(f"action {match[1]} has no template or no feedback")
             wording = Wording(text(entries["template"]), text(entries["feedback"]))
-            actions[found[1].lower()] = wording
+            actions[match[1].lower()] = wording
         else:
             raise MalformedPddl(
                 f"neither a grammar nor an action: {source[at : at + 60].strip()!r}"
@@ -126,36 +126,38 @@ def text(source: str) -> Text:
     parts: list[Plain | Use | Value | Repeat] = []
     source = source.lstrip()
     at = 0
-    while found := PART.match(source, at):
-        at = found.end()
-        if (rule := found["rule"]) is not None:
+    while match := PART.match(source, at):
+        at = match.end()
+        if (rule := match["rule"]) is not None:
             parts.append(Use(rule))
-        elif (plain := found["plain"]) is not None:
+        elif (plain := match["plain"]) is not None:
             parts.append(Plain(plain))
-        elif (listed := found["listed"]) is not None:
-            parts.append(Repeat(_shown(listed), _query(found["of"]), listed=True))
+        elif (listed := match["listed"]) is not None:
+            parts.append(Repeat(_shown(listed), _query(match["of"]), listed=True))
         else:
-            parts.append(Repeat(_shown(found["shown"]), _query(found["given"]), listed=False))
+            parts.append(Repeat(_shown(match["shown"]), _query(match["given"]), listed=False))
     return tuple(parts)
 
 
-def tell(grammar: Grammar, told: Text, binding: Binding, stage: TextContext) -> str:
+def tell(grammar: Grammar, template: Text, binding: Binding, stage: TextContext) -> str:
     """Render a text in a world. Raises MalformedPddl for a missing rule or entity."""
-    return "".join(_words(grammar, told, binding, stage))
+    return "".join(_words(grammar, template, binding, stage))
 
 
-def predicates(grammar: Grammar, told: Text, seen: frozenset[str] = frozenset()) -> frozenset[str]:
+def predicates(
+    grammar: Grammar, template: Text, seen: frozenset[str] = frozenset()
+) -> frozenset[str]:
     """Return the predicates whose facts change a text's words."""
-    found: set[str] = set()
-    for part in told:
+    names: set[str] = set()
+    for part in template:
         query = part.query if isinstance(part, Repeat) else None
-        found |= {predicate for predicate, _ in query.facts} if query else set()
+        names |= {predicate for predicate, _ in query.facts} if query else set()
         inner = part.part if isinstance(part, Repeat) else part
         if isinstance(inner, Use) and inner.rule not in seen:
             for condition, rhs in grammar.rules.get(inner.rule, ()):
-                found |= {predicate for predicate, _ in condition.facts} if condition else set()
-                found |= predicates(grammar, rhs, seen | {inner.rule})
-    return frozenset(found)
+                names |= {predicate for predicate, _ in condition.facts} if condition else set()
+                names |= predicates(grammar, rhs, seen | {inner.rule})
+    return frozenset(names)
 
 
 def answers(
@@ -190,8 +192,8 @@ def _unify(
     return more
 
 
-def _words(grammar: Grammar, told: Text, binding: Binding, stage: TextContext) -> Iterator[str]:
-    for part in told:
+def _words(grammar: Grammar, template: Text, binding: Binding, stage: TextContext) -> Iterator[str]:
+    for part in template:
         match part:
             case Plain(words):
                 yield words
@@ -240,9 +242,9 @@ def _list(grammar: Grammar, items: Sequence[str], stage: TextContext) -> str:
 
 def _entries(source: str, at: int) -> tuple[dict[str, str], int]:
     entries: dict[str, str] = {}
-    while found := ENTRY.match(source, at):
-        entries[found[1]] = found[3] if found[2] is None else found[2]
-        at = found.end()
+    while match := ENTRY.match(source, at):
+        entries[match[1]] = match[3] if match[2] is None else match[2]
+        at = match.end()
     end = END.match(source, at)
     if not end:
         raise MalformedPddl(f"an action does not end: {source[at : at + 60].strip()!r}")
@@ -251,29 +253,29 @@ def _entries(source: str, at: int) -> tuple[dict[str, str], int]:
 
 def _rules(source: str) -> dict[str, tuple[tuple[Query | None, Text], ...]]:
     try:
-        given = json.loads(source)
+        rules = json.loads(source)
         return {
             name: tuple((_query(one.get("condition")), text(one["rhs"])) for one in options)
-            for name, options in given.items()
+            for name, options in rules.items()
         }
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise MalformedPddl(f"a block of the grammar: {error}") from error
 
 
 def _shown(source: str) -> Use | Value:
-    if found := re.fullmatch(r"\s*#([^#]+)#\s*", source):
-        return Use(found[1])
+    if match := re.fullmatch(r"\s*#([^#]+)#\s*", source):
+        return Use(match[1])
     return Value(tuple(_sum(choice) for choice in re.split(r"\sor\s", source)))
 
 
 def _sum(source: str) -> tuple[str | tuple[str, str], ...]:
     terms: list[str | tuple[str, str]] = []
     at = 0
-    while found := TERM.match(source, at):
+    while match := TERM.match(source, at):
         terms.append(
-            found["text"] if found["name"] is None else (found["name"], found["field"] or "name")
+            match["text"] if match["name"] is None else (match["name"], match["field"] or "name")
         )
-        at = found.end()
+        at = match.end()
         if at == len(source):
             return tuple(terms)
         if source[at] != "+":
@@ -287,10 +289,10 @@ def _query(source: str | None) -> Query | None:
         return None
     facts: list[tuple[str, tuple[Variable, ...]]] = []
     for part in source.split("&"):
-        found = FACT.fullmatch(part)
-        if not found:
+        match = FACT.fullmatch(part)
+        if not match:
             raise MalformedPddl(f"not a fact: {part!r}")
-        terms = [term.split(":") for term in found["terms"].split(",") if term.strip()]
+        terms = [term.split(":") for term in match["terms"].split(",") if term.strip()]
         variables = [Variable(term[0].strip(), term[-1].strip()) for term in terms]
-        facts.append((found["predicate"].lower(), tuple(variables)))
+        facts.append((match["predicate"].lower(), tuple(variables)))
     return Query(tuple(facts))

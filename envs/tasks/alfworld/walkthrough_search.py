@@ -50,27 +50,27 @@ class WalkthroughErrand:
 
 def read_errand(walkthrough: Sequence[str]) -> WalkthroughErrand | None:
     """Infer the errand from a walkthrough, or return None for an unknown form."""
-    taken = [found for found in map(_TAKE.fullmatch, walkthrough) if found]
-    moved = [found for found in map(_MOVE.fullmatch, walkthrough) if found]
-    treated = [found for found in map(_TREAT.fullmatch, walkthrough) if found]
-    if not taken:
+    takes = [match for match in map(_TAKE.fullmatch, walkthrough) if match]
+    moves = [match for match in map(_MOVE.fullmatch, walkthrough) if match]
+    treatments = [match for match in map(_TREAT.fullmatch, walkthrough) if match]
+    if not takes:
         return None
     return WalkthroughErrand(
-        thing=kind_of(taken[0][1]),
-        count=max(len(moved), 1),
-        treatment=treated[0][1] if treated else "",
-        appliance=treated[0][3] if treated else "",
-        target=kind_of(moved[0][2]) if moved else "",
+        thing=kind_of(takes[0][1]),
+        count=max(len(moves), 1),
+        treatment=treatments[0][1] if treatments else "",
+        appliance=treatments[0][3] if treatments else "",
+        target=kind_of(moves[0][2]) if moves else "",
     )
 
 
 def count_places(walkthroughs: Iterable[Sequence[str]]) -> Habits:
     """Count where the things of many games were found."""
-    found: dict[str, Counter[str]] = {}
+    counts: dict[str, Counter[str]] = {}
     for walkthrough in walkthroughs:
         for take in filter(None, map(_TAKE.fullmatch, walkthrough)):
-            found.setdefault(kind_of(take[1]), Counter())[kind_of(take[2])] += 1
-    return found
+            counts.setdefault(kind_of(take[1]), Counter())[kind_of(take[2])] += 1
+    return counts
 
 
 def search_game(play: Game, walkthrough: Sequence[str], known: Habits, turns: int) -> list[str]:
@@ -78,10 +78,10 @@ def search_game(play: Game, walkthrough: Sequence[str], known: Habits, turns: in
 
     `turns`: the most that may be taken.
     """
-    found = read_errand(walkthrough)
-    if found is None:
+    errand = read_errand(walkthrough)
+    if errand is None:
         return list(walkthrough)
-    searcher = _Searcher(play, found, known.get(found.thing, {}))
+    searcher = _Searcher(play, errand, known.get(errand.thing, {}))
     done: list[str] = []
     while not play.won and len(done) < turns:
         command = searcher.next()
@@ -95,9 +95,9 @@ def search_game(play: Game, walkthrough: Sequence[str], known: Habits, turns: in
 class _Searcher:
     """Remembers what it has seen and proposes the next command, or an empty text."""
 
-    def __init__(self, play: Game, found: WalkthroughErrand, places: Mapping[str, int]) -> None:
+    def __init__(self, play: Game, errand: WalkthroughErrand, places: Mapping[str, int]) -> None:
         self._play = play
-        self._errand = found
+        self._errand = errand
         every = [each.removeprefix("go to ") for each in play.commands if each.startswith("go to ")]
         alike = Counter(map(kind_of, every))
 
@@ -109,7 +109,7 @@ class _Searcher:
         self._seen: set[str] = set()
         self._things: dict[str, str] = {}  # that may be taken ─▶ where each is
         self._lamp = ""  # the place of one
-        self._held = ""
+        self._thing = ""
         self._is_treated = False
         self._brought: set[str] = set()
 
@@ -123,35 +123,35 @@ class _Searcher:
         if self._at and f"open {self._at}" in commands and self._at not in self._seen:
             return f"open {self._at}"
         self._seen.add(self._at)
-        return self._bring() if self._held else self._fetch()
+        return self._bring() if self._thing else self._fetch()
 
     def _fetch(self) -> str:
         for thing, place in self._things.items():
             if kind_of(thing) == self._errand.thing and thing not in self._brought:
                 if f"take {thing} from {place}" not in self._play.commands:
                     return self._go(place)
-                self._held, self._is_treated = thing, False
+                self._thing, self._is_treated = thing, False
                 return f"take {thing} from {place}"
         return self._look_on()
 
     def _bring(self) -> str:
-        wanted = self._errand
-        if wanted.treatment and not self._is_treated:
-            command = f"{wanted.treatment} {self._held} with {wanted.appliance}"
+        errand = self._errand
+        if errand.treatment and not self._is_treated:
+            command = f"{errand.treatment} {self._thing} with {errand.appliance}"
             if command not in self._play.commands:
-                return self._go(wanted.appliance)
+                return self._go(errand.appliance)
             self._is_treated = True
             return command
-        if not wanted.target:
+        if not errand.target:
             lamp = next(filter(_uses_lamp, self._play.commands), "")
             return lamp or (self._go(self._lamp) if self._lamp else self._look_on())
         for command in self._play.commands:
             move = _MOVE.fullmatch(command)
-            if move and kind_of(move[2]) == wanted.target:
-                self._brought.add(self._held)
-                self._held = ""
+            if move and kind_of(move[2]) == errand.target:
+                self._brought.add(self._thing)
+                self._thing = ""
                 return command
-        places = [name for name in self._order if kind_of(name) == wanted.target]
+        places = [name for name in self._order if kind_of(name) == errand.target]
         opened = [name for name in places if f"open {name}" in self._play.commands]
         return f"open {opened[0]}" if opened else self._go(min(places, default=""))
 

@@ -29,49 +29,51 @@ class KgExpert:
         self._actions = [action(text) for text in problem.actions]
         self._random = Random(seed)
         self._noise = noise
-        self._taken = 0
-        self._shown: list[str] = []
-        self._made: list[str] = []  # the variable of each gold one, which errors may have moved
+        self._position = 0
+        self._last_list: list[str] = []
+        self._variables: list[
+            str
+        ] = []  # the variable of each gold one, which errors may have moved
         self._awaits = False
 
     def act(self, messages: Sequence[Message]) -> ToolCall | str:
-        if self._taken:
+        if self._position:
             self._learn(messages[-1].content)
         errs = self._random.random() < self._noise
-        if self._taken == len(self._actions) or (errs and self._random.random() < 0.3):
-            return f"Final Answer: {self._made[-1] if self._made else '#0'}"
-        tool, arguments = self._actions[self._taken]
-        self._taken += 1
+        if self._position == len(self._actions) or (errs and self._random.random() < 0.3):
+            return f"Final Answer: {self._variables[-1] if self._variables else '#0'}"
+        tool, arguments = self._actions[self._position]
+        self._position += 1
         self._awaits = tool not in _LISTS
-        given = [self._reference(argument) for argument in arguments]
+        values = [self._reference(argument) for argument in arguments]
         if errs:
-            tool, given = self._mistaken(tool, given)
-        return ToolCall(tool, dict(zip(PARAMETERS[tool], given, strict=True)))
+            tool, values = self._mistaken(tool, values)
+        return ToolCall(tool, dict(zip(PARAMETERS[tool], values, strict=True)))
 
     def _learn(self, reply: str) -> None:
         if reply.startswith(_REFUSED):
             if self._awaits:
-                self._made.append(self._made[-1] if self._made else "#0")
+                self._variables.append(self._variables[-1] if self._variables else "#0")
         elif self._awaits:
-            self._made.append(parse_made(reply) or "#0")
+            self._variables.append(parse_made(reply) or "#0")
         else:
-            self._shown = parse_list(reply)
+            self._last_list = parse_list(reply)
 
     def _reference(self, argument: str) -> str:
         """`#k` counts the gold variables; an entity goes by its name in the question."""
         if argument.startswith("#"):
             index = int(argument[1:])
-            return self._made[index] if index < len(self._made) else argument
+            return self._variables[index] if index < len(self._variables) else argument
         return self._names.get(argument, argument)
 
-    def _mistaken(self, tool: str, given: list[str]) -> tuple[str, list[str]]:
+    def _mistaken(self, tool: str, values: list[str]) -> tuple[str, list[str]]:
         if tool in _OPPOSITE and self._random.random() < 0.5:
-            return _OPPOSITE[tool], given
+            return _OPPOSITE[tool], values
         if tool in ("get_neighbors", *_OPPOSITE):
-            others = [name for name in self._shown if name != given[1]]
-            return tool, [given[0], self._random.choice(others or given[1:])]
-        others = [*self._names.values(), *self._made]
-        return tool, [self._random.choice(others), *given[1:]]
+            others = [name for name in self._last_list if name != values[1]]
+            return tool, [values[0], self._random.choice(others or values[1:])]
+        others = [*self._names.values(), *self._variables]
+        return tool, [self._random.choice(others), *values[1:]]
 
 
 def parse_list(reply: str) -> list[str]:
@@ -83,5 +85,5 @@ def parse_list(reply: str) -> list[str]:
 
 def parse_made(reply: str) -> str:
     """Return the variable that a reply mentions, as `#k`, or an empty text."""
-    found = _MADE.search(reply)
-    return found[0] if found and not reply.startswith(_REFUSED) else ""
+    match = _MADE.search(reply)
+    return match[0] if match and not reply.startswith(_REFUSED) else ""

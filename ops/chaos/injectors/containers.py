@@ -17,8 +17,8 @@ def kill_container(observer: RunObserver, random: random.Random) -> Course:
     """SIGKILL to what runs in one container, once there is one."""
     inventory = ContainerInventory(observer.cluster.name)
     while True:
-        found = _containers(observer)
-        if found and inventory.kill(random.choice(found)):
+        containers = _containers(observer)
+        if containers and inventory.kill(random.choice(containers)):
             return
         yield
 

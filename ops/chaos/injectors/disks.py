@@ -71,12 +71,12 @@ def refuse_snapshots(observer: RunObserver, _random: random.Random, name: str) -
 
 def largest_file(checkpoints: Path) -> int:
     """Bytes of the largest file of a checkpoint in the folder; snapshots are none."""
-    found = 0
+    largest = 0
     for file in checkpoints.glob("*/*"):
         if file.parent.suffix != SNAPSHOT and not file.parent.name.startswith("."):
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                found = max(found, file.stat().st_size)
-    return found
+                largest = max(largest, file.stat().st_size)
+    return largest
 
 
 def has_own_disk(folder: Path, home: Path) -> bool:

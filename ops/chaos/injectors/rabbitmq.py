@@ -39,8 +39,8 @@ class Rabbitmqctl:
                 text=True,
             )
         except subprocess.CalledProcessError as error:
-            said = (error.stderr or error.stdout).strip().splitlines()
-            raise BrokerError(f"{self.command}: {said[-1] if said else error}") from error
+            lines = (error.stderr or error.stdout).strip().splitlines()
+            raise BrokerError(f"{self.command}: {lines[-1] if lines else error}") from error
         except (OSError, subprocess.TimeoutExpired) as error:
             raise BrokerError(f"{self.command}: {error}") from error
         return done.stdout.strip()

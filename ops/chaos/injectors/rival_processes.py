@@ -43,12 +43,12 @@ def start_rival_dispatcher(observer: RunObserver, _random: random.Random) -> Cou
             yield
         send_signal(before.pid, signal.SIGCONT)
         yield from hold_for(2.0)
-        taken = observer.identity("dispatcher")
+        successor = observer.identity("dispatcher")
     finally:
         send_signal(before.pid, signal.SIGCONT)
         rival.terminate()
         rival.wait(60)
-    while observer.identity("dispatcher") in ("", taken):
+    while observer.identity("dispatcher") in ("", successor):
         yield
 
 

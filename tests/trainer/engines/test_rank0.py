@@ -14,7 +14,7 @@ from agentrl.core.errors import CheckpointError
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.rank0 import (
-    FOUND,
+    TOKEN_FIELDS,
     RankUpdate,
     RankWorker,
     coordinate_ranks,
@@ -77,7 +77,7 @@ class Echo(RankWorker):
             np.stack([m.behaviour, m.temperature, m.advantages, m.shares > 1, m.shares])
             for m in own
         ]
-        found = np.concatenate([np.zeros((len(FOUND), 0)), *rows], axis=1).astype(np.float32)
+        found = np.concatenate([np.zeros((len(TOKEN_FIELDS), 0)), *rows], axis=1).astype(np.float32)
         return RankUpdate(found, {"grad_norm": 2.0})
 
 
@@ -106,7 +106,9 @@ def test_each_rank_is_sent_its_own_micro_batches_and_metrics_are_of_all_of_them(
     recorded = TokenRecord.empty(batch.tokens.size)
     chosen = np.flatnonzero(batch.loss_mask)
     kept = (batch.behaviour, batch.temperature, batch.advantages, batch.shares > 1, batch.shares)
-    recorded.put(chosen, {name: each[chosen] for name, each in zip(FOUND, kept, strict=True)})
+    recorded.put(
+        chosen, {name: each[chosen] for name, each in zip(TOKEN_FIELDS, kept, strict=True)}
+    )
     expected = measure(batch, recorded) | {"grad_norm": 2.0}
     found = dict(metrics.values)
     assert found.pop("seconds") > 0
