@@ -1,118 +1,13 @@
 import pytest
 from run_transitions import World
 
-from agentrl.core.types import RunState
-from agentrl.db.registry import checkpoints, policy_servers
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
-from agentrl.db.transitions import runs
 
 
 @pytest.fixture
 def world(store: Store) -> World:
     return World.begin(store)
-
-
-def _live(world: World) -> list[tuple[str, int]]:
-    rows = world.store.ask(lambda session: checkpoints.live_policies(session, world.run_id))
-    return [(row.track, row.version) for row in rows]
-
-
-def test_policies_are_live_in_the_order_they_began_to_be_served(world: World) -> None:
-    server = f"policy-{world.run_id}"
-    assert _live(world) == [("current", 0), ("lagged(4)", 0)]
-    for version in (2, 1):
-        with world.store.write() as session:
-            row = world.checkpoint(version)
-            session.add(row)
-            session.flush()
-            policy_servers.begin_serving(session, server, "current", row)
-    assert _live(world)[2:] == [("current", 2), ("current", 1)]
-    world.store.transact(
-        lambda s: policy_servers.end_serving(s, server, "current", f"{world.run_id}-v2")
-    )
-    assert _live(world) == [("current", 0), ("lagged(4)", 0), ("current", 1)]
-
-
-def test_a_server_without_a_beat_or_that_ended_serves_nothing(world: World) -> None:
-    server = f"policy-{world.run_id}"
-    world.sql("UPDATE policy_servers SET lease_until = 1")
-    assert _live(world) == []
-    world.store.transact(lambda session: policy_servers.beat_server(session, server, lease_s=9.0))
-    assert len(_live(world)) == 2
-    world.store.transact(lambda session: policy_servers.end_server(session, server))
-    world.store.transact(lambda session: policy_servers.beat_server(session, server, lease_s=9.0))
-    assert _live(world) == []
-    assert world.ask("SELECT COUNT(*) FROM servings WHERE live_until IS NULL") == [(0,)]
-
-
-def test_a_server_serves_once_it_has_a_checkpoint_and_while_it_lives(world: World) -> None:
-    ((name,),) = world.ask("SELECT name FROM policy_servers")
-
-    def serves(of: str) -> bool:
-        return world.store.ask(lambda s: checkpoints.is_serving(s, world.run_id, of))
-
-    assert serves(name)
-    assert not serves("other")
-    world.sql("UPDATE servings SET live_until = 1")
-    assert not serves(name)
-    world.sql("UPDATE servings SET live_until = NULL")
-    world.sql("UPDATE policy_servers SET lease_until = 1")
-    assert not serves(name)
-
-
-def test_what_a_killed_server_left_open_is_closed_and_opened_again_if_it_lives(
-    world: World,
-) -> None:
-    server = f"policy-{world.run_id}"
-
-    def closed() -> list[tuple[str, bool]]:
-        rows = world.ask("SELECT track, live_until IS NOT NULL FROM servings ORDER BY serving_id")
-        return [(track, bool(over)) for track, over in rows]
-
-    def close() -> None:
-        world.store.transact(
-            lambda session: policy_servers.close_abandoned_servings(session, world.run_id)
-        )
-
-    def lapsed(seconds: float) -> None:
-        until = world.store.clock() - seconds
-        world.sql("UPDATE policy_servers SET lease_until = :u", u=until)
-
-    retired = f"{world.run_id}-v0"
-    world.store.transact(lambda s: policy_servers.end_serving(s, server, "lagged(4)", retired))
-    lapsed(checkpoints.AWAY_S / 2)
-    close()
-    assert closed() == [("current", False), ("lagged(4)", True)]
-    lapsed(checkpoints.AWAY_S + 1)
-    close()
-    assert closed() == [("current", True), ("lagged(4)", True)]
-    world.store.transact(lambda session: policy_servers.beat_server(session, server, lease_s=9.0))
-    assert _live(world) == [("current", 0)]
-    close()
-    assert closed() == [("current", False), ("lagged(4)", True)]
-
-
-def test_a_live_server_says_why_it_serves_less_than_it_should(world: World) -> None:
-    server = f"policy-{world.run_id}"
-
-    def beat(problem: str) -> None:
-        world.store.transact(
-            lambda session: policy_servers.beat_server(
-                session, server, lease_s=60.0, problem=problem
-            )
-        )
-
-    def problems() -> dict[str, str]:
-        return world.store.ask(lambda session: checkpoints.server_problems(session, world.run_id))
-
-    assert problems() == {}
-    beat("vLLM is down")
-    assert problems() == {"p": "vLLM is down"}
-    beat("")
-    assert problems() == {}
-    beat("vLLM is down")
-    world.sql("UPDATE policy_servers SET lease_until = 1")  # gone: nobody knows
-    assert problems() == {}
 
 
 def test_tracks_follow_the_live_lineage_never_the_highest_version(world: World) -> None:
@@ -125,31 +20,3 @@ def test_tracks_follow_the_live_lineage_never_the_highest_version(world: World) 
     assert latest is not None
     assert resumable is not None
     assert latest.version == resumable.version == 1
-
-
-def test_a_run_that_is_over_stays_so(world: World) -> None:
-    def move(state: RunState) -> bool:
-        return world.store.transact(lambda s: runs.move_run(s, world.run_id, state))
-
-    assert move(RunState.PAUSED)
-    assert move(RunState.RUNNING)
-    assert move(RunState.STOPPED)
-    assert not move(RunState.RUNNING)
-    assert world.run().state == RunState.STOPPED
-    assert world.run().ended_at is not None
-
-
-def test_the_dispatchers_lease_has_one_holder(world: World) -> None:
-    def hold(owner: str, lease_s: float = 60.0) -> bool:
-        return world.store.transact(
-            lambda s: runs.acquire_dispatcher_lease(s, world.run_id, owner, lease_s=lease_s)
-        )
-
-    assert hold("one")
-    assert hold("one")
-    assert not hold("two")
-    world.store.transact(lambda s: runs.release_dispatcher_lease(s, world.run_id, "two"))
-    assert not hold("two")
-    world.store.transact(lambda s: runs.release_dispatcher_lease(s, world.run_id, "one"))
-    assert hold("two", lease_s=-1.0)
-    assert hold("one")
