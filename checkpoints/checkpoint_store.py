@@ -88,10 +88,10 @@ class CheckpointStore:
             fs.invalidate_cache()
             return fs.ls(path, detail=False) if fs.isdir(path) else []
 
-        found = call_with_patience(
+        paths = call_with_patience(
             folder, Patience(self.limits.fetch_s, self.stop, self.limits), listed
         )
-        return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
+        return sorted(str(name).rstrip("/").rpartition("/")[2] for name in paths)
 
 
 def make_patience(stop: threading.Event | None) -> Retry:
@@ -146,12 +146,12 @@ def remove(path: str, stop: threading.Event | None = None, limits: TransferLimit
     CheckpointError.
     """
 
-    def removed(fs: Any, found: str) -> None:
+    def removed(fs: Any, target: str) -> None:
         fs.invalidate_cache()
-        if fs.exists(f"{found}/{manifest.FILE}"):
-            fs.rm_file(f"{found}/{manifest.FILE}")
-        if fs.exists(found):
-            fs.rm(found, recursive=True)
+        if fs.exists(f"{target}/{manifest.FILE}"):
+            fs.rm_file(f"{target}/{manifest.FILE}")
+        if fs.exists(target):
+            fs.rm(target, recursive=True)
 
     call_with_patience(path, Patience(limits.fetch_s, stop, limits), removed)
 
@@ -170,9 +170,9 @@ def _upload(
                 fs.makedirs(target.rpartition("/")[0], exist_ok=True)
                 fs.put_file(str(directory / name), target)
                 fs.invalidate_cache()
-                found = fs.size(target)
-                if found is not None and found != size:
-                    raise OSError(f"{name}: only {found} of {size} bytes arrived")
+                arrived = fs.size(target)
+                if arrived is not None and arrived != size:
+                    raise OSError(f"{name}: only {arrived} of {size} bytes arrived")
 
             call_with_patience(url, Patience(limits.upload_s, stop, limits), put, size=size)
     except CheckpointError:
@@ -233,9 +233,9 @@ def _get(url: str, name: str, partial: Path, patience: Patience) -> None:
 
 def _evict(cache: Path, kept: int) -> None:
     """Delete old copies, but never a first checkpoint, because adapters need it as base."""
-    found = [path for path in cache.glob("[!.]*") if (path / manifest.FILE).is_file()]
-    times = {path: _time(path) for path in found}
-    for path in sorted(found, key=lambda one: -times[one])[kept:]:
+    copies = [path for path in cache.glob("[!.]*") if (path / manifest.FILE).is_file()]
+    times = {path: _time(path) for path in copies}
+    for path in sorted(copies, key=lambda one: -times[one])[kept:]:
         if _version(path) != 0:
             shutil.rmtree(path, ignore_errors=True)
     for path in cache.glob(".*.partial"):

@@ -90,7 +90,7 @@ class CheckpointLoader:
         self._tolerance = tolerance
         self._cache = cache
         self._stop = stop
-        self._held: set[str] = set()
+        self._loaded: set[str] = set()
         self._paths: dict[str, Path] = {}  # where its files are
         self._refused: dict[str, float] = {}  # until when
         self._problem: tuple[str, str] = ("", "")  # of the checkpoint that was refused last
@@ -107,10 +107,10 @@ class CheckpointLoader:
         if name not in self._paths:
             try:
                 path = checkpoint_store.fetch(row.path, self._cache, self._stop)
-                found = manifest.verify(path)
-                if (found.checkpoint_id, found.version) != (name, row.version):
+                content = manifest.verify(path)
+                if (content.checkpoint_id, content.version) != (name, row.version):
                     raise CheckpointError(
-                        f"{row.path} contains checkpoint {found.checkpoint_id} instead of {name}"
+                        f"{row.path} contains checkpoint {content.checkpoint_id} instead of {name}"
                     )
             except (WeightsAway, CheckpointIOError) as error:  # a later try may succeed
                 self._refuse(name, error, AWAY_S)
@@ -124,7 +124,7 @@ class CheckpointLoader:
     def load(self, row: Checkpoint) -> bool:
         """Load the checkpoint; return whether the engine holds it, verified."""
         name = row.checkpoint_id
-        if name in self._held:
+        if name in self._loaded:
             return True
         if not self.has_files(row):
             return False
@@ -141,7 +141,7 @@ class CheckpointLoader:
         except CheckpointError as error:
             self._refuse(name, error, math.inf)
             return False
-        self._held.add(name)
+        self._loaded.add(name)
         self._problem = ("", "")
         metrics.REFUSED.set(0)
         self._refused.pop(name, None)
@@ -150,7 +150,7 @@ class CheckpointLoader:
         return True
 
     def unload(self, name: str) -> None:
-        self._held.discard(name)
+        self._loaded.discard(name)
         self._paths.pop(name, None)
         if name in self._engine.names():
             self._engine.unload(name)
@@ -164,9 +164,9 @@ class CheckpointLoader:
 
     def take_lost(self) -> list[str]:
         """Return policies that the engine has lost, each once."""
-        gone = sorted(self._held.difference(self._engine.names()))
-        self._held.difference_update(gone)
-        return gone
+        lost = sorted(self._loaded.difference(self._engine.names()))
+        self._loaded.difference_update(lost)
+        return lost
 
     def _refuse(self, name: str, error: Exception, for_s: float) -> None:
         now, problem = self._clock(), (name, f"checkpoint {name} is not served: {error}")
@@ -193,10 +193,10 @@ def verify_weights(
     checkpoint is tried again later, because the engine may be at fault.
     """
     try:
-        found = None if probe is None else engine.score(name, probe.token_ids)
-        if probe is None or found is None:
+        logprobs = None if probe is None else engine.score(name, probe.token_ids)
+        if probe is None or logprobs is None:
             return
-        off = median_gap(found, probe.logprobs)
+        off = median_gap(logprobs, probe.logprobs)
         if not off <= most_off:
             raise PolicyError(
                 f"{path}: median |Δlogp| on the probe text is {off:.2g}, above {most_off:g}",

@@ -116,22 +116,22 @@ class Follower:
         if checkpoint is None:
             return
         name = checkpoint.checkpoint_id
-        held = self._served.tracks().get(track)
-        if held and held.checkpoint_id == name:
+        current = self._served.tracks().get(track)
+        if current and current.checkpoint_id == name:
             return
         if self._in_place and self._loader.has_files(checkpoint):
-            if held:
+            if current:
                 if not self._begin_exchange(track):
                     return
-                self._retire(track, held.checkpoint_id)
+                self._retire(track, current.checkpoint_id)
             self._end_retiring()
         leaving = self._leaving.get(name)
         if self._leaving if self._in_place else leaving and track in leaving.tracks:
             return
         if self._loader.load(checkpoint):
             self._serve(track, checkpoint)
-            if held and not self._in_place:
-                self._retire(track, held.checkpoint_id)
+            if current and not self._in_place:
+                self._retire(track, current.checkpoint_id)
         self._end_exchange()
 
     def _begin_exchange(self, track: str) -> bool:
@@ -187,9 +187,9 @@ class Follower:
 
     def _end_retiring(self) -> None:
         """Close rows of checkpoints that still serve another track; drain and unload the others."""
-        kept = {serving.checkpoint_id for serving in self._served.tracks().values()}
+        serving_ids = {serving.checkpoint_id for serving in self._served.tracks().values()}
         for name, leaving in list(self._leaving.items()):
-            if name not in kept:
+            if name not in serving_ids:
                 drained = self._served.retire(name, timeout_s=0.0)
                 if not drained and self._clock() < leaving.deadline:
                     continue

@@ -60,11 +60,11 @@ class PolicyApp:
         return guarded
 
     async def _completions(self, request: HttpRequest) -> Response:
-        given = await read_body(request, wire.MAX_BODY)
-        if given is None:
+        body = await read_body(request, wire.MAX_BODY)
+        if body is None:
             return _fault(413, f"the body exceeds {wire.MAX_BODY} bytes", param="body")
         try:
-            return await self._complete(wire.decode(given), request)
+            return await self._complete(wire.decode(body), request)
         except RequestError as error:
             return _fault(400, str(error), param=error.field)
         except NotServedError as error:
@@ -101,13 +101,13 @@ class PolicyApp:
         tracks = self._served.tracks()
         alive = self._engine.alive()
         problem = self._served.problem
-        found = {
+        health = {
             "ready": alive and bool(tracks),
             "served": tracks,
             "problem": problem,
             "sampled_tokens": self._sampled_tokens,
         }
-        body = msgspec.json.encode(found)
+        body = msgspec.json.encode(health)
         return _json(200 if alive else 503, body)
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from agentrl.db.models import Alarm, Evaluation, Update
 from agentrl.db.store import now
 
-SETTLED_S = 60.0  # an evaluation that so long has not grown is told as it is
+SETTLED_S = 60.0  # an evaluation that has not grown for so long is exported as it is
 MOST = 200  # rows of one look
 
 
@@ -31,33 +31,33 @@ class TrackerRow:
 
     version: int
     metrics: Mapping[str, float]
-    told: TrackerCursor
+    cursor: TrackerCursor
 
 
 def tracker_rows(
-    session: Session, run_id: str, told: TrackerCursor, most: int = MOST
+    session: Session, run_id: str, cursor: TrackerCursor, most: int = MOST
 ) -> Sequence[TrackerRow]:
     """Yield rows not exported yet: updates, then alarms, then evaluations."""
-    found: list[TrackerRow] = []
+    rows: list[TrackerRow] = []
     place = tuple_(Update.committed_at, Update.update_id)
-    updates = select(Update).where(Update.run_id == run_id, place > tuple_(*told.update))
+    updates = select(Update).where(Update.run_id == run_id, place > tuple_(*cursor.update))
     for update in session.scalars(updates.order_by(*place).limit(most)):
-        told = TrackerCursor(
-            (update.committed_at, update.update_id), told.alarm_id, told.evaluations
+        cursor = TrackerCursor(
+            (update.committed_at, update.update_id), cursor.alarm_id, cursor.evaluations
         )
-        found.append(TrackerRow(update.version, _numeric_metrics(update.metrics), told))
-    alarms = select(Alarm).where(Alarm.run_id == run_id, Alarm.alarm_id > told.alarm_id)
+        rows.append(TrackerRow(update.version, _numeric_metrics(update.metrics), cursor))
+    alarms = select(Alarm).where(Alarm.run_id == run_id, Alarm.alarm_id > cursor.alarm_id)
     for alarm in session.scalars(alarms.order_by(Alarm.alarm_id).limit(most)):
-        told = TrackerCursor(told.update, alarm.alarm_id, told.evaluations)
+        cursor = TrackerCursor(cursor.update, alarm.alarm_id, cursor.evaluations)
         name = f"alarm/{alarm.task or 'update'}/{alarm.name}"
-        found.append(TrackerRow(alarm.version, {name: float(alarm.ended_at is None)}, told))
+        rows.append(TrackerRow(alarm.version, {name: float(alarm.ended_at is None)}, cursor))
     for row in _evaluations(session, run_id):
-        if told.evaluations.get(row.evaluation_id) == row.episodes:
+        if cursor.evaluations.get(row.evaluation_id) == row.episodes:
             continue
-        known = {**told.evaluations, row.evaluation_id: row.episodes}
-        told = TrackerCursor(told.update, told.alarm_id, known)
-        found.append(TrackerRow(row.version or 0, _evaluation_metrics(row), told))
-    return found
+        known = {**cursor.evaluations, row.evaluation_id: row.episodes}
+        cursor = TrackerCursor(cursor.update, cursor.alarm_id, known)
+        rows.append(TrackerRow(row.version or 0, _evaluation_metrics(row), cursor))
+    return rows
 
 
 def _evaluations(session: Session, run_id: str) -> Sequence[Evaluation]:

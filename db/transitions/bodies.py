@@ -46,9 +46,9 @@ def store_bodies(session: Session, bodies: Rows, steps: Rows) -> int:
     """
     try:
         known = _known_keys(session, bodies)
-        kept = [_stored(row) for row in bodies if _is_known(row, known)]
-        keys = {_key(row) for row in kept}
-        _insert_new(session, StoredTrajectory, kept)
+        storable = [_stored(row) for row in bodies if _is_known(row, known)]
+        keys = {_key(row) for row in storable}
+        _insert_new(session, StoredTrajectory, storable)
         _insert_new(session, Step, [row for row in steps if _key(row) in keys])
         journal.forget_episodes(
             session, [name for name, fence in keys if known[name].has_finished(fence)]
@@ -56,7 +56,7 @@ def store_bodies(session: Session, bodies: Rows, steps: Rows) -> int:
     except UNFIT as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         raise UnstorableBody(f"the store cannot hold it: {reason}") from error
-    return len(bodies) - len(kept)
+    return len(bodies) - len(storable)
 
 
 def _key(row: dict[str, Any]) -> tuple[str, int]:
@@ -87,22 +87,22 @@ def _known_keys(session: Session, bodies: Rows) -> dict[str, _Attempt]:
     session.execute(
         select(Run.run_id).where(Run.run_id.in_(runs)).with_for_update(read=True, key_share=True)
     )
-    found: dict[str, _Attempt] = {}
+    attempts: dict[str, _Attempt] = {}
     ids = [row["episode_id"] for row in bodies]
     for start in range(0, len(ids), 500):
         query = select(Episode.episode_id, Episode.fence, Episode.started_at, Episode.state).where(
             Episode.episode_id.in_(ids[start : start + 500])
         )
-        found |= {
+        attempts |= {
             name: _Attempt(fence, started_at, EpisodeState(state))
             for name, fence, started_at, state in session.execute(query)
         }
-    return found
+    return attempts
 
 
 def read_bodies(session: Session, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
     """Return the stored bodies of (episode_id, fence), as received."""
-    found: dict[tuple[str, int], bytes] = {}
+    wires: dict[tuple[str, int], bytes] = {}
     for start in range(0, len(keys), 200):
         query = select(
             StoredTrajectory.episode_id, StoredTrajectory.fence, StoredTrajectory.body
@@ -111,8 +111,8 @@ def read_bodies(session: Session, keys: Sequence[tuple[str, int]]) -> dict[tuple
                 keys[start : start + 200]
             )
         )
-        found |= {(episode_id, fence): body for episode_id, fence, body in session.execute(query)}
-    return found
+        wires |= {(episode_id, fence): body for episode_id, fence, body in session.execute(query)}
+    return wires
 
 
 def give_up_body(session: Session, episode_id: str, fence: int, *, max_attempts: int) -> bool:

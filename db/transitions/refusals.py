@@ -21,7 +21,7 @@ COLUMNS = ("run_id", "transition", "subject", "fence", "found", "found_fence", "
 
 def of_episode(session: Session, transition: Transition, episode_id: str, fence: int) -> None:
     """Record a refused transition of an attempt; an unknown id has no run."""
-    found = select(
+    refusal = select(
         Episode.run_id,
         literal(transition.value),
         Episode.episode_id,
@@ -30,13 +30,13 @@ def of_episode(session: Session, transition: Transition, episode_id: str, fence:
         Episode.fence,
         now(),
     ).where(Episode.episode_id == episode_id)
-    _add(session, found)
+    _add(session, refusal)
 
 
 def of_groups(session: Session, transition: Transition, group_ids: Sequence[str]) -> None:
     """Record groups that were not in the required state."""
     nothing = null().cast(Integer)
-    found = select(
+    rows = select(
         Group.run_id,
         literal(transition.value),
         Group.group_id,
@@ -45,7 +45,7 @@ def of_groups(session: Session, transition: Transition, group_ids: Sequence[str]
         nothing,
         now(),
     ).where(Group.group_id.in_(group_ids))
-    _add(session, found)
+    _add(session, rows)
 
 
 def of_run(session: Session, transition: Transition, run_id: str, found: str, fence: int) -> None:
@@ -81,5 +81,5 @@ def prune(session: Session, run_id: str, *, kept: int = KEPT) -> None:
         )
 
 
-def _add(session: Session, found: SelectBase) -> None:
-    session.execute(insert(Refusal).from_select(list(COLUMNS), found))
+def _add(session: Session, rows: SelectBase) -> None:
+    session.execute(insert(Refusal).from_select(list(COLUMNS), rows))

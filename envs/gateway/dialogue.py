@@ -50,7 +50,7 @@ class Dialogue:
         start, turn = (len(before.whole), before.turn) if before else (0, 0)
         return Placement(whole, tuple(self._messages(whole))[start:], turn)
 
-    def answered(
+    def add_reply(
         self, number: int, turn: int, placement: Placement, tools: tuple[Tool, ...],
         message: DialogueMessage,
     ) -> None:  # fmt: skip

@@ -204,8 +204,8 @@ def _output(reply: DialogueReply, status: str) -> list[dict[str, Any]]:
             for each in message.calls
         ]
     text = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": []}
-    message = {"type": "message", "id": f"msg_{reply.number}", "role": "assistant"}
-    return [message | {"status": status, "content": [text]}]
+    item = {"type": "message", "id": f"msg_{reply.number}", "role": "assistant"}
+    return [item | {"status": status, "content": [text]}]
 
 
 def _usage(counts: TokenCounts) -> dict[str, Any]:

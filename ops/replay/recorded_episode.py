@@ -140,7 +140,7 @@ class RecordedEpisode:
         except msgspec.DecodeError:
             return step.call
 
-    def answered(self, outcome: Outcome) -> None:
+    def compare_answer(self, outcome: Outcome) -> None:
         """Compare the answer to this turn; return its messages as tokens."""
         body, step = self.recorded, self.steps[self.played - 1]
         self._rewards.append(outcome.reward)
@@ -161,7 +161,7 @@ class RecordedEpisode:
             if before != now:
                 self._note(field, str(before), str(now))
 
-    def stood(self, start: int, rendered: Sequence[int]) -> Sequence[int]:
+    def recorded_context(self, start: int, rendered: Sequence[int]) -> Sequence[int]:
         """Return the recorded unsampled tokens at `start`, or else those rendered today."""
         if self.succeeded or start not in self._gaps:
             return rendered
@@ -205,7 +205,7 @@ class ComparingEnvironment:
         if self._recorded_episode.succeeded:
             return self._inner.call(calls)
         outcome = self._inner.call(self._recorded_episode.calls(calls))
-        self._recorded_episode.answered(outcome)
+        self._recorded_episode.compare_answer(outcome)
         return outcome
 
     def close(self) -> None:
@@ -226,7 +226,7 @@ class _RecordedConversation(Conversation):
         super().__init__(template, tools, first)
 
     def _append(self, token_ids: Sequence[int]) -> None:
-        super()._append(self._recorded_episode.stood(len(self), token_ids))
+        super()._append(self._recorded_episode.recorded_context(len(self), token_ids))
 
 
 def _calls_text(calls: Sequence[ToolCall] | str) -> str:

@@ -20,15 +20,15 @@ HEAD = 64  # bytes shown of a body that cannot be decoded
 def show_all(path: Path, *, as_json: bool) -> None:
     """Print one line per dead letter, oldest first. Raises StoreError, BrokerError."""
     with _run(path) as run:
-        found = _letters(run)
+        letters = _letters(run)
     if as_json:
-        print(msgspec.json.encode([_summary(letter) for letter in found]).decode())
+        print(msgspec.json.encode([_summary(letter) for letter in letters]).decode())
         return
     table = plain("letter", "queue", "bytes", "reason")
-    for letter in found:
+    for letter in letters:
         row = _summary(letter)
         table.add_row(row["letter"], row["queue"], str(row["bytes"]), row["reason"])
-    console().print(table if found else "no dead letters")
+    console().print(table if letters else "no dead letters")
 
 
 def show(path: Path, name: str, out: Path | None) -> None:
@@ -49,13 +49,13 @@ def requeue(path: Path, names: Sequence[str], *, every: bool) -> str:
         raise ConfigError("no dead letter was given", hint="give their names, or --all")
     with _run(path) as run:
         letters = _letters(run)
-        wanted = {letter.letter_id for letter in letters}
+        chosen = {letter.letter_id for letter in letters}
         if not every:
-            wanted = {_find_letter(letters, name).letter_id for name in names}
-        back = run.broker.requeue(run.run_id, wanted)
-    if back < len(wanted):
+            chosen = {_find_letter(letters, name).letter_id for name in names}
+        back = run.broker.requeue(run.run_id, chosen)
+    if back < len(chosen):
         raise BrokerError(
-            f"only {back} of {len(wanted)} dead letters were requeued",
+            f"only {back} of {len(chosen)} dead letters were requeued",
             hint="see `agentrl dead list CONFIG`",
         )
     return f"{back} requeued"
@@ -69,8 +69,8 @@ def _run(path: Path) -> Iterator[OpenRun]:
 
 def _letters(run: OpenRun) -> list[DeadLetter]:
     """Return each dead letter once, however often it was rejected."""
-    found = {letter.letter_id: letter for letter in run.broker.dead_letters(run.run_id)}
-    return list(found.values())
+    by_id = {letter.letter_id: letter for letter in run.broker.dead_letters(run.run_id)}
+    return list(by_id.values())
 
 
 def _find_letter(letters: Sequence[DeadLetter], name: str) -> DeadLetter:
@@ -99,6 +99,6 @@ def _inside(letter: DeadLetter) -> dict[str, Any]:
         return {"message": msgspec.to_builtins(message)}
     body = message.trajectory
     fields = ("run_id", "group_id", "episode_id", "fence", "attempt", "task", "item_id")
-    told: dict[str, Any] = {name: getattr(body, name) for name in fields}
-    told |= {"status": body.status, "reward": body.reward, "tokens": len(body)}
-    return {"message": {"type": "EpisodeFinished", **told, "steps": len(body.steps)}}
+    summary: dict[str, Any] = {name: getattr(body, name) for name in fields}
+    summary |= {"status": body.status, "reward": body.reward, "tokens": len(body)}
+    return {"message": {"type": "EpisodeFinished", **summary, "steps": len(body.steps)}}

@@ -38,11 +38,11 @@ class Rules:
 def stats(url: str, *, as_json: bool) -> None:
     """Print them. Raises StoreError."""
     with closing(open_history(url)) as store, store.read() as session:
-        found = sizes(session)
+        usage = sizes(session)
     if as_json:
-        print(msgspec.json.encode(found).decode())
+        print(msgspec.json.encode(usage).decode())
     else:
-        _show(found)
+        _show(usage)
 
 
 def export(
@@ -65,10 +65,10 @@ def prune(url: str, rules: Rules, *, yes: bool) -> None:
     refuse_absent(url)
     with closing(open_store(url)) as store:
         migrate.require_current(store)
-        found = _find_prunable(store, rules)
-        _tell(found, yes=yes)
+        prunable = _find_prunable(store, rules)
+        _tell(prunable, yes=yes)
         if yes:
-            for each in found:
+            for each in prunable:
                 _forget(store, url, each)
 
 
@@ -81,14 +81,14 @@ def _find_prunable(store: Store, rules: Rules) -> list[Prunable]:
         return whole + (retention.bodies_to_forget(session, spared) if rules.bodies else [])
 
 
-def _tell(found: Sequence[Prunable], *, yes: bool) -> None:
+def _tell(prunable: Sequence[Prunable], *, yes: bool) -> None:
     table = plain("run", "delete", "groups", "episodes", "bodies", "bytes")
-    for each in found:
+    for each in prunable:
         counts = (each.groups, each.episodes, each.bodies, each.bytes)
         what = "the run, its queues and files" if each.whole else "bodies"
         table.add_row(each.name, what, *(f"{count:,}" for count in counts))
-    console().print(table if found else "nothing can be deleted")
-    if found and not yes:
+    console().print(table if prunable else "nothing can be deleted")
+    if prunable and not yes:
         print("nothing was deleted; add --yes to delete it")
 
 
@@ -110,24 +110,24 @@ def _forget(store: Store, url: str, each: Prunable) -> None:
 
 def _follow(name: str, what: str, total: int, steps: Iterator[int]) -> None:
     """Run the steps and print progress on stderr."""
-    done, told = 0, time.monotonic()
+    done, printed_at = 0, time.monotonic()
     for step in steps:
         done += step
-        if time.monotonic() - told > TOLD_S:
+        if time.monotonic() - printed_at > TOLD_S:
             print(f"run {name}: {done:,} of {total:,} {what}", file=sys.stderr, flush=True)
-            told = time.monotonic()
+            printed_at = time.monotonic()
     print(f"run {name}: {done:,} {what} deleted")
 
 
-def _show(found: Sizes) -> None:
+def _show(usage: Sizes) -> None:
     tables = plain("table", "rows", "MiB", "dead", "vacuumed")
-    for one in found.tables:
+    for one in usage.tables:
         vacuumed = "" if one.vacuumed_s is None else f"{ago(one.vacuumed_s)} ago"
         dead = "" if one.dead is None else f"{one.dead:,}"
         size = "" if one.bytes is None else f"{one.bytes / 2**20:,.1f}"
         tables.add_row(one.table, f"{one.rows:,}", size, dead, vacuumed)
     listed = plain("run", "state", "groups", "episodes", "bodies", "MiB of bodies", "age", "ended")
-    for run in found.runs:
+    for run in usage.runs:
         counts = (run.groups, run.episodes, run.bodies)
         ended = "" if run.ended_s is None else f"{ago(run.ended_s)} ago"
         size = f"{run.body_bytes / 2**20:,.1f}"
@@ -138,4 +138,4 @@ def _show(found: Sizes) -> None:
     print()
     out.print(listed)
     print()
-    print(", ".join(f"{name} {value}" for name, value in found.engine.items()))
+    print(", ".join(f"{name} {value}" for name, value in usage.engine.items()))

@@ -1,6 +1,6 @@
 """`agentrl track`: exports the rows of a run to trackers, in a process that nothing waits for.
 
-store ─▶ rows not told yet ─▶ what the tracker does not hold ─▶ its log      (a thread for each)
+store ─▶ rows not exported yet ─▶ what the tracker does not hold ─▶ its log  (a thread for each)
 """
 
 import contextlib
@@ -55,8 +55,8 @@ class TrackerExporter:
         self._name = name
         self._alone: IO[bytes] | None = None
         self._started = False
-        self._held: Collection[Figure] = ()
-        self._told = TrackerCursor()
+        self._logged: Collection[Figure] = ()
+        self._cursor = TrackerCursor()
 
     def follow(self, stop: threading.Event) -> None:
         """Export existing and new rows until the run is over or `stop` is set."""
@@ -98,8 +98,8 @@ class TrackerExporter:
             self._alone = lock_tracker(self._name, run_id, folder_of(self._name, self._config))
         if not self._started:
             values = redact_secrets(msgspec.to_builtins(self._config))
-            self._held = self._tracker.start(run_id, values)
-            self._told, self._started = TrackerCursor(), True
+            self._logged = self._tracker.start(run_id, values)
+            self._cursor, self._started = TrackerCursor(), True
         while lines := self._lines(store, run_id):
             for line in lines:
                 self._tell(line)
@@ -107,18 +107,18 @@ class TrackerExporter:
 
     def _lines(self, store: Store, run_id: str) -> list[TrackerRow]:
         with store.read() as session:
-            return list(tracker_cursor.tracker_rows(session, run_id, self._told))
+            return list(tracker_cursor.tracker_rows(session, run_id, self._cursor))
 
     def _tell(self, line: TrackerRow) -> None:
         new = {
             name: value
             for name, value in line.metrics.items()
-            if figure(line.version, name, value) not in self._held
+            if figure(line.version, name, value) not in self._logged
         }
         if new:
             self._tracker.log(line.version, new)
             metrics.TOLD.labels(name=self._name).inc()
-        self._told = line.told
+        self._cursor = line.cursor
 
     def _failed(self, error: Exception) -> None:
         known = isinstance(error, AgentRLError)

@@ -205,14 +205,16 @@ class _Tokens(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
 
 
-def usable_logprobs(given: Any, count: int) -> list[float] | None:
+def usable_logprobs(field: Any, count: int) -> list[float] | None:
     """Return usable log-probabilities (one per token, finite, at most 0), or None."""
-    found = given.get("token_logprobs") if isinstance(given, Mapping) else None
-    if not isinstance(found, Sequence) or len(found) != count:
+    logprobs = field.get("token_logprobs") if isinstance(field, Mapping) else None
+    if not isinstance(logprobs, Sequence) or len(logprobs) != count:
         return None
-    if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in found):
+    if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in logprobs):
         return None
-    return [float(x) for x in found] if all(math.isfinite(x) and x <= 0 for x in found) else None
+    return (
+        [float(x) for x in logprobs] if all(math.isfinite(x) and x <= 0 for x in logprobs) else None
+    )
 
 
 def _on_a_thread(work: Callable[[], bytes]) -> "Future[bytes]":
@@ -222,11 +224,11 @@ def _on_a_thread(work: Callable[[], bytes]) -> "Future[bytes]":
 
     def run() -> None:
         try:
-            found = work()
+            body = work()
         except BaseException as error:  # handed over
             reply.set_exception(error)
         else:
-            reply.set_result(found)
+            reply.set_result(body)
 
     threading.Thread(target=run, name="external", daemon=True).start()
     return reply

@@ -93,11 +93,11 @@ class Registration:
                 url=url,
             )
             policy_servers.register_server(session, row, lease_s=server.lease_s)
-            found = external_policies.require_checkpoint(session, run_id, server.name)
+            checkpoint = external_policies.require_checkpoint(session, run_id, server.name)
             session.flush()
-            session.refresh(found)
-            session.expunge(found)
-            return found
+            session.refresh(checkpoint)
+            session.expunge(checkpoint)
+            return checkpoint
 
         self._checkpoint = self._store.transact(register)
         log.info("Policy server started", server_id=server_id, url=url)
@@ -145,16 +145,16 @@ def serve_model(
     config: ServingConfig, server: ServerConfig, access: ModelAccess, stop: threading.Event
 ) -> Iterator[str]:
     """Serve the model on a socket; yields the URL. Raises ConfigError."""
-    given, token = server.external, secret(server.token_env)
+    section, token = server.external, secret(server.token_env)
     with ExitStack() as stack:
-        upstream = Upstream(given, secret(given.key_env), access.budget, stop)
+        upstream = Upstream(section, secret(section.key_env), access.budget, stop)
         stack.callback(upstream.close)
-        vocabulary = limits_of(Path(config.model.path)).vocabulary if given.tokens else 0
+        vocabulary = limits_of(Path(config.model.path)).vocabulary if section.tokens else 0
         patience_s = config.completion_timeout_s
-        voice = ExternalModel(upstream, given.answer_tokens, patience_s, vocabulary, access.gone)
+        voice = ExternalModel(upstream, section.answer_tokens, patience_s, vocabulary, access.gone)
         http = HttpServer("policy", server.host, server.port, guarded=bool(token))
         stack.callback(http.close)
-        http.start(ExternalApp(voice, access.served, token, given.concurrency).application())
+        http.start(ExternalApp(voice, access.served, token, section.concurrency).application())
         yield http.url
 
 

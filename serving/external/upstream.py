@@ -157,7 +157,7 @@ class Upstream:
     def ask(self, path: str, fields: Mapping[str, Any], patience_s: float) -> dict[str, Any]:
         """Send a request; return the JSON object. Raises Unavailable, Closed."""
         body = {"model": self._config.model, **fields, **self._config.parameters}
-        given = msgspec.json.encode(body)
+        request = msgspec.json.encode(body)
         deadline, wait_s, why = self._clock() + patience_s, 0.0, ""
         for attempt in range(self._config.retries + 1):
             left = deadline - self._clock()
@@ -165,17 +165,17 @@ class Upstream:
                 break
             self._pace.wait(left)
             self._budget.take()
-            everyone, asked_s = False, 0.0
+            everyone, retry_after_s = False, 0.0
             try:
-                status, asked_s, data = self._post(path, given, deadline)
+                status, retry_after_s, data = self._post(path, request, deadline)
             except urllib3.exceptions.HTTPError as error:
                 why = type(error).__name__
             else:
                 if status == 200:
-                    return self._answer(data, len(given))
+                    return self._answer(data, len(request))
                 why = self._refusal(status, data)
-                everyone = status == 429 or asked_s > 0
-            wait_s = max(asked_s, BACKOFF_S * 2**attempt * random.uniform(0.5, 1.0))
+                everyone = status == 429 or retry_after_s > 0
+            wait_s = max(retry_after_s, BACKOFF_S * 2**attempt * random.uniform(0.5, 1.0))
             if everyone:
                 self._pace.hold(min(wait_s, LONGEST_S))
             elif attempt < self._config.retries and self._clock() + wait_s < deadline:
@@ -213,19 +213,21 @@ class Upstream:
         asked_s = retry_after(response.headers.get("retry-after"), time.time())
         return response.status, asked_s, data
 
-    def _answer(self, data: bytes, asked: int) -> dict[str, Any]:
+    def _answer(self, data: bytes, request_bytes: int) -> dict[str, Any]:
         """Parse the answer and count its tokens, also of an unusable one. Raises Unavailable."""
         try:
             answer = msgspec.json.decode(data, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            self._budget.add((asked + len(data)) // BYTES_A_TOKEN)
+            self._budget.add((request_bytes + len(data)) // BYTES_A_TOKEN)
             raise RequestRefused(
                 f"external model at {self._host}: the answer is not JSON"
             ) from error
         usage = answer.get("usage")
         total = usage.get("total_tokens") if isinstance(usage, dict) else None
         counted = isinstance(total, int) and total > 0
-        self._budget.add(total if counted and total else (asked + len(data)) // BYTES_A_TOKEN)
+        self._budget.add(
+            total if counted and total else (request_bytes + len(data)) // BYTES_A_TOKEN
+        )
         return answer
 
     def _refusal(self, status: int, data: bytes) -> str:
@@ -237,10 +239,10 @@ class Upstream:
         text = (text.replace(self._key, "…") if self._key else text)[:SHOWN]
         if status == 402 or (status == 429 and "insufficient_quota" in text):
             raise self._budget.close(f"the account has nothing left ({status})")
-        told = f"{status} {text}"
+        reason = f"{status} {text}"
         if status not in (408, 409, 425, 429) and status < 500:
-            raise RequestRefused(f"external model at {self._host}: {told}")
-        return told
+            raise RequestRefused(f"external model at {self._host}: {reason}")
+        return reason
 
 
 def require_key(config: External) -> str:

@@ -128,11 +128,11 @@ class Batch:
             return prefix
         known: list[tuple[Prefix | int, Sequence[int]]] = [
             *((index, other.tokens) for index, other in enumerate(self._rows)),
-            *((kept, kept.tokens) for kept in self._prefixes.of(self._policy)),
+            *((stored, stored.tokens) for stored in self._prefixes.of(self._policy)),
         ]
-        found, row.fed = longest_start(row.tokens, known)
+        start, row.fed = longest_start(row.tokens, known)
         row.cached = row.fed
-        return found
+        return start
 
     def _start(self, index: int, row: Row, prefix: Prefix | int | None) -> None:
         """Copy the prefix, and feed a prompt except its last piece."""

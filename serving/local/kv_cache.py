@@ -85,29 +85,29 @@ class Prefixes:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._kept: OrderedDict[tuple[str, str], Prefix] = OrderedDict()
+        self._prefixes: OrderedDict[tuple[str, str], Prefix] = OrderedDict()
         self.tokens = 0
 
     def keep(self, policy: str, session: str, prefix: Prefix) -> None:
         self.take(policy, session)
-        self._kept[policy, session] = prefix
+        self._prefixes[policy, session] = prefix
         self.tokens += len(prefix.tokens)
         while self.tokens > self._capacity:
-            self.take(*next(iter(self._kept)))
+            self.take(*next(iter(self._prefixes)))
 
     def take(self, policy: str, session: str) -> Prefix | None:
         """Remove and return a prefix; a running row holds its own copy."""
-        prefix = self._kept.pop((policy, session), None)
+        prefix = self._prefixes.pop((policy, session), None)
         if prefix is not None:
             self.tokens -= len(prefix.tokens)
         return prefix
 
     def of(self, policy: str) -> Iterator[Prefix]:
         """Yield the prefixes of a policy; they stay."""
-        return (prefix for (owner, _), prefix in self._kept.items() if owner == policy)
+        return (prefix for (owner, _), prefix in self._prefixes.items() if owner == policy)
 
     def drop(self, policy: str) -> None:
-        for key in [key for key in self._kept if key[0] == policy]:
+        for key in [key for key in self._prefixes if key[0] == policy]:
             self.take(*key)
 
 

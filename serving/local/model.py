@@ -51,8 +51,8 @@ class ServedModel:
         ids = torch.tensor([tokens], device=own.cache.keys.device)
         positions = torch.arange(len(tokens), device=ids.device)[None]
         every = torch.log_softmax(own.logits(0, ids, positions, len(tokens), 0)[0], dim=-1)
-        found: list[float] = every[:-1].gather(-1, ids[0, 1:, None])[:, 0].tolist()
-        return found
+        logprobs: list[float] = every[:-1].gather(-1, ids[0, 1:, None])[:, 0].tolist()
+        return logprobs
 
     def logits(self, first: int, ids: Tensor, positions: Tensor, width: int, last: int) -> Tensor:
         """Return [n, `last`, vocabulary] fp32 logits of the last columns; 0: of all."""

@@ -55,11 +55,11 @@ class Networks:
             ) from error
 
     def _base(self, path: Path) -> nn.Module:
-        held = self._bases.get(path)
-        if held is None:
-            held = _load_whole(path, self._device, self._dtype)
-            self._bases[path] = held
-        return held
+        base = self._bases.get(path)
+        if base is None:
+            base = _load_whole(path, self._device, self._dtype)
+            self._bases[path] = base
+        return base
 
 
 def _share_weights(network: nn.Module) -> Any:
@@ -123,14 +123,14 @@ def _check_bytes(state: dict[str, Tensor], path: Path) -> None:
     for file in sorted(path.glob("*.safetensors")):
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118 - it is no dictionary
-                held = state.get(name)
-                if held is not None and not _same_bytes(held, opened.get_tensor(name)):
+                loaded = state.get(name)
+                if loaded is not None and not _same_bytes(loaded, opened.get_tensor(name)):
                     raise CheckpointError(
                         f"{file}: tensor {name} was loaded with other values than the file has"
                     )
 
 
-def _same_bytes(held: Tensor, written: Tensor) -> bool:
+def _same_bytes(loaded: Tensor, written: Tensor) -> bool:
     """Compare bytes; equal NaNs count as equal."""
-    one, other = (value.contiguous().reshape(-1) for value in (held, written.to(held.dtype)))
+    one, other = (value.contiguous().reshape(-1) for value in (loaded, written.to(loaded.dtype)))
     return torch.equal(one.view(torch.uint8), other.view(torch.uint8))

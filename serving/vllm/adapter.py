@@ -44,13 +44,13 @@ def same_model(one: Path, other: Path) -> bool:
 
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor in a directory. Raises CheckpointError."""
-    found: dict[str, tuple[int, ...]] = {}
+    by_name: dict[str, tuple[int, ...]] = {}
     for file in _files(path):
         for name, entry in _header(file)[0].items():
-            found[name] = tuple(entry["shape"])
-    if not found:
+            by_name[name] = tuple(entry["shape"])
+    if not by_name:
         raise CheckpointError(f"{path} has no safetensors file")
-    return found
+    return by_name
 
 
 def digests(path: Path) -> dict[str, str]:
@@ -58,23 +58,23 @@ def digests(path: Path) -> dict[str, str]:
 
     Raises CheckpointError.
     """
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for file in _files(path):
         entries, start = _header(file)
         try:
             content = np.memmap(file, np.uint8, "r")
             for name, entry in entries.items():
                 begin, end = entry["data_offsets"]
-                found[name] = digest(content[start + begin : start + end])
+                by_name[name] = digest(content[start + begin : start + end])
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{file} is not a safetensors file: {error}") from error
-    return found
+    return by_name
 
 
-def check_digests(told: Mapping[str, str], expected: Mapping[str, str], path: Path) -> None:
+def check_digests(actual: Mapping[str, str], expected: Mapping[str, str], path: Path) -> None:
     """Raise VllmError if a worker did not read exactly the tensors of a directory."""
-    for name in sorted(told.keys() | expected.keys()):
-        if told.get(name) != expected.get(name):
+    for name in sorted(actual.keys() | expected.keys()):
+        if actual.get(name) != expected.get(name):
             raise VllmError(f"vLLM has other bytes for tensor {name} than {path}")
 
 
@@ -83,13 +83,13 @@ def check_same(shapes_here: dict[str, tuple[int, ...]], path: Path) -> None:
 
     vLLM does not report a missing tensor: its old values stay.
     """
-    found = shapes(path)
-    for name in sorted((found.keys() ^ shapes_here.keys()) - {TIED}):
+    shapes_there = shapes(path)
+    for name in sorted((shapes_there.keys() ^ shapes_here.keys()) - {TIED}):
         raise CheckpointError(f"{path}: only one of the two models has tensor {name}")
-    for name in found.keys() & shapes_here.keys():
-        if found[name] != shapes_here[name]:
+    for name in shapes_there.keys() & shapes_here.keys():
+        if shapes_there[name] != shapes_here[name]:
             raise CheckpointError(
-                f"{path}: {name} has shape {found[name]} instead of {shapes_here[name]}"
+                f"{path}: {name} has shape {shapes_there[name]} instead of {shapes_here[name]}"
             )
 
 

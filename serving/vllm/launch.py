@@ -33,15 +33,15 @@ def find_version(section: Vllm) -> str:
     """Return the version of vLLM in an interpreter. Raises ConfigError if it is not supported."""
     python = interpreter(section)
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             [python, "-I", "-c", ASK], capture_output=True, timeout=ASK_S, check=True, text=True
         )
-        found: dict[str, str] = json.loads(told.stdout)
+        versions: dict[str, str] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise ConfigError(f"policy.vllm.python: {python} does not work: {error}") from error
-    if not found:
+    if not versions:
         raise ConfigError(f"policy.vllm.python: {python} has no vLLM", hint=MEND)
-    name, number = next(iter(found.items()))
+    name, number = next(iter(versions.items()))
     parts = tuple(int(part) for part in re.findall(r"\d+", number)[:2])
     if not LEAST <= parts < BELOW:
         raise ConfigError(f"policy.vllm.python: {python} has {name} {number}", hint=MEND)
@@ -125,10 +125,10 @@ def max_rank(rank: int) -> int:
 
 def _cpu() -> dict[str, str]:
     """Return settings for a CPU: one thread, no core binding, 1 GiB of KV cache."""
-    found = {
+    defaults = {
         "OMP_NUM_THREADS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "TORCHDYNAMO_DISABLE": "1",  # else the first request waits for a C++ compiler
     }
-    return {name: os.environ.get(name, value) for name, value in found.items()}
+    return {name: os.environ.get(name, value) for name, value in defaults.items()}

@@ -164,8 +164,8 @@ class VllmProcess:
                 return
             words = last_line(self._launch.log)
             self._deaths += 1
-            said = f"it said: {words}" if words else "it said nothing"
-            self._problem = f"vLLM is down: {trouble}; {said} ({self._launch.log})"
+            last_words = f"it said: {words}" if words else "it said nothing"
+            self._problem = f"vLLM is down: {trouble}; {last_words} ({self._launch.log})"
             if self._deaths > 1:
                 self._problem = f"{self._problem}; {self._deaths} times so far"
             log.error("vLLM is down", reason=trouble, said=words, log=str(self._launch.log))
@@ -202,15 +202,15 @@ class VllmProcess:
     def _await(self, child: _Child) -> str:
         """Wait until it samples; return an empty text, else the problem."""
         deadline = child.began + self._launch.start_s
-        told = child.began
+        reported_at = child.began
         while not self._answers(child, deadline):
             if trouble := self._trouble(child):
                 return trouble
             now = time.monotonic()
             if now > deadline:
                 return f"vLLM did not answer within {self._launch.start_s:g} s"
-            if now - told >= self._timings.report_s:
-                told = now
+            if now - reported_at >= self._timings.report_s:
+                reported_at = now
                 words = last_line(self._launch.log)
                 log.info("vLLM is starting", seconds=round(now - child.began), said=words)
             self._closed.wait(self._timings.look_s)

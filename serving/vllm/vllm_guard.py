@@ -31,10 +31,10 @@ def main(folder: str, command: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # comes back to us when we send it to the group
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's: the policy server drains first
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_follow)  # noqa: PLW1509
-    held = True
-    while held and child.poll() is None:
+    has_owner = True
+    while has_owner and child.poll() is None:
         readable, _, _ = select.select([sys.stdin], [], [], LOOK_S)
-        held = not readable or bool(os.read(sys.stdin.fileno(), 1))
+        has_owner = not readable or bool(os.read(sys.stdin.fileno(), 1))
     code = child.poll()
     _end(child)
     shutil.rmtree(folder, ignore_errors=True)
@@ -68,7 +68,7 @@ def _kill(pids: Sequence[int]) -> None:
 
 def _members() -> list[tuple[int, bytes]]:
     """Return the other live processes of this group with their command lines."""
-    found = []
+    members = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
@@ -78,8 +78,8 @@ def _members() -> list[tuple[int, bytes]]:
         except OSError:
             continue
         if int(group) == os.getpgrp() and state != "Z":
-            found.append((int(entry.name), words))
-    return found
+            members.append((int(entry.name), words))
+    return members
 
 
 if __name__ == "__main__":

@@ -27,11 +27,11 @@ class Weights:
 
     def exchange_weights(self, weights_path: str) -> dict[str, str]:
         """Replace the weights by the directory's tensors; return digests by name."""
-        found: dict[str, str] = {}
-        self.reload_weights(weights_iterator=_tensors(Path(weights_path), found))
+        digests: dict[str, str] = {}
+        self.reload_weights(weights_iterator=_tensors(Path(weights_path), digests))
         if self.device.type == "cpu":
             self._refresh_head()
-        return found
+        return digests
 
     def _refresh_head(self) -> None:
         """Pack the head again from its new weights.
@@ -75,8 +75,8 @@ def digest(content: NDArray[np.uint8]) -> str:
     ).hexdigest()
 
 
-def _tensors(path: Path, found: dict[str, str]) -> Iterator[tuple[str, Any]]:
-    """Yield every tensor of a directory; its digest is in `found` before."""
+def _tensors(path: Path, digests: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    """Yield every tensor of a directory; its digest is in `digests` before."""
     import torch
     from safetensors import safe_open
 
@@ -84,5 +84,5 @@ def _tensors(path: Path, found: dict[str, str]) -> Iterator[tuple[str, Any]]:
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118 - it is no dictionary
                 tensor = opened.get_tensor(name)
-                found[name] = digest(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+                digests[name] = digest(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
                 yield name, tensor

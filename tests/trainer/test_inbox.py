@@ -87,9 +87,9 @@ def _receive(inbox: Inbox, count: int) -> None:
 
     def held() -> bool:
         inbox._receive()
-        return len(inbox._held) >= count
+        return len(inbox._bodies) >= count
 
-    eventually(held, within_s=60, text=lambda: f"{len(inbox._held)} of {count}")
+    eventually(held, within_s=60, text=lambda: f"{len(inbox._bodies)} of {count}")
 
 
 def _look(
@@ -278,7 +278,7 @@ def test_bodies_beyond_the_bound_give_way_and_are_read_again(world: World, link:
         chosen = _given(inbox)
         assert [group.members for group in chosen] == [tuple(each) for each in bodies]
         inbox.forget(chosen)
-        assert (inbox._held, inbox._held_bytes) == ({}, 0)
+        assert (inbox._bodies, inbox._held_bytes) == ({}, 0)
 
 
 def _counted_reads(world: World) -> list[str]:

@@ -11,20 +11,20 @@ Doubles = NDArray[np.float64]
 
 def centred(group: Doubles, _eps: float) -> Doubles:
     """r − mean (arXiv:2503.20783, section 3.2)."""
-    found: Doubles = group - group.mean()
-    return found
+    advantages: Doubles = group - group.mean()
+    return advantages
 
 
 def std(group: Doubles, eps: float) -> Doubles:
     """(r − mean) / (std + eps) with the unbiased std (GRPO, arXiv:2402.03300, section 4.1.2)."""
-    found: Doubles = (group - group.mean()) / (group.std(ddof=1) + eps)
-    return found
+    advantages: Doubles = (group - group.mean()) / (group.std(ddof=1) + eps)
+    return advantages
 
 
 def leave_one_out(group: Doubles, _eps: float) -> Doubles:
     """r − the mean of the others (RLOO, arXiv:2402.14740, section 2.2)."""
-    found: Doubles = (group - group.mean()) * (group.size / (group.size - 1))
-    return found
+    advantages: Doubles = (group - group.mean()) * (group.size / (group.size - 1))
+    return advantages
 
 
 ADVANTAGES: Mapping[str, Callable[[Doubles, float], Doubles]] = {  # by `trainer.advantage`

@@ -168,7 +168,7 @@ def test_a_request_repeated_by_a_client_that_gave_up_gets_the_one_answer(
     )
     environment.start()
     asked.touch()
-    waits = environment._asked  # type: ignore[attr-defined]
+    waits = environment._pending  # type: ignore[attr-defined]
     eventually(lambda: not waits.waiting, within_s=60, text=lambda: "the request still waits")
     gone.touch()
     assert environment.call("blue").reward == 1.0

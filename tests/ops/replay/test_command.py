@@ -127,9 +127,11 @@ def test_tokens_stay_as_recorded_where_a_fresh_environment_writes_others(
     body = recorded.record("alfworld")
     recorded_episode = RecordedEpisode(body, ChatTemplate.load(TINY), steps=2)
     first, end = body.steps[0].start, body.steps[1].end
-    assert list(recorded_episode.stood(0, [1, 2, 3])) == body.tokens()[:first].tolist()
+    assert list(recorded_episode.recorded_context(0, [1, 2, 3])) == body.tokens()[:first].tolist()
     assert [each.field for each in recorded_episode.differences] == ["messages"]
-    assert list(recorded_episode.stood(end + 1, [1, 2, 3])) == [1, 2, 3], "nothing stood there"
+    assert list(recorded_episode.recorded_context(end + 1, [1, 2, 3])) == [1, 2, 3], (
+        "nothing stood there"
+    )
 
 
 def test_a_recorded_call_is_applied_though_it_would_be_read_otherwise_today(

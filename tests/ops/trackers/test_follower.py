@@ -163,7 +163,7 @@ def test_updates_of_one_millisecond_are_all_told(
     with store.read() as session:
         while found := tracker_cursor.tracker_rows(session, run_id, at, most=2):
             versions += [line.version for line in found if "loss" in line.metrics]
-            at = found[-1].told
+            at = found[-1].cursor
     assert versions == [1, 2, 3]
 
 
@@ -181,9 +181,9 @@ def test_an_evaluation_that_grows_is_told_again_and_one_under_way_is_not(
         row = session.get_one(Evaluation, "e3")
         row.episodes, row.success = 8, 0.5
     with store.read() as session:
-        [line] = tracker_cursor.tracker_rows(session, run_id, before[-1].told)
+        [line] = tracker_cursor.tracker_rows(session, run_id, before[-1].cursor)
         assert line.metrics["eval/dbbench/test/T0/success"] == 0.5
-        assert tracker_cursor.tracker_rows(session, run_id, line.told) == []
+        assert tracker_cursor.tracker_rows(session, run_id, line.cursor) == []
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def known_credits() -> Mapping[str, Credit]:
         each.name: import_module(f"{credit.__name__}.{each.name}")
         for each in iter_modules(credit.__path__)
     }
-    return {name: found.CREDIT for name, found in modules.items() if hasattr(found, "CREDIT")}
+    return {name: module.CREDIT for name, module in modules.items() if hasattr(module, "CREDIT")}
 
 
 def read_options(name: str, given: Mapping[str, Any]) -> msgspec.Struct:

@@ -67,9 +67,9 @@ def compare_within(
     for member, named in enumerate(keys):
         for turn, key in enumerate(named):
             places[key].append((member, turn))
-    found = [np.zeros_like(each) for each in values]
+    advantages = [np.zeros_like(each) for each in values]
     for alike in places.values():
         compared = compare([values[member][turn] for member, turn in alike])
         for (member, turn), advantage in zip(alike, compared, strict=True):
-            found[member][turn] = advantage
-    return found
+            advantages[member][turn] = advantage
+    return advantages

@@ -20,4 +20,4 @@ def known_losses() -> Mapping[str, Loss]:
         each.name: import_module(f"{losses.__name__}.{each.name}")
         for each in iter_modules(losses.__path__)
     }
-    return {name: found.LOSS for name, found in modules.items() if hasattr(found, "LOSS")}
+    return {name: module.LOSS for name, module in modules.items() if hasattr(module, "LOSS")}
