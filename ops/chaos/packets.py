@@ -1,48 +1,53 @@
-"""Drops the packets of one TCP port of this machine, with a rule of its firewall (iptables)."""
+"""Drops the packets of one TCP port of this machine, with a rule of its firewall (iptables).
+
+A shell holds the rule for as long as its standard input is open, so the rule goes with its owner.
+"""
 
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from agentrl.core.errors import AgentRLError
 
-COMMAND_S = 20.0
+END_S = 30.0  # for the shell to remove the rules
+HOLD = """
+trap '' INT TERM
+change() { iptables --wait 5 "$1" INPUT --in-interface lo --protocol tcp "$2" "$3" --jump DROP; }
+{ change --insert --destination-port "$1" && change --insert --source-port "$1" && echo set
+} || exec >&-  # the owner waits for no more
+read -r _
+change --delete --destination-port "$1"
+change --delete --source-port "$1"
+"""
 
 
 def can_drop() -> bool:
-    """Whether this process may change the firewall: root, with iptables."""
+    """Return whether this process may change the firewall: it is root, and has iptables."""
     if os.geteuid() != 0 or shutil.which("iptables") is None:
         return False
-    try:
-        _iptables("--list-rules", "INPUT")
-    except AgentRLError:
-        return False
-    return True
+    listed = subprocess.run(
+        ["iptables", "--list-rules", "INPUT"], capture_output=True, check=False, timeout=END_S
+    )
+    return listed.returncode == 0
 
 
 @contextmanager
 def drop_packets(port: int) -> Iterator[None]:
-    """Nothing reaches the port or comes from it, and neither side is told. Raises AgentRLError."""
-    rules = [
-        ("INPUT", "--in-interface", "lo", "--protocol", "tcp", side, str(port), "--jump", "DROP")
-        for side in ("--destination-port", "--source-port")
-    ]
+    """Lose every packet to and from the port; neither side is told. Raises AgentRLError."""
+    shell = subprocess.Popen(
+        ["/bin/sh", "-c", HOLD, "sh", str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert shell.stdout is not None  # noqa: S101 - a pipe
     try:
-        for rule in rules:
-            _iptables("--insert", *rule)
+        if not shell.stdout.readline():
+            raise AgentRLError(f"iptables: {shell.communicate(timeout=END_S)[1].strip()}")
         yield
     finally:
-        for rule in rules:
-            with suppress(AgentRLError):  # it was not set
-                _iptables("--delete", *rule)
-
-
-def _iptables(*arguments: str) -> None:
-    command = ["iptables", "--wait", "5", *arguments]
-    try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMMAND_S)
-    except (OSError, subprocess.SubprocessError) as error:
-        detail = (getattr(error, "stderr", "") or str(error)).strip()
-        raise AgentRLError(f"{' '.join(command)}: {detail}") from error
+        shell.communicate(timeout=END_S)

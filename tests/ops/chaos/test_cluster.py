@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from running import ROOT
+from running import ROOT, eventually
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
@@ -132,6 +132,30 @@ def test_dropped_packets_end_no_connection_and_begin_none(echo: int) -> None:
             assert old.recv(9) == b"two", "it was sent again"
         with socket.create_connection(where, 60) as new:
             assert _said(new, b"three") == b"three"
+
+
+@pytest.mark.skipif(not can_drop(), reason="needs root and iptables")
+def test_the_rule_of_dropped_packets_goes_with_its_owner(echo: int) -> None:
+    program = (
+        "import time\n"
+        "from agentrl.ops.chaos.packets import drop_packets\n"
+        f"with drop_packets({echo}):\n"
+        "    print('set', flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+
+    def rules() -> bool:
+        listed = subprocess.run(["iptables", "-S", "INPUT"], capture_output=True, check=True)
+        return f"--dport {echo} ".encode() in listed.stdout
+
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"set\n"
+        assert rules()
+        owner.kill()
+    eventually(lambda: not rules(), within_s=60, text=lambda: "the rule stays")
+    with pytest.raises(AgentRLError, match=r"iptables.*70000"), drop_packets(70000):
+        pass
 
 
 def test_a_service_that_is_away_is_a_connection_that_ends() -> None:
