@@ -42,7 +42,11 @@ class Outage:
 
 
 def report_away(service: str, waited_s: float, error: str) -> None:
-    """Say that the process waits for a service; repeat it every REMIND_S seconds."""
+    """Say that the process waits for a service; repeat it every REMIND_S seconds.
+
+    `error`: its first line is told.
+    """
+    error = error.strip().partition("\n")[0]
     metrics.AWAY.labels(name=service).set(1)
     _current[service] = time.monotonic() - waited_s, error
     log.warning(AWAY, service=service, waited_s=round(waited_s, 1), error=error)

@@ -30,7 +30,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]
 def test_what_a_process_waits_for_is_known_until_it_is_available(logs: list[Path]) -> None:
     report_away("store", 0.0, "refused")
     report_away("broker consumer", 3.04, "no route")
-    report_away("store", 60.02, "still refused")
+    report_away("store", 60.02, "still refused\nsee page 3")
     assert read_outages(logs) == [
         Outage("trainer", "broker consumer", 3.0, "no route"),
         Outage("trainer", "store", 60.0, "still refused"),
