@@ -405,7 +405,10 @@ class Worker(Base):
 
 
 class ServiceOutage(Base):
-    """A service that a process without a supervisor waits for. `until`: it repeats it before."""
+    """A service that a process without a supervisor waits for.
+
+    `until`: the row counts until then; the process extends it while it waits.
+    """
 
     __tablename__ = "service_outages"
 

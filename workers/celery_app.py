@@ -150,11 +150,12 @@ def run_celery(
 
 def purge_queue(app: Celery, run_id: str) -> None:
     """Delete the run's queue with its messages. Raises BrokerUnavailable."""
-    try:
-        with app.connection_for_write() as connection:
+    with app.connection_for_write() as connection:
+        try:
             connection.default_channel.queue_delete(episodes_queue(run_id))
-    except (OperationalError, OSError) as error:
-        raise _unavailable(error) from error
+        except (*connection.connection_errors, OperationalError, OSError) as error:
+            connection.collect()  # without waiting for the broker
+            raise _unavailable(error) from error
 
 
 def _unavailable(error: Exception) -> BrokerUnavailable:

@@ -25,7 +25,7 @@ STALE_S = 300.0  # after its last line, an outage is no longer reported: its pro
 MAX_BYTES = 1 << 17  # of the end of a log
 
 log = get_logger()
-_current: dict[str, tuple[float, str]] = {}  # of this process, by service: since when, and why
+_current: dict[str, tuple[float, float, str]] = {}  # by service: since when, last told when, why
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ def report_away(service: str, waited_s: float, error: str) -> None:
     """
     error = error.strip().partition("\n")[0]
     metrics.AWAY.labels(name=service).set(1)
-    _current[service] = time.monotonic() - waited_s, error
+    told_at = time.monotonic()
+    _current[service] = told_at - waited_s, told_at, error
     log.warning(AWAY, service=service, waited_s=round(waited_s, 1), error=error)
 
 
@@ -60,11 +61,12 @@ def report_available(service: str, waited_s: float) -> None:
 
 
 def current_outages(process: str) -> list[Outage]:
-    """Return what this process waits for. `process`: its name."""
+    """Return what this process waits for, and has repeated lately. `process`: its name."""
     now = time.monotonic()
     return [
         Outage(process, service, now - since, error)
-        for service, (since, error) in sorted(_current.copy().items())
+        for service, (since, told_at, error) in sorted(_current.copy().items())
+        if now - told_at < STALE_S
     ]
 
 

@@ -22,7 +22,8 @@ from agentrl.db.models import (
 from agentrl.db.store import now
 
 ROLES = ("worker", "policy", "trainer", "dispatcher", "recorder", "envs")
-Claim = tuple[str, int, str]  # episode_id, fence, hash of the body that its row names
+Attempt = tuple[str, int]  # episode_id, fence
+Claim = tuple[str, int, str]  # and the hash of the body that its row names
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,18 @@ def _replays(run_id: str) -> Select[Any]:
 
 def claims_without_body(session: Session, run_id: str) -> set[Claim]:
     """Return finished episodes whose body is not stored."""
-    query = (
+    rows = session.execute(_without_body(run_id, EpisodeState.FINISHED))
+    return {(episode, fence, sha256 or "") for episode, fence, sha256 in rows}
+
+
+def attempts_without_body(session: Session, run_id: str) -> set[Attempt]:
+    """Return attempts that run, or have finished, and whose body is not stored."""
+    rows = session.execute(_without_body(run_id, EpisodeState.RUNNING, EpisodeState.FINISHED))
+    return {(episode, fence) for episode, fence, _ in rows}
+
+
+def _without_body(run_id: str, *states: EpisodeState) -> Select[tuple[str, int, str | None]]:
+    return (
         select(Episode.episode_id, Episode.fence, Episode.body_sha256)
         .outerjoin(
             StoredTrajectory,
@@ -103,11 +115,10 @@ def claims_without_body(session: Session, run_id: str) -> set[Claim]:
         )
         .where(
             Episode.run_id == run_id,
-            Episode.state == EpisodeState.FINISHED,
+            Episode.state.in_(states),
             StoredTrajectory.episode_id.is_(None),
         )
     )
-    return {(episode, fence, sha256 or "") for episode, fence, sha256 in session.execute(query)}
 
 
 def body_sizes(session: Session, run_id: str) -> list[int]:

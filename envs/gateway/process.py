@@ -32,7 +32,7 @@ INHERITED = ("PATH", "HOME", "LANG")  # of our environment; the rest is ours alo
 log = get_logger()
 
 
-def confined(argv: Sequence[str]) -> list[str]:
+def confine_command(argv: Sequence[str]) -> list[str]:
     """Return the command that runs a program of a model, which can neither inspect our processes
     nor read our secret files. It runs as our user; a root loses its capabilities.
     """

@@ -36,7 +36,7 @@ NO_NEW_PRIVS = 38  # prctl: no exec gains what this process has not; Landlock as
 CAPABILITY_VERSION = 0x20080522
 CAPABILITIES = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 7  # CHOWN, KILL, SETGID, SETUID
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # system calls of Landlock
-PATH_BENEATH, READ_FILE = 1, 1 << 2
+PATH_BENEATH, READ_FILE, REFER = 1, 1 << 2, 1 << 13
 SUBREAPER = 36  # prctl: orphans of the program become children of this process
 KEPT = 1 << 20  # bytes of each output, its end
 LOOK_S = 0.05  # between looks at the program's end
@@ -64,6 +64,8 @@ def _become(argv: "list[str]", hidden: str) -> None:
     """Run the program in place of this process."""
     _confine(hidden)
     _drop_capabilities()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(argv[0], argv)  # noqa: S606
     except OSError as error:
@@ -119,17 +121,27 @@ def _confine(hidden: str) -> None:
     """Deny this process and its children the hidden files, and access to all earlier processes."""
     libc = ctypes.CDLL(None)
     libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0)
-    rules = libc.syscall(CREATE_RULESET, struct.pack("=Q", READ_FILE), 8, 0)
-    if rules < 0:
+    version = libc.syscall(CREATE_RULESET, None, 0, 1)
+    if version < 1:
         return  # this Linux has no Landlock
+    # Landlock denies REFER, moving a file to another folder, unless it is granted as well.
+    rights = READ_FILE | (REFER if version > 1 else 0)
+    rules = libc.syscall(CREATE_RULESET, struct.pack("=Q", rights), 8, 0)
     secrets = [os.path.realpath(path) for path in hidden.split(":") if path]
     for path in _beside("/", secrets):
         with contextlib.suppress(OSError):  # it went meanwhile
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            libc.syscall(ADD_RULE, rules, PATH_BENEATH, struct.pack("=Qi", READ_FILE, place), 0)
+            libc.syscall(
+                ADD_RULE, rules, PATH_BENEATH, struct.pack("=Qi", _granted(path, rights), place), 0
+            )
             os.close(place)
     libc.syscall(RESTRICT_SELF, rules, 0)
     os.close(rules)
+
+
+def _granted(path: str, rights: int) -> int:
+    """Return the rights that make sense for a path: nothing can be moved into a file."""
+    return rights if os.path.isdir(path) else rights & READ_FILE  # noqa: PTH112
 
 
 def _drop_capabilities() -> None:

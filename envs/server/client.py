@@ -24,7 +24,7 @@ from agentrl.core.config.sections import Envs
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.core.http_answers import read_answer
 from agentrl.core.logging import get_logger
-from agentrl.core.retry import Retry
+from agentrl.core.retry import Backoff, Retry
 from agentrl.core.telemetry import tracing
 from agentrl.envs import registry
 from agentrl.envs.contract import (
@@ -53,7 +53,7 @@ TURN_MARGIN_S = 60.0  # beyond the server's own limit of a call: its turn is ask
 GONE_TRIES = 3  # of a turn at an address where nobody listens: sessions die with their server
 CANCEL_S = 2.0
 CONNECTIONS = 64
-WAIT = (406, 503)  # full, ending: another moment, another server process
+FULL, ENDING = 406, 503  # another moment, another server process
 WORKER_TURNS = 100  # of an episode of a task worker, which has a limit of its own
 SPLIT = "all"  # the one split of a task worker's indices
 
@@ -69,7 +69,11 @@ class Reply(NamedTuple):
 
 
 class ServerAway(Exception):
-    """The server does not answer, is full, or ends: another try may succeed."""
+    """The server does not answer, or ends: another try may succeed."""
+
+
+class ServerFull(Exception):
+    """The server has no room for another session now."""
 
 
 class RemoteServer:
@@ -85,7 +89,11 @@ class RemoteServer:
         self._headers = {"content-type": "application/json", wire.OWNER: str(ContainerOwner.this())}
         if token := secret(config.token_env):
             self._headers["authorization"] = f"Bearer {token}"
-        self._retry = Retry(f"env server {self.url}", lambda error: isinstance(error, ServerAway))
+        name = f"env server {self.url}"
+        self._away = Retry(name, lambda error: isinstance(error, ServerAway))
+        self._room = Retry(
+            name, lambda error: isinstance(error, ServerFull), backoff=Backoff(silent=True)
+        )
         self._http = urllib3.PoolManager(maxsize=CONNECTIONS, block=False, retries=False)
 
     def start(self, body: Mapping[str, Any], fence: Fence) -> tuple[wire.EnvOut, int | None]:
@@ -142,13 +150,17 @@ class RemoteServer:
                 if (turn is None and not unsent) or (turn != 0 and tries >= GONE_TRIES and unsent):
                     raise self._failure(str(error)) from error
                 raise ServerAway(str(error)) from error
-            if reply.status in WAIT:
-                raise ServerAway(_detail(reply.content))
+            if reply.status in (FULL, ENDING):
+                kind = ServerFull if reply.status == FULL else ServerAway
+                raise kind(_detail(reply.content))
             return reply
 
+        def when_there_is_room() -> Reply:
+            return self._room.call(attempt, limit_s=max(0.0, deadline - time.monotonic()))
+
         try:
-            return self._retry.call(attempt, limit_s=patience_s)
-        except ServerAway as error:
+            return self._away.call(when_there_is_room, limit_s=patience_s)
+        except (ServerAway, ServerFull) as error:
             raise self._failure(str(error)) from error
 
     def _ask(

@@ -17,7 +17,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.errors import BrokerError, StoreError
 from agentrl.db.queries import liveness
 from agentrl.db.queries.kept_tokens import kept_tokens
-from agentrl.db.queries.liveness import Claim, Liveness
+from agentrl.db.queries.liveness import Attempt, Claim, Liveness
 from agentrl.db.store import Store
 from agentrl.ops.chaos.cluster import BROKER, Cluster, is_connected
 from agentrl.ops.chaos.sampled_tokens import SampledTokens
@@ -40,7 +40,9 @@ class ProcessMark:
 class RunObserver:
     """One run under chaos; used by one thread. `seen`: the last look, None while nobody answers.
 
-    `ambiguous`: from when to when the database's clock said times twice, or not at all.
+    `claims`: what rows promised. `excused`: attempts whose promise means nothing, because the
+    database may have lost their body. `ambiguous`: from when to when its clock said times twice, or
+    not at all.
     """
 
     cluster: Cluster
@@ -48,6 +50,7 @@ class RunObserver:
     store: Store
     seen: Liveness | None = None
     claims: set[Claim] = field(default_factory=set)
+    excused: set[Attempt] = field(default_factory=set)
     ambiguous: list[tuple[float, float]] = field(default_factory=list)
     _sampled: SampledTokens = field(default_factory=SampledTokens)
     _sampled_at: float = -math.inf
@@ -68,10 +71,21 @@ class RunObserver:
         except StoreError:
             self.seen = None
             return
-        self.claims |= promised
+        self.claims |= {claim for claim in promised if claim[:2] not in self.excused}
         if time.monotonic() - self._sampled_at > SAMPLED_S:  # of servers that may end before long
             self._sampled_at = time.monotonic()
             self._sampled.look(self.seen.servers)
+
+    def forget_claims(self) -> None:
+        """Expect no body of what runs or has finished: the database has lost commits.
+
+        A recorder may have stored a body and acknowledged it, and only the commit is gone; the
+        attempt is then played again after `dispatch.body_timeout_s`.
+        """
+        self.claims.clear()
+        self.excused |= self.store.ask(
+            lambda session: liveness.attempts_without_body(session, self.run_id)
+        )
 
     def tokens_in_vain(self) -> int:
         """Return how many sampled tokens are not kept, and must be or were sampled again.

@@ -108,10 +108,10 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
                 _rest(config, stop)
         if alone and role in ENDS and stop.is_set():
             sys.exit(TOLD)
-        if own is not None:  # all is closed; what libraries would still tidy up takes seconds
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(0)
+    if own is not None:  # all is closed; what libraries would still tidy up takes seconds
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _root(role: str, name: str) -> Callable[[Config, threading.Event], None]:

@@ -7,8 +7,9 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from agentrl.core.config.config import Config
@@ -16,12 +17,12 @@ from agentrl.core.errors import StoreError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry.outages import REMIND_S, Outage, current_outages
 from agentrl.core.types import ID_LENGTH
-from agentrl.db.admin import migrate
 from agentrl.db.registry import outages
-from agentrl.db.store import open_store
+from agentrl.db.store import LEASE, open_store
 from agentrl.db.transitions import runs
 
 LOOK_S = 2.0  # between two looks at what the process waits for
+END_S = 2.0  # for the last row to go, at the end of a process
 
 log = get_logger()
 
@@ -39,25 +40,25 @@ def report_outages(config: Config, process: str, look_s: float = LOOK_S) -> Iter
         yield
     finally:
         ended.set()
-        thread.join()
+        thread.join(END_S)
 
 
 def _report(config: Config, process: str, ended: threading.Event, look_s: float) -> None:
     written: list[str] = []  # services
-    looks, since = max(1, round(REMIND_S / look_s)), 0
+    repeat, looks = max(1, round(REMIND_S / look_s)), 0
     while not ended.wait(look_s):
-        found, since = current_outages(process), since + 1
+        found, looks = current_outages(process), looks + 1
         services = [each.service for each in found]
-        if services == written and (not written or since < looks):
+        if services == written and (not written or looks < repeat):
             continue
         if _write(config, process, found):
-            written, since = services, 0
+            written, looks = services, 0
     if written:
         _write(config, process, [])
 
 
 def _write(config: Config, process: str, found: list[Outage]) -> bool:
-    """Replace the rows of the process; False if the database is unavailable, or has no such run."""
+    """Replace the rows of the process; False if that is not possible now."""
 
     def put(session: Session) -> bool:
         run = runs.find_run(session, config.run.name)
@@ -65,7 +66,9 @@ def _write(config: Config, process: str, found: list[Outage]) -> bool:
             outages.put_outages(session, run.run_id, process, found)
         return run is not None
 
-    with suppress(StoreError), closing(open_store(config.store_url(), threads=1)) as store:
-        migrate.require_current(store)
-        return store.transact(put, patience_s=0.0)
-    return False
+    try:
+        with closing(open_store(config.store_url(), threads=1, timeouts=LEASE)) as store:
+            return store.transact(put, patience_s=0.0)
+    except (StoreError, SQLAlchemyError) as error:  # no tables yet, or the run has been deleted
+        log.debug("Outages not written", error=str(error))
+        return False

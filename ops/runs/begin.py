@@ -170,19 +170,25 @@ def clear_queues(config: Config, run_id: str, stop: threading.Event | None = Non
     """Delete the queues of a finished run, unless they still hold messages.
 
     Returns the number of these messages: dead letters, or bodies that no recorder stored. `stop`:
-    set it to end waiting for an unavailable broker. Raises BrokerUnavailable, without it at once.
+    set it to end waiting for an unavailable broker; without it, nothing waits. Raises
+    BrokerUnavailable.
     """
+    retry = make_retry(stop)
+    kept = retry.call(partial(_delete_empty_queues, config, run_id, stop))
+    retry.call(lambda: purge_queue(celery_app(config.tasks_url(), run_id), run_id))
+    return kept
 
-    def clear() -> int:
-        with closing(broker.connect(config.broker_url(), stop=stop)) as link:
+
+def _delete_empty_queues(config: Config, run_id: str, stop: threading.Event | None) -> int:
+    """Delete the run's own queues if they hold nothing; a part of them may be gone already."""
+    with closing(broker.connect(config.broker_url(), stop=stop)) as link:
+        kept = 0
+        if link.queues_exist(run_id):
             trained = trainer_queue(run_id)  # the recorder has its own copy of every body
             kept = sum(count for queue, count in link.depths(run_id).items() if queue != trained)
-            if not kept:
-                link.delete_run(run_id)
-        purge_queue(celery_app(config.tasks_url(), run_id), run_id)
-        return kept
-
-    return make_retry(stop).call(clear)
+        if not kept:
+            link.delete_run(run_id)
+    return kept
 
 
 def checkpoints_home(config: Config, run_id: str) -> Path:

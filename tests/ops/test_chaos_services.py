@@ -27,7 +27,8 @@ from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Store as StoreSection
 from agentrl.core.config.sections import Task
 from agentrl.core.errors import MessageRefused, StoreUnavailable
-from agentrl.db.admin import fault_injection
+from agentrl.core.telemetry import metrics
+from agentrl.db.admin import fault_injection, migrate
 from agentrl.db.queries.liveness import Liveness
 from agentrl.db.store import open_store
 from agentrl.ops.chaos.cluster import Cluster
@@ -166,7 +167,13 @@ def test_a_broker_whose_packets_are_lost_is_waited_for(
             later = pool.submit(
                 publisher.publish, TRAJECTORIES, "lost", second, waiting=waited.append
             )
-            eventually(lambda: len(waited) > 1, within_s=120, text=lambda: str(waited))
+            eventually(  # the connection that stood has timed out
+                lambda: metrics.COMMON.get_sample_value(
+                    "agentrl_service_away", {"name": "broker publisher"}
+                ),
+                within_s=120,
+                text=lambda: str(waited),
+            )
             assert not later.done()
         later.result(timeout=120)
         publisher.close()
@@ -207,6 +214,7 @@ def test_a_stepped_clock_is_what_a_run_reads_and_the_true_one_comes_back(postgre
 def test_a_commit_that_was_answered_is_lost(postgres: str) -> None:
     do(postgres, "CREATE TABLE versions (version int)")
     observer = Onlooker(Bystander(postgres), "run", open_store(postgres))
+    migrate.upgrade(observer.store)
     observer.claims.add(("episode", 1, "sha256"))
     do(postgres, "CHECKPOINT")
     observer.look()

@@ -13,7 +13,7 @@ from mcp_types import INVALID_PARAMS, CallToolResult
 
 from agentrl.core.errors import EnvironmentFailure, in_words
 from agentrl.envs.contract import Tool
-from agentrl.envs.gateway.process import confined
+from agentrl.envs.gateway.process import confine_command
 
 SHOWN = 300  # characters of a command's last words
 
@@ -94,7 +94,7 @@ class Session:
 def _target(server: str, env: Mapping[str, str], words: TextIO) -> Any:
     if server.startswith(("http://", "https://")):
         return server
-    command, *arguments = confined(shlex.split(server))
+    command, *arguments = confine_command(shlex.split(server))
     parameters = StdioServerParameters(command=command, args=arguments, env=dict(env))
     return stdio_client(parameters, errlog=words)
 

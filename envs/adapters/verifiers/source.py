@@ -18,7 +18,7 @@ from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.envs.contract import Environment, Expert, Item, Outcome, ToolCall, require_split
 from agentrl.envs.gateway.environment import Gateway, Plan
-from agentrl.envs.gateway.process import INHERITED, confined
+from agentrl.envs.gateway.process import INHERITED, confine_command
 from agentrl.envs.gateway.reward import Result
 from agentrl.envs.tasks import options
 from agentrl.envs.tasks.generated import SPLITS, split_of
@@ -130,7 +130,7 @@ class VerifiersSource:
         ours = {name: os.environ[name] for name in INHERITED if name in os.environ}
         try:
             ended = subprocess.run(
-                confined([asked.python, RUNNER, "list"]),
+                confine_command([asked.python, RUNNER, "list"]),
                 input=msgspec.json.encode({"env": self._config, "items": asked.items}),
                 env=ours | self._env,
                 capture_output=True,

@@ -40,7 +40,7 @@ def lose_commits(observer: RunObserver, _random: random.Random) -> Course:
         observer.seen = None
         while observer.seen is None:
             yield
-    observer.claims.clear()  # what rows said that are lost is no promise; the others are read again
+    observer.forget_claims()
     log.info("Commits lost", version_before=before, version=observer.seen.version)
     yield
 

@@ -11,6 +11,7 @@ from agentrl.core.telemetry.outages import (
     MAX_BYTES,
     STALE_S,
     Outage,
+    current_outages,
     read_outages,
     report_available,
     report_away,
@@ -38,6 +39,18 @@ def test_what_a_process_waits_for_is_known_until_it_is_available(logs: list[Path
     assert str(read_outages(logs)[1]) == "trainer waits for store (60 s): still refused"
     report_available("store", 70.0)
     assert [each.service for each in read_outages(logs)] == ["broker consumer"]
+
+
+def test_a_process_knows_what_it_waits_for_until_it_is_available() -> None:
+    def found() -> list[Outage]:
+        return [each for each in current_outages("worker") if each.service == "library"]
+
+    report_away("library", 7.0, "no route")
+    (outage,) = found()
+    assert (outage.process, outage.error) == ("worker", "no route")
+    assert outage.waited_s >= 7.0
+    report_available("library", 8.0)
+    assert found() == []
 
 
 def test_an_outage_of_which_nothing_was_said_for_long_is_not_reported(logs: list[Path]) -> None:

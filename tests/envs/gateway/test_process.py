@@ -13,7 +13,7 @@ import pytest
 from running import eventually, processes_of
 
 from agentrl.core.errors import EnvironmentFailure
-from agentrl.envs.gateway.process import Program, ProgramEnd, confined
+from agentrl.envs.gateway.process import Program, ProgramEnd, confine_command
 
 STUBBORN = """
 import os, signal, sys, time
@@ -105,7 +105,7 @@ owner=$(awk '/^PPid/ {print $2}' /proc/$PPID/status)
 cat /dev/stdin
 tr '\\0' '\\n' < /proc/$owner/environ | grep HUSH
 cat "$1" && echo read it
-head -c 1 /proc/$owner/mem
+head -n 1 /proc/$owner/maps
 id -u
 """
 OWNER = """
@@ -143,13 +143,13 @@ def test_a_program_reads_neither_its_owner_s_environment_nor_a_file_of_a_secret(
 
 def test_a_confined_command_talks_to_its_owner_and_reads_none_of_its_secrets() -> None:
     owner = (
-        "import subprocess, sys; from agentrl.envs.gateway.process import confined; "
-        "sys.exit(subprocess.run(confined(sys.argv[1:])).returncode)"
+        "import subprocess, sys; from agentrl.envs.gateway.process import confine_command; "
+        "sys.exit(subprocess.run(confine_command(sys.argv[1:])).returncode)"
     )
     prying = """
 cat /dev/stdin
 tr '\\0' '\\n' < /proc/$PPID/environ | grep HUSH
-head -c 1 /proc/$PPID/mem
+head -n 1 /proc/$PPID/maps
 cat "$1" && echo read it
 grep CapEff /proc/self/status
 exit 7
@@ -170,8 +170,27 @@ exit 7
     assert ended.stdout.split() == ["the", "itemCapEff:", "0" * 16]
 
 
+@pytest.mark.parametrize("hides", [True, False])
+def test_a_confined_command_moves_files_between_folders(
+    tmp_path: Path, hides: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if hides:
+        monkeypatch.setenv("HUSH_TOKEN_FILE", str(tmp_path / "hush"))
+        (tmp_path / "hush").write_text("hush")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / "file").write_text("text")
+    move = f"import os; os.chdir({str(tmp_path)!r}); os.rename('a/file', 'b/file')"
+    ended = subprocess.run(
+        confine_command([sys.executable, "-c", move]), capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_a_confined_command_that_does_not_exist_is_one_line() -> None:
-    ended = subprocess.run(confined(["/no/such"]), capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        confine_command(["/no/such"]), capture_output=True, text=True, check=False
+    )
     assert (ended.returncode, ended.stderr) == (1, "/no/such: No such file or directory\n")
 
 

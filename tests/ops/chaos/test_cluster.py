@@ -13,12 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from run_transitions import World
 from running import ROOT, eventually
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Run, Task, Trainer
 from agentrl.core.errors import AgentRLError
+from agentrl.db.admin import migrate
 from agentrl.db.audit.run_audit import Finding
 from agentrl.db.queries.liveness import Liveness
 from agentrl.db.store import open_store
@@ -257,6 +259,32 @@ def test_a_trainer_without_room_for_two_snapshots_may_still_write_files_of_a_che
         assert list(course) == []
         assert resource.prlimit(trainer.pid, resource.RLIMIT_FSIZE) == former
     observer.store.close()
+
+
+def test_a_body_that_a_lost_commit_took_is_not_missed_but_a_later_one_is(tmp_path: Path) -> None:
+    class Bystander(Cluster):
+        def __init__(self) -> None:
+            pass
+
+    with closing(open_store(f"sqlite:///{tmp_path / 'store.db'}")) as store:
+        migrate.upgrade(store)
+        world = World.begin(store)
+        observer = RunObserver(Bystander(), world.run_id, store)
+        (group_id,) = world.admit(0, size=4)
+        rows = world.members(group_id)
+        first = world.claim(rows[0].episode_id)
+        assert first is not None
+        assert world.finish(first, world.body(first))
+        second = world.claim(rows[1].episode_id)
+        observer.look()
+        assert [claim[0] for claim in observer.claims] == [rows[0].episode_id]
+        observer.forget_claims()
+        third = world.claim(rows[2].episode_id)
+        for claimed in (second, third):
+            assert claimed is not None
+            assert world.finish(claimed, world.body(claimed))
+        observer.look()
+    assert [claim[0] for claim in observer.claims] == [rows[2].episode_id]
 
 
 def test_a_restart_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:

@@ -23,37 +23,43 @@ def test_it_says_so_until_it_is_over_and_takes_it_back_when_it_ends(tmp_path: Pa
     def services() -> list[str]:
         found = store.ask(lambda session: read_outages(session, run_id))
         assert all(each.process.startswith("worker (") for each in found)
-        return [each.service for each in found]
+        return [each.service for each in found if each.service in ("library", "museum")]
 
     def become(expected: list[str]) -> None:
         eventually(lambda: services() == expected, within_s=60, text=lambda: str(services()))
 
     try:
         with report_outages(config, "worker", look_s=0.05):
-            report_away("checkpoints", 2.0, "no route")
-            become(["checkpoints"])
+            report_away("library", 2.0, "no route")
+            become(["library"])
             show(store.ask(lambda session: progress.totals(session, run_id)))
-            report_away("broker", 0.0, "refused")
-            become(["broker", "checkpoints"])
-            report_available("checkpoints", 3.0)
-            become(["broker"])
+            report_away("museum", 0.0, "refused")
+            become(["library", "museum"])
+            report_available("library", 3.0)
+            become(["museum"])
         assert services() == []
     finally:
-        for service in ("broker", "checkpoints"):
+        for service in ("museum", "library"):
             report_available(service, 0.0)
         store.close()
-    assert any("waits for checkpoints: no route" in line for line in told)
+    assert any("waits for library: no route" in line for line in told)
 
 
-def test_a_database_without_tables_and_one_without_the_run_are_no_error(tmp_path: Path) -> None:
-    config = Config(tasks={"dbbench": Task()}, run=Run(name="other", home=str(tmp_path)))
-    report_away("broker", 0.0, "refused")
+def test_it_goes_on_once_a_database_without_tables_has_the_run(tmp_path: Path) -> None:
+    config = Config(tasks={"dbbench": Task()}, run=Run(name="run", home=str(tmp_path)))
+    report_away("museum", 0.0, "refused")
     try:
         with report_outages(config, "worker", look_s=0.01):
-            store, run_id = begun(config.store_url())  # a run of another name
-        with report_outages(config, "worker", look_s=0.01):
-            pass
-        assert store.ask(lambda session: read_outages(session, run_id)) == []
+            eventually((tmp_path / "store.db").exists, within_s=60, text=lambda: "it never tries")
+            store, run_id = begun(config.store_url())
+            eventually(
+                lambda: any(
+                    each.service == "museum"
+                    for each in store.ask(lambda session: read_outages(session, run_id))
+                ),
+                within_s=60,
+                text=lambda: "its thread has ended",
+            )
         store.close()
     finally:
-        report_available("broker", 0.0)
+        report_available("museum", 0.0)

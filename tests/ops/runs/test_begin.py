@@ -73,35 +73,38 @@ def test_a_run_that_is_over_is_left_as_it_is_and_its_queues_are_not_made_again(
 
 
 def test_the_queues_of_a_run_that_is_over_are_deleted_once_the_broker_is_back(
-    tmp_path: Path, amqp_url: str
+    amqp_url: str,
 ) -> None:
     run_id, where = f"over-{uuid.uuid4().hex[:8]}", urlsplit(amqp_url)
     direct = broker.connect(amqp_url)
-    direct.declare_run(run_id)
     with closing(Proxy(str(where.hostname), where.port or 5672)) as proxy:
         url = amqp_url.replace(f":{where.port}/", f":{proxy.port}/")
-        config = Config(tasks={"dbbench": Task()}, broker=Broker(url=url))
-        proxy.refuse()
-        with pytest.raises(BrokerUnavailable):
-            clear_queues(config, run_id)
-        stop = threading.Event()
-        stop.set()
-        with pytest.raises(BrokerUnavailable):
-            clear_queues(config, run_id, stop)
-        assert direct.queues_exist(run_id)
-        stop.clear()
-        metrics.AWAY.labels(name="broker").set(0)
-        with ThreadPoolExecutor(1) as pool:
-            cleared = pool.submit(clear_queues, config, run_id, stop)
-            eventually(
-                lambda: metrics.COMMON.get_sample_value("agentrl_service_away", {"name": "broker"}),
-                within_s=60,
-                text=lambda: "it does not wait",
-            )
-            assert not cleared.done()
-            proxy.flow()
-            assert cleared.result(timeout=120) == 0
-    assert not direct.queues_exist(run_id)
+        whole = Config(tasks={"dbbench": Task()}, broker=Broker(url=url))
+        half = Config(tasks={"dbbench": Task()}, broker=Broker(url=amqp_url, tasks_url=url))
+        for config in (whole, half):  # half: only the queue of the workers' commands stays
+            direct.declare_run(run_id)
+            proxy.refuse()
+            stop = threading.Event()
+            stop.set()
+            for given in (None, stop, None):
+                with pytest.raises(BrokerUnavailable):
+                    clear_queues(config, run_id, given)
+            assert direct.queues_exist(run_id) == (config is whole)
+            stop.clear()
+            metrics.AWAY.labels(name="broker").set(0)
+            with ThreadPoolExecutor(1) as pool:
+                cleared = pool.submit(clear_queues, config, run_id, stop)
+                eventually(
+                    lambda: metrics.COMMON.get_sample_value(
+                        "agentrl_service_away", {"name": "broker"}
+                    ),
+                    within_s=60,
+                    text=lambda: "it does not wait",
+                )
+                assert not cleared.done()
+                proxy.flow()
+                assert cleared.result(timeout=120) == 0
+            assert not direct.queues_exist(run_id)
     direct.close()
 
 
