@@ -105,7 +105,7 @@ def attempts_without_body(session: Session, run_id: str) -> set[Attempt]:
     return {(episode, fence) for episode, fence, _ in rows}
 
 
-def _without_body(run_id: str, *states: EpisodeState) -> Select[tuple[str, int, str | None]]:
+def _without_body(run_id: str, *states: EpisodeState) -> Select[str, int, str | None]:
     return (
         select(Episode.episode_id, Episode.fence, Episode.body_sha256)
         .outerjoin(

@@ -17,8 +17,9 @@ from agentrl.core.errors import StoreError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry.outages import REMIND_S, Outage, current_outages
 from agentrl.core.types import ID_LENGTH
+from agentrl.db.engine import LEASE
 from agentrl.db.registry import outages
-from agentrl.db.store import LEASE, open_store
+from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 
 LOOK_S = 2.0  # between two looks at what the process waits for
