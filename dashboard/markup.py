@@ -98,14 +98,14 @@ def _wide(rows: str, low: bool) -> str:
     return f'<div class="{kind}" tabindex="0"><table class="rows">{rows}</table></div>'
 
 
-def tokens(shown: Iterable[Token]) -> str:
+def tokens(row: Iterable[Token]) -> str:
     """Render tokens in order."""
-    return f'<div class="text" tabindex="0">{"".join(map(_token, shown))}</div>'
+    return f'<div class="text" tabindex="0">{"".join(map(_token, row))}</div>'
 
 
-def links(shown: Iterable[Link]) -> str:
+def links(row: Iterable[Link]) -> str:
     """Render links in one row."""
-    return f'<div class="legend">{" &nbsp; ".join(map(_cell, shown))}</div>'
+    return f'<div class="legend">{" &nbsp; ".join(map(_cell, row))}</div>'
 
 
 def legend(entries: Mapping[str, str]) -> str:
@@ -119,12 +119,12 @@ def legend(entries: Mapping[str, str]) -> str:
 
 def _first(rows: Sequence[Row]) -> dict[str, Cell]:
     """Return each column's name and first non-empty value."""
-    found: dict[str, Cell] = {}
+    values: dict[str, Cell] = {}
     for row in rows:
         for name, value in row.items():
-            if found.get(name) is None:
-                found[name] = value
-    return found
+            if values.get(name) is None:
+                values[name] = value
+    return values
 
 
 def _kind(value: Cell) -> str:
@@ -150,5 +150,5 @@ def _cell(value: Cell) -> str:
 def _token(token: Token) -> str:
     kind = ' class="special"' if token.special else ""
     style = f' style="background-color: {escape(token.colour)}"' if token.colour else ""
-    told = f' title="{escape(token.told)}"' if token.told else ""
-    return f"<span{kind}{style}{told}>{escape(token.text)}</span>"
+    title = f' title="{escape(token.told)}"' if token.told else ""
+    return f"<span{kind}{style}{title}>{escape(token.text)}</span>"

@@ -35,8 +35,8 @@ OF_LATE = f"Episodes of the task's last {TASK_GROUPS} complete groups."
 
 def page(store: Store, run_id: str) -> None:
     """Show all tasks, then the chosen one, which the address keeps as `task`."""
-    shown = read_head(store, run_id)
-    page_title(f"Tasks of {shown.name}", shown)
+    head = read_head(store, run_id)
+    page_title(f"Tasks of {head.name}", head)
     view = read_tasks(store, run_id)
     if not view.tasks:
         st.info("No group has been admitted yet.")
@@ -114,7 +114,7 @@ def turn_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
     return [{"version": p.span.version, "task": p.task, "turns": p.turns} for p in points]
 
 
-def spread_rows(found: Closed) -> list[dict[str, Any]]:
+def spread_rows(closed: Closed) -> list[dict[str, Any]]:
     """Return each point's share of groups without a learning signal."""
     return [
         {
@@ -123,7 +123,7 @@ def spread_rows(found: Closed) -> list[dict[str, Any]]:
             "no signal": states.get(GroupState.FILTERED, 0) / sum(states.values()),
             "groups": sum(states.values()),
         }
-        for span, task, states in found
+        for span, task, states in closed
     ]
 
 
@@ -146,19 +146,19 @@ def end_rows(ends: Sequence[tuple[str, str, str, int]]) -> list[dict[str, Any]]:
 
 def statuses(ends: Sequence[EndCount]) -> Mapping[str, int]:
     """Count episodes by status, or by state and reason if they have none."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for each in ends:
-        found[each.status or f"{each.state} {each.reason}".strip()] += each.episodes
-    return found
+        counts[each.status or f"{each.state} {each.reason}".strip()] += each.episodes
+    return counts
 
 
 def histogram(ends: Sequence[EndCount]) -> Mapping[int, int]:
     """Count finished episodes by their number of turns."""
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for each in ends:
         if each.turns is not None:
-            found[each.turns] += each.episodes
-    return found
+            counts[each.turns] += each.episodes
+    return counts
 
 
 def pass_rows(view: TaskLook, task: str) -> list[dict[str, Any]]:
@@ -167,18 +167,18 @@ def pass_rows(view: TaskLook, task: str) -> list[dict[str, Any]]:
     ks = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
     if largest and largest not in ks:
         ks.append(largest)
-    found = [(k, pass_at(k, view.solved)) for k in ks]
+    estimates = [(k, pass_at(k, view.solved)) for k in ks]
     return [
         {"k": k, "task": task, "pass@k": one.value, "low": one.low, "high": one.high}
-        for k, one in found
+        for k, one in estimates
         if one is not None
     ]
 
 
 def _choice(tasks: list[str]) -> str:
     """Return the chosen task; at first that of the address."""
-    asked = st.query_params.get("task", "")
-    place = tasks.index(asked) if asked in tasks else 0
+    name = st.query_params.get("task", "")
+    place = tasks.index(name) if name in tasks else 0
     task = st.selectbox("Task", tasks, index=place) or tasks[0]
     st.query_params["task"] = task
     return task

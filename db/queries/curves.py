@@ -51,7 +51,7 @@ def spans(session: Session, run_id: str, points: int) -> list[Span]:
     Groups closed after the newest update belong to no span yet.
     """
     run = session.get_one(Run, run_id, populate_existing=True)
-    shown = {max(1, round(run.version * place / points)) for place in range(1, points + 1)}
+    versions = {max(1, round(run.version * place / points)) for place in range(1, points + 1)}
     trained = case((Update.state == UpdateState.COMMITTED, Update.loss_tokens), else_=0)
     live = (
         select(
@@ -62,7 +62,7 @@ def spans(session: Session, run_id: str, points: int) -> list[Span]:
         .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
         .subquery()
     )
-    query = select(live).where(live.c.version.in_(shown)).order_by(live.c.version)
+    query = select(live).where(live.c.version.in_(versions)).order_by(live.c.version)
     return [
         Span(version, at, int(tokens), at - run.created_at)
         for version, at, tokens in session.execute(query)
@@ -74,10 +74,10 @@ def success_by_version(session: Session, run_id: str, points: int, groups: int) 
 
     Versions that are closer than that share groups.
     """
-    found = []
+    success = []
     for span in spans(session, run_id, points):
-        found += _points(session, span, _latest_closed(run_id, span, groups))
-    return found
+        success += _points(session, span, _latest_closed(run_id, span, groups))
+    return success
 
 
 def metrics_by_version(session: Session, run_id: str) -> dict[int, Mapping[str, Any]]:
@@ -99,15 +99,15 @@ def closed_groups_by_version(
     session: Session, run_id: str, points: int, groups: int
 ) -> list[tuple[Span, str, dict[GroupState, int]]]:
     """Return (span, task, counts of groups by state) of the same groups."""
-    found: list[tuple[Span, str, dict[GroupState, int]]] = []
+    closed: list[tuple[Span, str, dict[GroupState, int]]] = []
     for span in spans(session, run_id, points):
         last = _latest_closed(run_id, span, groups)
         query = select(last.c.task, last.c.state, func.count()).group_by(last.c.task, last.c.state)
         counts: dict[str, dict[GroupState, int]] = {}
         for task, state, number in session.execute(query.order_by(last.c.task)):
             counts.setdefault(task, {})[GroupState(state)] = number
-        found += [(span, task, states) for task, states in counts.items()]
-    return found
+        closed += [(span, task, states) for task, states in counts.items()]
+    return closed
 
 
 def _latest_closed(run_id: str, span: Span, groups: int) -> Subquery:

@@ -140,14 +140,14 @@ class ServedTask:
         if body is None:
             return _too_large()
         try:
-            asked = wire.decode(body, TaskQuestion)
-            items = partial(self._hosted.source.items, asked.split)
+            question = wire.decode(body, TaskQuestion)
+            items = partial(self._hosted.source.items, question.split)
             tasks = [_task(each) for each in await self._sessions.threads.run(items)]
             answers: Mapping[str, Callable[[], Any]] = {
                 "num_tasks": lambda: {"num_tasks": len(tasks)},
                 "tasks": lambda: {"tasks": tasks, "env_name": self._name},
-                "task": lambda: {"task": tasks[asked.index]},
-                "task_range": lambda: {"tasks": tasks[asked.start : asked.stop]},
+                "task": lambda: {"task": tasks[question.index]},
+                "task_range": lambda: {"tasks": tasks[question.start : question.stop]},
             }
             answer = answers.get(request.path_params["question"])
             return _json(answer()) if answer else _fault(404, "Not Found")
@@ -186,10 +186,10 @@ class ServedTask:
         if message.type == "close":
             return None
         try:
-            kind, found = await self._apply(play, message)
+            kind, data = await self._apply(play, message)
         except ProtocolError as error:
             return _error(error.code, str(error))
-        return {"type": kind, "data": found}
+        return {"type": kind, "data": data}
 
     async def _apply(
         self, play: OpenEnvPlay, message: SocketMessage
@@ -211,51 +211,51 @@ class ServedTask:
         if body is None:
             return _too_large()
         try:
-            asked = wire.decode(body, dict[str, Any])
+            fields = wire.decode(body, dict[str, Any])
         except wire.MalformedBody as error:
             return _json(_rpc_error(None, -32700, str(error)))
-        return _json(await self._rpc(asked, None))
+        return _json(await self._rpc(fields, None))
 
-    async def _rpc(self, given: Mapping[str, Any], play: OpenEnvPlay | None) -> dict[str, Any]:
+    async def _rpc(self, fields: Mapping[str, Any], play: OpenEnvPlay | None) -> dict[str, Any]:
         """Answer JSON-RPC. `play`: of a WebSocket; else the request names its session."""
         try:
-            asked = msgspec.convert(given, RpcRequest)
+            request = msgspec.convert(fields, RpcRequest)
         except msgspec.ValidationError as error:
             return _rpc_error(None, -32600, str(error))
-        if asked.method == "openenv/session/create":
-            return self._create(asked)
-        session_id = str(asked.params.get("session_id", ""))
+        if request.method == "openenv/session/create":
+            return self._create(request)
+        session_id = str(request.params.get("session_id", ""))
         play = play or self._joinable.get(session_id)
         if play is None:
-            return _rpc_error(asked.id, INVALID_PARAMS, f"Unknown session_id: {session_id[:60]}")
+            return _rpc_error(request.id, INVALID_PARAMS, f"Unknown session_id: {session_id[:60]}")
         try:
-            if asked.method == "openenv/session/close":
+            if request.method == "openenv/session/close":
                 self._joinable.pop(session_id, None)
                 await play.close()
                 result: Any = {"session_id": session_id, "closed": True}
-            elif asked.method == "tools/list":
+            elif request.method == "tools/list":
                 result = {"tools": await play.tools()}
-            elif asked.method == "tools/call":
-                name, arguments = asked.params.get("name"), asked.params.get("arguments", {})
+            elif request.method == "tools/call":
+                name, arguments = request.params.get("name"), request.params.get("arguments", {})
                 step = await play.step({"tool_name": name, "arguments": arguments})
                 result = step["observation"]["result"]
             else:
-                return _rpc_error(asked.id, NO_METHOD, f"Method not found: {asked.method[:60]}")
+                return _rpc_error(request.id, NO_METHOD, f"Method not found: {request.method[:60]}")
         except ProtocolError as error:
-            return _rpc_error(asked.id, SERVER_ERROR, str(error))
-        return {"jsonrpc": "2.0", "id": asked.id, "result": result}
+            return _rpc_error(request.id, SERVER_ERROR, str(error))
+        return {"jsonrpc": "2.0", "id": request.id, "result": result}
 
-    def _create(self, asked: RpcRequest) -> dict[str, Any]:
+    def _create(self, request: RpcRequest) -> dict[str, Any]:
         """Make a session that a WebSocket may join, in place of the one that rested longest."""
         most = self._sessions.concurrency
         if len(self._joinable) >= most:
             resting = [name for name, each in self._joinable.items() if not each.plays()]
             if not resting:
-                return _rpc_error(asked.id, SERVER_ERROR, f"Server at capacity: {most} sessions")
+                return _rpc_error(request.id, SERVER_ERROR, f"Server at capacity: {most} sessions")
             del self._joinable[min(resting, key=lambda name: self._joinable[name].used)]
         session_id = str(uuid.uuid4())
         self._joinable[session_id] = self._play()
-        return {"jsonrpc": "2.0", "id": asked.id, "result": {"session_id": session_id}}
+        return {"jsonrpc": "2.0", "id": request.id, "result": {"session_id": session_id}}
 
     def _play(self) -> OpenEnvPlay:
         hosted = self._hosted

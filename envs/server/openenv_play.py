@@ -68,10 +68,10 @@ class OpenEnvPlay:
         self._state: dict[str, Any] = {"episode_id": None, "step_count": 0}
         self.used = time.monotonic()
 
-    async def reset(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    async def reset(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Begin an episode. Raises ProtocolError, also where the server is full."""
         self.used = time.monotonic()
-        asked = _convert(given, ResetArguments)
+        arguments = _convert(fields, ResetArguments)
         await self.close()
         sessions = self._sessions
         running = len(sessions.running())
@@ -81,7 +81,7 @@ class OpenEnvPlay:
                 f"Server at capacity: {running}/{sessions.concurrency} sessions active",
             )
         try:
-            item = await sessions.threads.run(partial(self._item, asked))
+            item = await sessions.threads.run(partial(self._item, arguments))
             key = self._key = (self._task, random.SystemRandom().getrandbits(53))
             caller = Caller(_never)
             make = partial(self._source.make, item)
@@ -91,14 +91,14 @@ class OpenEnvPlay:
         except (Refused, AgentRLError) as error:
             raise ProtocolError("EXECUTION_ERROR", str(error)) from error
         self._accept(answer)
-        self._state = {"episode_id": asked.episode_id or str(key[1]), "step_count": 0}
+        self._state = {"episode_id": arguments.episode_id or str(key[1]), "step_count": 0}
         self._state |= {"task": self._task, "item_id": item.item_id}
         return {"observation": {"messages": answer["messages"]}, "reward": None, "done": False}
 
-    async def step(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    async def step(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Apply an action: a tool's call, or the question for the tools. Raises ProtocolError."""
         self.used = time.monotonic()
-        action = _convert(given, CallTool)
+        action = _convert(fields, CallTool)
         if action.type == "list_tools":
             tools = await self.tools()
             return {"observation": {"tools": tools}, "reward": None, "done": False}
@@ -154,15 +154,17 @@ class OpenEnvPlay:
             with suppress(Refused):  # it has ended
                 await self._sessions.cancel(key)
 
-    def _item(self, asked: ResetArguments) -> Item:
+    def _item(self, arguments: ResetArguments) -> Item:
         """The item of a reset; any one where nothing is named. Raises ItemError, ProtocolError."""
-        split = asked.split or self._source.splits[0]
+        split = arguments.split or self._source.splits[0]
         items = self._source.items(split)
         if not items:
             raise ProtocolError("EXECUTION_ERROR", f"{self._task}: split {split} is empty")
-        index = asked.index
+        index = arguments.index
         if index is None:
-            seed = random.SystemRandom().getrandbits(32) if asked.seed is None else asked.seed
+            seed = (
+                random.SystemRandom().getrandbits(32) if arguments.seed is None else arguments.seed
+            )
             index = random.Random(seed).randrange(len(items))
         if not 0 <= index < len(items):
             raise ProtocolError("VALIDATION_ERROR", f"index {index}: the split has {len(items)}")
@@ -181,9 +183,9 @@ def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
     return {**named, "input_schema": function["parameters"]}
 
 
-def _convert(given: Mapping[str, Any], kind: type[Any]) -> Any:
+def _convert(fields: Mapping[str, Any], kind: type[Any]) -> Any:
     try:
-        return msgspec.convert(given, kind)
+        return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         raise ProtocolError("VALIDATION_ERROR", str(error)) from error
 

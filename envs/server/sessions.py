@@ -144,9 +144,11 @@ class Sessions:
     async def tend(self) -> None:
         """Cancel idle episodes, and forget old final answers."""
         now = time.monotonic()
-        gone = {each for each in {s.owner for s in self._open.values()} if each and each.gone()}
+        ended_owners = {
+            each for each in {s.owner for s in self._open.values()} if each and each.gone()
+        }
         for session in self._open.values():
-            if session.owner in gone and session.orphan_since is None:
+            if session.owner in ended_owners and session.orphan_since is None:
                 session.orphan_since = now
         idle = [
             session
@@ -175,10 +177,10 @@ class Sessions:
             await asyncio.wait_for(self.cancel_all(), self.timings.close_s)
         self.threads.close()
 
-    async def _waited(self, session: Session, gone: Callable[[], Awaitable[None]]) -> None:
+    async def _waited(self, session: Session, disconnected: Callable[[], Awaitable[None]]) -> None:
         """Wait while the client is connected; drop a start whose clients have all disconnected."""
         session.asking += 1
-        leaving = asyncio.ensure_future(gone())
+        leaving = asyncio.ensure_future(disconnected())
         try:
             await asyncio.wait((session.answer, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -255,10 +257,10 @@ class Sessions:
             raise Refused(400, str(error)) from error
         except Exception as error:  # an episode's failure is its own
             known = isinstance(error, AgentRLError)
-            told = in_words(error)
-            log.warning("Episode failed", task=session.key[0], error=told, exc_info=not known)
+            text = in_words(error)
+            log.warning("Episode failed", task=session.key[0], error=text, exc_info=not known)
             await self._finish(session)
-            return wire.failure_answer(Status.ENV_ERROR, told)
+            return wire.failure_answer(Status.ENV_ERROR, text)
         finally:
             session.used = time.monotonic()
 
@@ -272,8 +274,8 @@ class Sessions:
                 close = partial(_close, session.environment)
                 await session.run(close, self.threads, self.timings.call_s)
         except Exception as error:  # an episode's failure is its own
-            told = in_words(error)
-            log.warning("Episode not closed", task=session.key[0], error=told, exc_info=True)
+            text = in_words(error)
+            log.warning("Episode not closed", task=session.key[0], error=text, exc_info=True)
         finally:
             session.environment = session.environment if session.hangs else None
             self._places.release()

@@ -160,8 +160,8 @@ def answer(
     `ids`: of the calls that tool messages answer, in order.
     """
     waiting = iter(ids)
-    asked = {} if terms in (None, TurnTerms()) else {"terms": msgspec.to_builtins(terms)}
-    return asked | {
+    fields = {} if terms in (None, TurnTerms()) else {"terms": msgspec.to_builtins(terms)}
+    return fields | {
         "messages": [_wire_message(message, waiting) for message in messages],
         "tools": [tool.schema() for tool in tools],
         "status": RUNNING,
@@ -173,12 +173,12 @@ def answer(
 
 def outcome_answer(outcome: Outcome, tools: Sequence[Tool], ids: Sequence[str]) -> dict[str, Any]:
     """Return an outcome in the format of the protocol."""
-    said = answer(outcome.messages, tools, ids, outcome.terms)
+    fields = answer(outcome.messages, tools, ids, outcome.terms)
     if outcome.follows is not None:
-        said["follows"] = outcome.follows
+        fields["follows"] = outcome.follows
     if not outcome.done:
-        return said | {"reward": outcome.reward, "metric": dict(outcome.metrics)}
-    return said | {
+        return fields | {"reward": outcome.reward, "metric": dict(outcome.metrics)}
+    return fields | {
         "status": STATUSES.get(outcome.status, "unknown"),
         "finish": True,
         "reward": outcome.reward,
@@ -230,9 +230,9 @@ def score(answer: EnvOut) -> float:
 
     Raises MalformedBody.
     """
-    among = answer.metric.get("score")
-    given = among if answer.score is None and isinstance(among, int | float) else answer.score
-    return finite(answer.reward if given is None else given)
+    metric = answer.metric.get("score")
+    value = metric if answer.score is None and isinstance(metric, int | float) else answer.score
+    return finite(answer.reward if value is None else value)
 
 
 def finite(number: float) -> float:
@@ -247,15 +247,15 @@ def tool(wired: WireTool) -> Tool:
     return Tool(function.name, function.description, function.parameters)
 
 
-def _wire_message(said: Message, waiting: Any) -> dict[str, Any]:
-    written: dict[str, Any] = {"role": said.role, "content": said.content}
-    if said.name:
-        written["name"] = said.name
-    if said.role == "tool":
-        written["tool_call_id"] = next(waiting, "")
-    if said.calls:
-        written["tool_calls"] = assistant(said.calls)["tool_calls"]
-    return written | ({"turn": said.turn} if said.turn else {})
+def _wire_message(message: Message, waiting: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.name:
+        fields["name"] = message.name
+    if message.role == "tool":
+        fields["tool_call_id"] = next(waiting, "")
+    if message.calls:
+        fields["tool_calls"] = assistant(message.calls)["tool_calls"]
+    return fields | ({"turn": message.turn} if message.turn else {})
 
 
 def _call(function: Function) -> ToolCall:
@@ -270,8 +270,8 @@ def _call(function: Function) -> ToolCall:
     return ToolCall(function.name, arguments, function.error)
 
 
-def _content(given: Content) -> str:
-    return "".join(part.text for part in given) if isinstance(given, list) else given or ""
+def _content(content: Content) -> str:
+    return "".join(part.text for part in content) if isinstance(content, list) else content or ""
 
 
 def _text(content: bytes) -> str:

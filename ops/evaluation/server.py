@@ -47,7 +47,7 @@ class Servers:
     def __init__(self, stop: threading.Event | None = None) -> None:
         self._stop = stop or threading.Event()
         self.ending: threading.Event = EndingEvent(self._stop)
-        self._kept: LoadingEngine | None = None
+        self._engine: LoadingEngine | None = None
         self._run_id: str | None = None  # whose checkpoints it was started with
 
     @contextmanager
@@ -85,28 +85,28 @@ class Servers:
 
     def close(self) -> None:
         """End the engine that is kept."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            kept.close()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
 
     def _load_engine(self, config: Config, target: Target) -> LoadingEngine:
         """An engine that holds the target: the kept one, or one made for it.
 
         A vLLM that was lost meanwhile starts with what it held, whose files may be gone by now.
         """
-        kept = self._kept
-        if kept is not None and target.run_id and target.run_id == self._run_id and kept.alive():
+        idle = self._engine
+        if idle is not None and target.run_id and target.run_id == self._run_id and idle.alive():
             try:
-                self._load(kept, config, target)
-                return kept
+                self._load(idle, config, target)
+                return idle
             except PolicyError as error:
                 log.warning("vLLM restarted", error=str(error))
         self.close()
         self._run_id = target.run_id
         own = EndingEvent(self._stop)  # which its `close` sets
-        made = self._kept = make_engine(serving_config(config), config.eval_server(), own)
-        self._load(made, config, target)
-        return made
+        engine = self._engine = make_engine(serving_config(config), config.eval_server(), own)
+        self._load(engine, config, target)
+        return engine
 
     def _load(self, engine: LoadingEngine, config: Config, target: Target) -> None:
         while not self._stop.is_set():

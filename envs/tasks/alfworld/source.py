@@ -46,8 +46,8 @@ class AlfworldSource(generated.SplitSource):
     max_turns = 20
     recovery: Recovery = "replayable"
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self._options = options.parse(self.name, Options, given)
+    def __init__(self, raw_options: Mapping[str, Any]) -> None:
+        self._options = options.parse(self.name, Options, raw_options)
         draw_item = partial(draw, self._options.difficulty)
         self._splits = (
             generated.Splits(self.name, self._options, draw_item)
@@ -89,13 +89,13 @@ class AlfworldSource(generated.SplitSource):
     def _read(self, split: str) -> list[Item]:
         known = self._release.paths()
         if split == "train":
-            there = set(known)
-            wanted = [path for path in games.listed_games(self._options.data) if path in there]
+            local = set(known)
+            paths = [path for path in games.listed_games(self._options.data) if path in local]
         else:
-            wanted = [path for path in known if path.split("/")[1] == split]
-        if not wanted:
+            paths = [path for path in known if path.split("/")[1] == split]
+        if not paths:
             raise ItemError(f"{self.name}: no game of split {split} is there")
-        return [self._item(path) for path in wanted]
+        return [self._item(path) for path in paths]
 
     def _item(self, path: str) -> Item:
         return Item(self.name, path, msgspec.to_builtins(self._release.game(path).packed))
@@ -118,9 +118,9 @@ def _scene(item: Item) -> AlfworldProblem:
         if place not in places:
             raise ItemError(f"item {item.item_id}: {thing} is in {place}, which is not there")
     errand = scene.errand
-    there = {kind_of(name) for name in (*places, *scene.things)}
+    kinds = {kind_of(name) for name in (*places, *scene.things)}
     needed = {errand.thing, errand.target, *([LAMP] if errand.kind == "look" else [])}
     needed |= {APPLIANCES[errand.kind]} if errand.kind in APPLIANCES else set()
-    if missing := sorted(needed - there):
+    if missing := sorted(needed - kinds):
         raise ItemError(f"item {item.item_id}: there is no {missing[0]}")
     return scene

@@ -232,14 +232,14 @@ def _unless(solver: Solver) -> Solver:
     return unless
 
 
-def _some(solver: Solver, sought: tuple[str, ...]) -> Solver:
+def _some(solver: Solver, names: tuple[str, ...]) -> Solver:
     def some(world: World, binding: Binding) -> Iterator[None]:
         inside = dict(binding)
         for _ in solver(world, inside):
-            for name in sought:
+            for name in names:
                 binding[name] = inside[name]
             yield
-            if not sought:
+            if not names:
                 return
 
     return some
@@ -255,17 +255,17 @@ def _equal(left: str, right: str) -> Solver:
 
 def _each(name: str, objects: Objects) -> Solver:
     def each(_world: World, binding: Binding) -> Iterator[None]:
-        for found in objects:
-            binding[name] = found
+        for thing in objects:
+            binding[name] = thing
             yield
 
     return each
 
 
 def _facts(predicate: str, terms: tuple[str, ...], known: frozenset[str], types: _Types) -> Solver:
-    given = [p for p, term in enumerate(terms) if not term.startswith("?") or term in known]
-    sought = [(p, terms[p], types.get(terms[p], {})) for p in range(len(terms)) if p not in given]
-    repeated = len({name for _, name, _ in sought}) < len(sought)
+    bound = [p for p, term in enumerate(terms) if not term.startswith("?") or term in known]
+    free = [(p, terms[p], types.get(terms[p], {})) for p in range(len(terms)) if p not in bound]
+    repeated = len({name for _, name, _ in free}) < len(free)
 
     def test(world: World, binding: Binding) -> Iterator[None]:
         if tuple([binding.get(term, term) for term in terms]) in world[predicate].rows:
@@ -273,21 +273,21 @@ def _facts(predicate: str, terms: tuple[str, ...], known: frozenset[str], types:
 
     def search(world: World, binding: Binding) -> Iterator[None]:
         relation = world[predicate]
-        wanted = [(place, binding.get(terms[place], terms[place])) for place in given]
-        for row in relation.at(*wanted[0]) if wanted else relation.rows:
-            for place, value in wanted[1:]:
+        keys = [(place, binding.get(terms[place], terms[place])) for place in bound]
+        for row in relation.at(*keys[0]) if keys else relation.rows:
+            for place, value in keys[1:]:
                 if row[place] != value:
                     break
             else:
-                for place, name, objects in sought:
+                for place, name, objects in free:
                     if row[place] not in objects:
                         break
                     binding[name] = row[place]
                 else:
-                    if not repeated or all(binding[name] == row[p] for p, name, _ in sought):
+                    if not repeated or all(binding[name] == row[p] for p, name, _ in free):
                         yield
 
-    return search if sought else test
+    return search if free else test
 
 
 def has_solution(solver: Solver, world: World, binding: Binding) -> bool:

@@ -86,8 +86,10 @@ class KgEnvironment:
         bench = self._open_workbench()
         if index >= len(bench.variables):
             return Outcome((), done=True, status=Status.INVALID_ACTION)
-        found, gold = bench.answer(index), set(self._problem.answers)
-        return Outcome((), done=True, reward=float(exact_match(found, gold)), score=f1(found, gold))
+        answer, gold = bench.answer(index), set(self._problem.answers)
+        return Outcome(
+            (), done=True, reward=float(exact_match(answer, gold)), score=f1(answer, gold)
+        )
 
     def _reply(self, call: ToolCall) -> str:
         if call.error:
@@ -97,18 +99,18 @@ class KgEnvironment:
             return f"Provide an invalid function name. Function {name} does not exist"
         parameters = PARAMETERS[call.name]
         arguments = [call.arguments.get(name) for name in parameters]
-        given = [value for value in arguments if isinstance(value, str)]
-        if len(given) < len(parameters) or len(call.arguments) > len(parameters):
+        texts = [value for value in arguments if isinstance(value, str)]
+        if len(texts) < len(parameters) or len(call.arguments) > len(parameters):
             return (
                 "Arguments do not match the function signature. "
                 f"Error processing arguments for {call.name}"
             )
         bench = self._open_workbench()
         try:
-            made = bench.use(call.name, *given)
+            result = bench.use(call.name, *texts)
         except ToolError as error:
             return f"Error processing tool call: {error}"
-        return _describe_variable(made, len(bench.variables) - 1, self._style)
+        return _describe_variable(result, len(bench.variables) - 1, self._style)
 
     def _open_workbench(self) -> Workbench:
         if self._bench is None:
@@ -118,10 +120,10 @@ class KgEnvironment:
 
 def final_answer(text: str) -> int | None:
     """The variable that a text commits; what it imagines to have observed does not count."""
-    found = _FINAL.search(text.split("Observation:", maxsplit=1)[0].replace("\\_", "_"))
-    if found is None:
+    match = _FINAL.search(text.split("Observation:", maxsplit=1)[0].replace("\\_", "_"))
+    if match is None:
         return None
-    return int(found[1]) if len(found[1]) < 10 else MAX_VARIABLES
+    return int(match[1]) if len(match[1]) < 10 else MAX_VARIABLES
 
 
 def full_prompt(problem: Problem) -> str:
@@ -137,13 +139,13 @@ def compact_prompt(problem: Problem) -> str:
     return f"{question}\n[{', '.join(problem.entities)}]"
 
 
-def _describe_variable(made: Listing | Variable, index: int, style: Style) -> str:
-    if isinstance(made, Listing):
+def _describe_variable(result: Listing | Variable, index: int, style: Style) -> str:
+    if isinstance(result, Listing):
         if style == "compact":
-            return " ".join(made.names) or NOTHING
-        return f"Observation: [{', '.join(made.names)}]"
+            return " ".join(result.names) or NOTHING
+        return f"Observation: [{', '.join(result.names)}]"
     if style == "compact":
-        return f"#{index} {made.type}"
-    if made.type == NUMBER:
+        return f"#{index} {result.type}"
+    if result.type == NUMBER:
         return f"Observation: variable #{index}, which is a number"
-    return f"Observation: variable #{index}, which are instances of {made.type}"
+    return f"Observation: variable #{index}, which are instances of {result.type}"

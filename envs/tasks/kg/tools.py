@@ -84,14 +84,14 @@ class Workbench:
         """A tool of PARAMETERS with its arguments in their order; a new variable comes last in
         `variables`. Raises ToolError, EnvironmentFailure."""
         try:
-            made = self._tools[tool](*arguments)
+            result = self._tools[tool](*arguments)
         except ProgramError as error:
             raise ToolError(f"{tool}: {error}") from error
-        if isinstance(made, Variable):
+        if isinstance(result, Variable):
             if len(self.variables) >= MAX_VARIABLES:
                 raise ToolError(f"{tool}: there are too many variables")
-            self.variables.append(made)
-        return made
+            self.variables.append(result)
+        return result
 
     def answer(self, index: int) -> set[str]:
         """Return a variable's members, or its number. Raises IndexError, EnvironmentFailure."""
@@ -109,8 +109,8 @@ class Workbench:
         program = self._set("get_neighbors", variable)
         if relation not in self._known("get_neighbors", variable, "relation"):
             raise ToolError("get_neighbors: relation must be a relation of the variable")
-        made = require_size(Join(relation, inverse=True, of=program))
-        return Variable(made, self._ontology.range_of(relation))
+        joined = require_size(Join(relation, inverse=True, of=program))
+        return Variable(joined, self._ontology.range_of(relation))
 
     def _intersection(self, variable1: str, variable2: str) -> Variable:
         left = self._variable("intersection", variable1)
@@ -123,8 +123,8 @@ class Workbench:
         of = self._variable(tool, variable)
         if attribute not in self._known(tool, variable, "attribute"):
             raise ToolError(f"{tool}: attribute must be an attribute of the variable")
-        made = require_size(Extreme(of.program, attribute, largest=tool == "argmax"))
-        return Variable(made, of.type)
+        extreme = require_size(Extreme(of.program, attribute, largest=tool == "argmax"))
+        return Variable(extreme, of.type)
 
     def _count(self, variable: str) -> Variable:
         return Variable(require_size(Count(self._variable("count", variable).program)), NUMBER)
@@ -140,9 +140,9 @@ class Workbench:
         program = self._set(tool, variable)
         if (known := self._listed.get((kind, str(program)))) is not None:
             return known
-        shown = self._ontology.relations if kind == "relation" else self._ontology.attributes
-        found = self._graph.select(predicates(program, self._without(program)))
-        listed = frozenset(found) & shown
+        known_names = self._ontology.relations if kind == "relation" else self._ontology.attributes
+        names = self._graph.select(predicates(program, self._without(program)))
+        listed = frozenset(names) & known_names
         self._listed[kind, str(program)] = listed
         return listed
 
@@ -159,10 +159,10 @@ class Workbench:
         return Entity(name)
 
     def _variable(self, tool: str, reference: str) -> Variable:
-        found = _INDEX.fullmatch(reference)
-        if not found:
+        match = _INDEX.fullmatch(reference)
+        if not match:
             raise ToolError(f"{tool}: variable must be a variable")
-        index = int(found[1])
+        index = int(match[1])
         if index >= len(self.variables):
             raise ToolError(f"{tool}: there is no variable #{index}")
         return self.variables[index]

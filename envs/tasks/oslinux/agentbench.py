@@ -49,9 +49,9 @@ def content_of(row: Mapping[str, Any], scripts: Path) -> dict[str, Any]:
         "image": create.get("local") or create.get("image") or "default",
         "init": [_script(each, scripts) for each in _as_list(create.get("init"))],
     }
-    for name, given in (("start", row.get("start")), ("example", evaluation.get("example"))):
-        if given:
-            content[name] = _script(given, scripts)
+    for name, script in (("start", row.get("start")), ("example", evaluation.get("example"))):
+        if script:
+            content[name] = _script(script, scripts)
     match = evaluation.get("match")
     if match is not None:
         content["match"] = {"answer": match} if isinstance(match, str) else match
@@ -60,33 +60,33 @@ def content_of(row: Mapping[str, Any], scripts: Path) -> dict[str, Any]:
     return content
 
 
-def _as_list(given: Any) -> list[Any]:
-    if given is None:
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
         return []
-    return given if isinstance(given, list) else [given]
+    return value if isinstance(value, list) else [value]
 
 
-def _step(given: Any, scripts: Path) -> dict[str, Any]:
+def _step(step: Any, scripts: Path) -> dict[str, Any]:
     """Parse a step of a check; the benchmark's matchers are recognised by their files' names."""
-    if given is None:
+    if step is None:
         return {"example": True}
-    if isinstance(given, dict):
-        kind = given.get("kind")
+    if isinstance(step, dict):
+        kind = step.get("kind")
         if kind == "run_example":
             return {"example": True}
-        stem = PurePosixPath(given.get("file", "")).stem
+        stem = PurePosixPath(step.get("file", "")).stem
         if kind == "matcher" or stem in MATCHERS:
-            return {"matcher": given["name"] if kind else stem}
-    return {"script": _script(given, scripts)}
+            return {"matcher": step["name"] if kind else stem}
+    return {"script": _script(step, scripts)}
 
 
-def _script(given: Any, scripts: Path) -> dict[str, str]:
-    if isinstance(given, str):
-        return {"code": given}
-    language = given.get("language", "bash")
-    if "code" in given:
-        return {"language": language, "code": given["code"]}
-    path = (scripts / given["file"]).resolve()
+def _script(script: Any, scripts: Path) -> dict[str, str]:
+    if isinstance(script, str):
+        return {"code": script}
+    language = script.get("language", "bash")
+    if "code" in script:
+        return {"language": language, "code": script["code"]}
+    path = (scripts / script["file"]).resolve()
     if not path.is_relative_to(scripts.resolve()) or not path.is_file():
-        raise ItemError(f"no script {given['file']} under {scripts}")
+        raise ItemError(f"no script {script['file']} under {scripts}")
     return {"language": language, "code": path.read_text()}

@@ -32,13 +32,13 @@ class Head:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._kept = bytearray()
+        self._bytes = bytearray()
 
     def add(self, chunk: bytes) -> None:
-        self._kept += chunk[: self._limit - len(self._kept)]
+        self._bytes += chunk[: self._limit - len(self._bytes)]
 
     def text(self) -> str:
-        return self._kept.decode(errors="replace")
+        return self._bytes.decode(errors="replace")
 
 
 class Children:
@@ -108,13 +108,13 @@ class Children:
 
     def living(self, besides: frozenset[Identity] = frozenset()) -> set[Identity]:
         """Return every live descendant, except `besides` and their descendants."""
-        found: set[Identity] = set()
+        living: set[Identity] = set()
         above = {os.getpid()}
         parents = {each: parent for each, parent in _processes() if each not in besides}
-        while fresh := {each for each, parent in parents.items() if parent in above} - found:
-            found |= fresh
+        while fresh := {each for each, parent in parents.items() if parent in above} - living:
+            living |= fresh
             above |= {pid for pid, _ in fresh}
-        return found
+        return living
 
     def sweep(self, keep: frozenset[Identity], timeout_s: float) -> bool:
         """Kill all but `keep` and their children, and what is born meanwhile.
@@ -197,20 +197,20 @@ def fingerprint(root: str, since_ns: int) -> str:
 
     Two machines whose scripts wrote the same have the same one.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(_changed_files(root, since_ns)):
         try:
             kind = os.lstat(path).st_mode
-            found.update(f"{path}\0{kind:o}\0".encode(errors="surrogateescape"))
+            digest.update(f"{path}\0{kind:o}\0".encode(errors="surrogateescape"))
             if stat.S_ISLNK(kind):
-                found.update(os.fsencode(Path(path).readlink()))
+                digest.update(os.fsencode(Path(path).readlink()))
             elif stat.S_ISREG(kind):
                 with Path(path).open("rb") as file:
                     while chunk := file.read(1 << 20):
-                        found.update(chunk)
+                        digest.update(chunk)
         except OSError:  # it went meanwhile
-            found.update(b"gone")
-    return found.hexdigest()
+            digest.update(b"gone")
+    return digest.hexdigest()
 
 
 def _changed_files(root: str, since_ns: int) -> Iterator[str]:

@@ -26,7 +26,7 @@ class WebshopExpert:
         self._shop, self._shown = shop, shown
         self._random, self._noise = Random(seed), noise
         self._seen: set[str] = set()
-        self._taken = ""
+        self._mistake = ""
 
     def act(self, messages: Sequence[Message]) -> ToolCall:
         del messages  # its own visit shows the same pages
@@ -67,7 +67,7 @@ class WebshopExpert:
 
     def _fits(self, product: Product) -> bool:
         goal = self._shop.goal
-        if product.asin == self._taken:
+        if product.asin == self._mistake:
             return True
         if self._shown:
             return product.asin == goal.asin
@@ -79,12 +79,12 @@ class WebshopExpert:
         """The next option, else buy; back where it does not come as wanted."""
         shop = self._shop
         offered = [value for values in product.options.values() for value in values]
-        wanted = [_nearest(value, offered) for value in shop.goal.options]
-        known = self._shown or product.asin == self._taken
-        if (None in wanted and not known) or not self._fits(product):
+        choices = [_nearest(value, offered) for value in shop.goal.options]
+        known = self._shown or product.asin == self._mistake
+        if (None in choices and not known) or not self._fits(product):
             self._seen.add(product.asin)
             return CLICK_TOOL, PREVIOUS.lower()
-        missing = [value for value in wanted if value and value not in shop.chosen.values()]
+        missing = [value for value in choices if value and value not in shop.chosen.values()]
         return CLICK_TOOL, missing[0] if missing else BUY.lower()
 
     def _wrong(self) -> tuple[str, str]:
@@ -94,16 +94,16 @@ class WebshopExpert:
             words.pop(random.randrange(len(words)))
             return SEARCH_TOOL, " ".join(words) or shop.goal.query
         if shop.product is None and shop.on_page and random.random() < TAKEN:
-            self._taken = random.choice(shop.on_page).asin
-            return CLICK_TOOL, self._taken.lower()
+            self._mistake = random.choice(shop.on_page).asin
+            return CLICK_TOOL, self._mistake.lower()
         if shop.product is not None and not shop.sub_page and random.random() < EARLY:
             return CLICK_TOOL, BUY.lower()
         others = [text for text in shop.clickables() if text != BUY.lower()]
         return CLICK_TOOL, random.choice(others)
 
 
-def _nearest(wanted: str, offered: Sequence[str]) -> str | None:
+def _nearest(option: str, offered: Sequence[str]) -> str | None:
     """The option itself, else one that counts as it."""
-    if wanted in offered:
-        return wanted
-    return next((value for value in offered if alike(colour(value), colour(wanted))), None)
+    if option in offered:
+        return option
+    return next((value for value in offered if alike(colour(value), colour(option))), None)

@@ -156,34 +156,34 @@ def _next(buffer: str, file: TextIO, path: Path, chunk: int) -> tuple[Any, str]:
 
 
 def _prices(text: str | None) -> tuple[float, ...]:
-    found = [_PRICE.sub("", part) for part in (text or "").split("$")[1:3]]
-    return tuple(float(price) for price in found if price.strip(".")) or (NO_PRICE,)
+    prices = [_PRICE.sub("", part) for part in (text or "").split("$")[1:3]]
+    return tuple(float(price) for price in prices if price.strip(".")) or (NO_PRICE,)
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def _options(record: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {
         kind.lower(): tuple(each["value"].strip().replace("/", " | ").lower() for each in values)
-        for kind, values in given.items()
+        for kind, values in record.items()
         if values is not None
     }
 
 
-def _wish(given: Mapping[str, Any]) -> HumanGoal:
+def _wish(record: Mapping[str, Any]) -> HumanGoal:
     return HumanGoal(
-        given["instruction"],
-        tuple(given["instruction_attributes"]),
-        tuple(given["instruction_options"]),
+        record["instruction"],
+        tuple(record["instruction_attributes"]),
+        tuple(record["instruction_options"]),
     )
 
 
-def _template(given: Mapping[str, Any]) -> HumanGoal | None:
-    text = given.get("instruction")
-    return None if text is None else HumanGoal(text, tuple(given["instruction_attributes"]))
+def _template(record: Mapping[str, Any]) -> HumanGoal | None:
+    text = record.get("instruction")
+    return None if text is None else HumanGoal(text, tuple(record["instruction_attributes"]))
 
 
-def _review(given: Mapping[str, Any]) -> Review:
+def _review(record: Mapping[str, Any]) -> Review:
     return Review(
-        str(given.get("title", "")),
-        str(given.get("score", given.get("stars", ""))),
-        str(given.get("body", given.get("review", ""))),
+        str(record.get("title", "")),
+        str(record.get("score", record.get("stars", ""))),
+        str(record.get("body", record.get("review", ""))),
     )

@@ -52,10 +52,10 @@ class MappedVocabulary:
         np.array([number for _, number in encoded], np.int32).tofile(folder / _TERM_IDS)
 
     def get(self, term: str) -> int | None:
-        wanted = _encode(term)
-        place = bisect_left(range(len(self._ids)), wanted, key=self._term)
-        found = place < len(self._ids) and self._term(place) == wanted
-        return int(self._ids[place]) if found else None
+        encoded = _encode(term)
+        place = bisect_left(range(len(self._ids)), encoded, key=self._term)
+        is_known = place < len(self._ids) and self._term(place) == encoded
+        return int(self._ids[place]) if is_known else None
 
     def _term(self, place: int) -> bytes:
         return self._terms[self._ends[place] : self._ends[place + 1]].tobytes()
@@ -101,12 +101,12 @@ class SearchIndex:
         if not known:
             return []
         scores = self._index.get_scores_from_ids(known)
-        found = np.flatnonzero(scores)  # to partition the many zeros, too, would take 0.1 s
-        values = scores[found]
-        if len(found) > limit:
+        places = np.flatnonzero(scores)  # to partition the many zeros, too, would take 0.1 s
+        values = scores[places]
+        if len(places) > limit:
             keep = values >= np.partition(values, -limit)[-limit]
-            found, values = found[keep], values[keep]
-        best: list[int] = found[np.argsort(-values, kind="stable")[:limit]].tolist()
+            places, values = places[keep], values[keep]
+        best: list[int] = places[np.argsort(-values, kind="stable")[:limit]].tolist()
         return best
 
 
@@ -134,14 +134,14 @@ def _term(word: str) -> str:
 
 def _stemmer() -> Any:
     """Return the thread's own stemmer: PyStemmer's objects must not be shared. Raises ItemError."""
-    found = getattr(_OF_THREAD, "stemmer", None)
-    if found is None:
+    stemmer = getattr(_OF_THREAD, "stemmer", None)
+    if stemmer is None:
         try:
             from Stemmer import Stemmer
         except ImportError as error:
             raise _missing(error) from error
-        found = _OF_THREAD.stemmer = Stemmer("porter")
-    return found
+        stemmer = _OF_THREAD.stemmer = Stemmer("porter")
+    return stemmer
 
 
 def _bm25s() -> Any:

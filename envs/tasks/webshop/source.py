@@ -58,15 +58,15 @@ class WebshopSource(generated.SplitSource):
     max_turns = 20
     recovery: Recovery = "replayable"
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        chosen = options.parse(self.name, Options, given)
-        if chosen.origin == AGENTBENCH.name and chosen.goals == "synthetic":
+    def __init__(self, raw_options: Mapping[str, Any]) -> None:
+        settings = options.parse(self.name, Options, raw_options)
+        if settings.origin == AGENTBENCH.name and settings.goals == "synthetic":
             raise ItemError("webshop: origin agentbench has goals of people only")
-        self._options = chosen
-        draw_item = partial(draw, chosen.difficulty, chosen.seed, chosen.products)
+        self._options = settings
+        draw_item = partial(draw, settings.difficulty, settings.seed, settings.products)
         self._splits = (
-            generated.Splits(self.name, chosen, draw_item)
-            if chosen.origin == "generated"
+            generated.Splits(self.name, settings, draw_item)
+            if settings.origin == "generated"
             else generated.LoadedSplits(
                 self.name, generated.SPLITS, lambda split: self._imported[split]
             )
@@ -82,11 +82,11 @@ class WebshopSource(generated.SplitSource):
     def visit(self, item: Item) -> Shop:
         """A fresh visit to the item's shop. Raises ItemError."""
         content = _content(item)
-        found = self._catalogue(item.item_id, content.catalogue)
-        if found.digest != content.digest:
+        catalogue = self._catalogue(item.item_id, content.catalogue)
+        if catalogue.digest != content.digest:
             raise ItemError(f"item {item.item_id}: of another catalogue than {content.catalogue}")
         size = COMPACT_PAGE if self._options.style == "compact" else PAGE
-        return Shop(found, content.goal, size, self._options.attributes)
+        return Shop(catalogue, content.goal, size, self._options.attributes)
 
     def _catalogue(self, item_id: str, name: str) -> Catalogue:
         """Raises ItemError."""
@@ -116,15 +116,17 @@ class WebshopSource(generated.SplitSource):
         if origin == SAMPLE.name:
             shop: Catalogue = sample(self._options.data)
             make = goals.human_goals if self._options.goals == "human" else goals.synthetic_goals
-            found = make(sample(self._options.data).products)
+            all_goals = make(sample(self._options.data).products)
         else:
             shop = open_folder(self._index())
-            found = open_folder(self._index()).goals()
-        test, train = split_goals(len(found))
-        known = {found[place] for place in test}
-        train = [place for place in train if found[place] not in known]  # one asked twice
+            all_goals = open_folder(self._index()).goals()
+        test, train = split_goals(len(all_goals))
+        known = {all_goals[place] for place in test}
+        train = [place for place in train if all_goals[place] not in known]  # one asked twice
         return {
-            name: tuple(self._item(origin, shop.digest, place, found[place]) for place in places)
+            name: tuple(
+                self._item(origin, shop.digest, place, all_goals[place]) for place in places
+            )
             for name, places in (("test", test), ("train", train))
         }
 
