@@ -49,11 +49,11 @@ Row = Mapping[str, Cell]
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token to show. `colour`: a CSS colour; empty: none. `told`: the text on hovering."""
+    """A token to show. `colour`: a CSS colour; empty: none. `title`: the text on hovering."""
 
     text: str
     colour: str = ""
-    told: str = ""
+    title: str = ""
     special: bool = False
 
 
@@ -150,5 +150,5 @@ def _cell(value: Cell) -> str:
 def _token(token: Token) -> str:
     kind = ' class="special"' if token.special else ""
     style = f' style="background-color: {escape(token.colour)}"' if token.colour else ""
-    title = f' title="{escape(token.told)}"' if token.told else ""
+    title = f' title="{escape(token.title)}"' if token.title else ""
     return f"<span{kind}{style}{title}>{escape(token.text)}</span>"

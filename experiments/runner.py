@@ -24,7 +24,7 @@ from agentrl.core.errors import ConfigError, nearest
 from agentrl.core.types import CURRENT
 from agentrl.envs.contract import TaskSource
 from agentrl.experiments.findings import Design, SavedFinding, Training, keep, require_same_design
-from agentrl.experiments.simulation.training import Arm, Told, Trainee, train_arm
+from agentrl.experiments.simulation.training import Arm, ReportProgress, Trainee, train_arm
 from agentrl.ops.processes.entry import stop_on_signals
 
 SECTIONS = ("tasks", "dispatch", "sampling", "model", "trainer")  # what a training depends on
@@ -101,7 +101,7 @@ class Work:
 
     path: Path
     tokens: int
-    make: Callable[[Told, threading.Event], SavedFinding]
+    make: Callable[[ReportProgress, threading.Event], SavedFinding]
 
 
 def plan_trainings(
@@ -119,10 +119,12 @@ def plan_trainings(
     folder.mkdir(parents=True, exist_ok=True)
     require_same_design(folder, design, Training)
 
-    def training(name: str, seed: int, told: Told, stop: threading.Event) -> Training:
+    def training(
+        name: str, seed: int, report_progress: ReportProgress, stop: threading.Event
+    ) -> Training:
         config, sources = prepare(name)
         arm = Arm(name, [CURRENT], config.sampling)
-        return train_arm(Trainee(config, sources, design, arm, seed, told, stop))
+        return train_arm(Trainee(config, sources, design, arm, seed, report_progress, stop))
 
     for path, arm, seed in in_order(folder, seeds, arms):
         yield Work(path, design.tokens, partial(training, arm, seed))
@@ -144,10 +146,10 @@ def make_missing(works: Sequence[Work], threads: int) -> None:
             name = f"{work.path.parent.name}/{work.path.stem}"
             line = bar.add_task(name, total=work.tokens)
 
-            def told(what: str, tokens: int, name: str = name, line: Any = line) -> None:
+            def report_progress(what: str, tokens: int, name: str = name, line: Any = line) -> None:
                 bar.update(line, completed=tokens, description=f"{name} · {what}")
                 lines.tell(f"{name} · {what}")
 
-            keep(work.path.parent, work.make(told, stop))
+            keep(work.path.parent, work.make(report_progress, stop))
             bar.remove_task(line)
             bar.advance(whole)

@@ -44,10 +44,10 @@ class TokenView:
         learned = bool(body.loss_mask[at])
         policy = body.policies[body.policy_index[at]]
         chance = exp(float(body.behaviour()[at])) if learned else None
-        told = [f"token {int(body.tokens()[at])}", f"v{policy.version} {policy.track}"]
-        told.append("not in the loss" if chance is None else f"probability {chance:.3f}")
+        parts = [f"token {int(body.tokens()[at])}", f"v{policy.version} {policy.track}"]
+        parts.append("not in the loss" if chance is None else f"probability {chance:.3f}")
         if self.advantage is not None and learned:
-            told.append(f"advantage {self.advantage:+.3f}")
+            parts.append(f"advantage {self.advantage:+.3f}")
         colour = {
             "probability": "" if chance is None else chance_text(chance),
             "advantage": advantage_text(self.advantage)
@@ -55,7 +55,7 @@ class TokenView:
             else "",
             "policy": of_policy(body.policy_index[at]),
         }[mode]
-        return Token(self.texts[at], colour, " · ".join(told), self._special(at))
+        return Token(self.texts[at], colour, " · ".join(parts), self._special(at))
 
     def _special(self, at: int) -> bool:
         return int(self.trajectory.tokens()[at]) in self.special

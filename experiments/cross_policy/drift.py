@@ -68,7 +68,7 @@ def drift(trainee: Trainee, updates: int) -> Drift:
 def _together(trainee: Trainee, played: Rounds, lag: int) -> list[Mixture]:
     """Return one Mixture per task, with the items and seeds of the final evaluation."""
     simulator = played.simulator
-    trainee.told(f"measuring with lag {lag}", played.tokens)
+    trainee.report_progress(f"measuring with lag {lag}", played.tokens)
     simulator.serve([CURRENT, *([f"pinned(v{simulator.version - lag})"] if lag else [])])
     sampling = msgspec.structs.replace(trainee.config.sampling, strategy="uniform")
     arm = Arm("together", simulator.tracks, sampling)
@@ -84,7 +84,7 @@ def _scored(
 ) -> list[Lag]:
     """Return one Lag per task. `when`: the version that sampled, and the lag."""
     version, lag = when
-    trainee.told(f"scoring version {version} by {version + lag}", played.tokens)
+    trainee.report_progress(f"scoring version {version} by {version + lag}", played.tokens)
     every = [TrainableGroup(name, g[0].task, tuple(g)) for name, g in groups.items()]
     found = []
     for task in sorted({group.task for group in every}):

@@ -23,7 +23,7 @@ from agentrl.experiments.cross_policy.drift import LAGS, drift
 from agentrl.experiments.findings import Drift, Training, require_same_design
 from agentrl.experiments.report.comparison import START
 from agentrl.experiments.runner import Sizes, Work, in_order, make_missing, require_known
-from agentrl.experiments.simulation.training import Arm, Told, Trainee, train_arm
+from agentrl.experiments.simulation.training import Arm, ReportProgress, Trainee, train_arm
 from agentrl.ops.configuration.configs import check
 from agentrl.ops.tasks.task_sources import task_sources
 
@@ -61,14 +61,18 @@ def study(request: CrossPolicyRequest) -> Path:
     design = request.sizes.design(config, tokens=request.tokens, refresh=REFRESH)
     request.out.mkdir(parents=True, exist_ok=True)
     require_same_design(request.out, design, Training)
-    made = task_sources(config)
+    sources = task_sources(config)
 
-    def found(arm: str, seed: int, told: Told, stop: threading.Event) -> Training | Drift:
-        trainee = Trainee(config, made, design, arm_config(arm, config), seed, told, stop)
+    def finding(
+        arm: str, seed: int, report_progress: ReportProgress, stop: threading.Event
+    ) -> Training | Drift:
+        trainee = Trainee(
+            config, sources, design, arm_config(arm, config), seed, report_progress, stop
+        )
         return drift(trainee, request.drift_updates) if arm == "drift" else train_arm(trainee)
 
     works = [
-        Work(path, design.tokens, partial(found, arm, seed))
+        Work(path, design.tokens, partial(finding, arm, seed))
         for path, arm, seed in plan_works(request)
     ]
     make_missing(works, request.sizes.threads)

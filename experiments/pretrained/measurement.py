@@ -16,7 +16,7 @@ from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import evaluations
 from agentrl.experiments.pretrained.findings import Bench, Measurement, Solved, StudyDesign
 from agentrl.experiments.simulation.simulator import interruption_error
-from agentrl.experiments.simulation.training import Told
+from agentrl.experiments.simulation.training import ReportProgress
 from agentrl.ops.evaluation.command import Matrix
 from agentrl.ops.evaluation.evaluate import Plan, work_of
 from agentrl.ops.evaluation.evaluation_rows import policy_name
@@ -27,7 +27,11 @@ from agentrl.workers.attempt_errors import EpisodeStopped
 
 
 def measure(
-    config: Config, policy: tuple[str, Path], design: StudyDesign, stop: threading.Event, told: Told
+    config: Config,
+    policy: tuple[str, Path],
+    design: StudyDesign,
+    stop: threading.Event,
+    report_progress: ReportProgress,
 ) -> Measurement:
     """Measure a policy. `policy`: its name and directory. `config`: with a home for the rows.
 
@@ -38,7 +42,9 @@ def measure(
     make_home(config)
     with closing(open_store(config.store_url())) as store:
         migrate.ensure(store)
-        measuring = _Measuring(config, resolve(str(directory), config), store, stop, told)
+        measuring = _Measuring(
+            config, resolve(str(directory), config), store, stop, report_progress
+        )
         try:
             solved = [each for bench in design.benches for each in measuring.on(bench)]
         except EpisodeStopped as error:
@@ -60,7 +66,7 @@ class _Measuring:
     target: Target
     store: Store
     stop: threading.Event
-    told: Told
+    report_progress: ReportProgress
 
     def on(self, bench: Bench) -> list[Solved]:
         """Measure greedy, then sampled. Raises Stopped."""
@@ -76,7 +82,7 @@ class _Measuring:
         def tick(count: int) -> None:
             nonlocal done
             done += count
-            self.told(f"{bench.title}: {done} of {total} episodes", 0)
+            self.report_progress(f"{bench.title}: {done} of {total} episodes", 0)
 
         with closing(Matrix(config, self.store, found, work, self.stop)) as matrix:
             matrix.one(self.target, tick)

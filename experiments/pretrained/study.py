@@ -33,7 +33,7 @@ from agentrl.experiments.pretrained.measurement import measure, with_bench
 from agentrl.experiments.pretrained.training import described, train
 from agentrl.experiments.report.comparison import START
 from agentrl.experiments.runner import SECTIONS, Work, make_missing, require_known
-from agentrl.experiments.simulation.training import Told
+from agentrl.experiments.simulation.training import ReportProgress
 from agentrl.ops.configuration.configs import check_items
 from agentrl.ops.quickstart.recipes import Recipe, Size
 from agentrl.ops.quickstart.starting_policy import make_start
@@ -135,16 +135,20 @@ class Planner:
         file = self.request.out / f"measured-{policy}.json"
         return Work(file, 0, partial(self._measure, policy))
 
-    def _measure(self, policy: str, told: Told, stop: threading.Event) -> Measurement:
+    def _measure(
+        self, policy: str, report_progress: ReportProgress, stop: threading.Event
+    ) -> Measurement:
         request = self.request
         if policy == START:
             make_start(request.recipe, request.size, self.config)
         own = self._at_home("measured", self.config.run.seed)
-        return measure(own, (policy, self._directory(policy)), self.design, stop, told)
+        return measure(own, (policy, self._directory(policy)), self.design, stop, report_progress)
 
-    def _train(self, arm: str, seed: int, told: Told, stop: threading.Event) -> Trained:
+    def _train(
+        self, arm: str, seed: int, report_progress: ReportProgress, stop: threading.Event
+    ) -> Trained:
         own = arm_config(self._at_home(f"{arm}-{seed}", seed), arm)
-        run_id = train(own, stop, told, self.request.recipe.stall_s)
+        run_id = train(own, stop, report_progress, self.request.recipe.stall_s)
         return described(own, run_id, self.design, arm)
 
     def _at_home(self, name: str, seed: int) -> Config:

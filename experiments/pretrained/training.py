@@ -17,7 +17,7 @@ from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
 from agentrl.experiments.pretrained.findings import At, StudyDesign, Trained
 from agentrl.experiments.simulation.simulator import interruption_error
-from agentrl.experiments.simulation.training import Told
+from agentrl.experiments.simulation.training import ReportProgress
 from agentrl.ops.runs.begin import RunOver, begin, clear_queues
 from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.screen import Screen, StallGuard, watch
@@ -28,7 +28,9 @@ GROUPS = 16  # whose success stands for a version
 KEPT = ("loss", "entropy", "grad_norm", "clip_fraction", "effective_sample_size")
 
 
-def train(config: Config, stop: threading.Event, told: Told, stall_s: float) -> str:
+def train(
+    config: Config, stop: threading.Event, report_progress: ReportProgress, stall_s: float
+) -> str:
     """Begin or continue the run until its end; return its id.
 
     Raises Interrupted, and AgentRLError if there is no progress for `stall_s`.
@@ -44,9 +46,9 @@ def train(config: Config, stop: threading.Event, told: Told, stall_s: float) -> 
     def show(totals: Totals) -> None:
         if words := guard.words(totals):
             raise AgentRLError(words, hint=f"see {config.home()}/logs")
-        told(f"update {totals.version}", totals.version)
+        report_progress(f"update {totals.version}", totals.version)
 
-    say = partial(_say, told)
+    say = partial(_say, report_progress)
     supervisor = Supervisor(config.home(), children(config, path), say)
     with closing(open_store(config.store_url())) as store:
         try:
@@ -61,8 +63,8 @@ def train(config: Config, stop: threading.Event, told: Told, stall_s: float) -> 
     return run_id
 
 
-def _say(told: Told, line: str) -> None:
-    told(line, 0)
+def _say(report_progress: ReportProgress, line: str) -> None:
+    report_progress(line, 0)
 
 
 def described(config: Config, run_id: str, design: StudyDesign, arm: str) -> Trained:

@@ -44,7 +44,7 @@ KEPT = {
 }
 CHECK, SKILL = "check", "skill"  # why held-out items are played
 Groups = Mapping[str, Sequence[Trajectory]]  # of a round, by group_id
-Told = Callable[[str, int], None]  # what goes on, tokens used so far
+ReportProgress = Callable[[str, int], None]  # what goes on, tokens used so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,14 @@ class Arm:
 
 @dataclass
 class Trainee:
-    """A training in progress. `told`: receives progress. `stop`: checked often."""
+    """A training in progress. `report_progress`: receives progress. `stop`: checked often."""
 
     config: Config
     sources: Mapping[str, TaskSource]
     design: Design
     arm: Arm
     seed: int
-    told: Told = lambda _what, _tokens: None
+    report_progress: ReportProgress = lambda _what, _tokens: None
     stop: threading.Event = field(default_factory=threading.Event)
 
     def train(self) -> Training:
@@ -95,7 +95,7 @@ class Trainee:
     def check(self, played: "Rounds") -> Check:
         """Measure the training policy, with the same items and seeds for every arm."""
         solved = self.solved(played, self.alone(), self.design.check_items, CHECK)
-        self.told("checked", played.tokens)
+        self.report_progress("checked", played.tokens)
         return Check(
             tokens=played.tokens,
             version=played.simulator.version,
@@ -111,7 +111,7 @@ class Trainee:
         if self.arm.sampling.strategy != CURRENT:
             ways["mixture"] = self.arm
         for acting, arm in ways.items():
-            self.told(f"measuring the {acting}", played.tokens)
+            self.report_progress(f"measuring the {acting}", played.tokens)
             found = self.solved(played, arm, self.design.items, SKILL)
             for task, (solved, histories, metrics) in found.items():
                 yield Skill(acting, task, solved, histories, metrics)
@@ -234,7 +234,7 @@ class Rounds:
         self._weighing.note(list(played.values()), metrics)
         point = self._point(candidates, lessons, metrics)
         point = replace(point, gradients={name: round(gradients[name], 6) for name in gradients})
-        self._trainee.told(point_text(point), self.tokens)
+        self._trainee.report_progress(point_text(point), self.tokens)
         return point
 
     def _gradients(self, batch: Batch) -> Mapping[str, float]:

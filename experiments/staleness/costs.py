@@ -86,7 +86,7 @@ def measure_costs(trainee: Trainee) -> Costs:
     learner = TorchLearner(Path(config.model.path), resolve_settings(config.trainer), hardware)
     with rounds(trainee) as played:
         for count in ROUNDS:
-            trainee.told(f"measuring costs with {count} groups", 0)
+            trainee.report_progress(f"measuring costs with {count} groups", 0)
             batch = assemble_batch(_played(played, count, waves), resolve_settings(config.trainer))
             updates.append(((1.0, float(batch.tokens.size)), _update(learner, batch)))
     step, sampled, prompt = fit_costs(waves)

@@ -25,7 +25,7 @@ from agentrl.core.errors import ConfigError
 from agentrl.core.types import CURRENT
 from agentrl.experiments.findings import Skill, require_same_design
 from agentrl.experiments.runner import QUICK, Sizes, Work, in_order, make_missing
-from agentrl.experiments.simulation.training import SKILL, Arm, Told, Trainee
+from agentrl.experiments.simulation.training import SKILL, Arm, ReportProgress, Trainee
 from agentrl.experiments.staleness import report
 from agentrl.experiments.staleness.costs import Costs, costs
 from agentrl.experiments.staleness.findings import Course, Moment, Timed
@@ -67,9 +67,11 @@ def study(request: StalenessRequest) -> Path:
     design = replace(design, costs=msgspec.to_builtins(found))
     require_same_design(request.out, design, Course)
 
-    def course(name: str, seed: int, told: Told, stop: threading.Event) -> Course:
+    def course(
+        name: str, seed: int, report_progress: ReportProgress, stop: threading.Event
+    ) -> Course:
         own, arm = arm_config(name, config)
-        return train(Trainee(own, made, design, arm, seed, told, stop), found)
+        return train(Trainee(own, made, design, arm, seed, report_progress, stop), found)
 
     works = [
         Work(path, request.updates, partial(course, name, seed))
@@ -137,7 +139,7 @@ def train(trainee: Trainee, found: Costs) -> Course:
         with closing(played.moments()) as committed:
             while len(moments) < design.updates:
                 moments.append(next(committed))
-                trainee.told(f"update {moments[-1].version}", len(moments))
+                trainee.report_progress(f"update {moments[-1].version}", len(moments))
                 if len(moments) >= every * len(checks) and len(checks) <= design.checks:
                     checks.append(_checked(trainee, played, moments[-1].at))
         solved = trainee.solved(played, trainee.alone(), design.items, SKILL)

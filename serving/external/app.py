@@ -80,7 +80,7 @@ class CompletionBody(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ExternalModel:
-    """How the API is called, and the status when the budget is spent (`gone`).
+    """How the API is called, and the status when the budget is spent (`spent_status`).
 
     `vocabulary`: token ids are below it; 0: the API uses messages.
     """
@@ -89,7 +89,7 @@ class ExternalModel:
     answer_tokens: int
     patience_s: float
     vocabulary: int = 0
-    gone: int = 404
+    spent_status: int = 404
 
 
 class ExternalApp:
@@ -130,7 +130,7 @@ class ExternalApp:
                 return _fault(400, str(error))
             except (NotServedError, BudgetSpent) as error:
                 return _fault(
-                    self._voice.gone if isinstance(error, BudgetSpent) else 404, str(error)
+                    self._voice.spent_status if isinstance(error, BudgetSpent) else 404, str(error)
                 )
             except AgentRLError as error:
                 log.warning("External model did not answer", error=str(error))

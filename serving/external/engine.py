@@ -133,11 +133,11 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
-    """The budget and the model of a server. `gone`: HTTP status when the budget is spent."""
+    """The budget and the model of a server. `spent_status`: HTTP status without budget."""
 
     budget: Budget
     served: ServedCheckpoints
-    gone: int = 404  # draw another policy
+    spent_status: int = 404  # draw another policy
 
 
 @contextmanager
@@ -151,7 +151,9 @@ def serve_model(
         stack.callback(upstream.close)
         vocabulary = limits_of(Path(config.model.path)).vocabulary if section.tokens else 0
         patience_s = config.completion_timeout_s
-        voice = ExternalModel(upstream, section.answer_tokens, patience_s, vocabulary, access.gone)
+        voice = ExternalModel(
+            upstream, section.answer_tokens, patience_s, vocabulary, access.spent_status
+        )
         http = HttpServer("policy", server.host, server.port, guarded=bool(token))
         stack.callback(http.close)
         http.start(ExternalApp(voice, access.served, token, section.concurrency).application())
@@ -172,7 +174,7 @@ def serve_for_evaluation(config: ServingConfig, server: ServerConfig) -> Iterato
     served.serve(track, track, external_policies.VERSION)
     alone = msgspec.structs.replace(server, token_env="", host="127.0.0.1", port=0)
     try:
-        with serve_model(config, alone, ModelAccess(budget, served, gone=402), stop) as url:
+        with serve_model(config, alone, ModelAccess(budget, served, spent_status=402), stop) as url:
             yield LivePolicy(
                 "eval", url, track, track, external_policies.VERSION, engine_of(server)
             )

@@ -24,7 +24,7 @@ def test_a_step_shows_what_came_before_it_and_what_it_sampled() -> None:
 def test_hovering_tells_number_policy_probability_and_advantage() -> None:
     first = tokens.token_view(trajectory(), NONE, -0.25).sampled(0, "probability")[0]
     assert first.text == "⟨5⟩"
-    assert first.told == (
+    assert first.title == (
         f"token 5 · v0 current · probability {np.exp(-5 / 7):.3f} · advantage -0.250"
     )
 
@@ -42,7 +42,7 @@ def test_tokens_outside_the_loss_have_no_probability() -> None:
     )
     first = tokens.token_view(masked, NONE, 1.0).sampled(0, "probability")[0]
     assert first.colour == ""
-    assert "not in the loss" in first.told
+    assert "not in the loss" in first.title
     assert tokens.token_view(masked, NONE, 1.0).sampled(0, "advantage")[0].colour == ""
 
 
@@ -76,7 +76,7 @@ def test_every_mode_has_a_legend_of_the_colours_it_uses(mode: str) -> None:
 
 def test_nothing_of_an_episode_is_markup() -> None:
     evil = "<script>alert(1)</script>\"'&"
-    page = markup.tokens([Token(evil, told=evil, colour=evil)])
+    page = markup.tokens([Token(evil, title=evil, colour=evil)])
     page += markup.table([{evil: evil, "link": Link(evil, f"/x?{evil}")}])
     page += markup.links([Link(evil, evil)]) + markup.legend({evil: evil})
     assert "<script" not in page
