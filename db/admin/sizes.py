@@ -71,38 +71,38 @@ def _rows(session: Session) -> dict[str, int]:
 
 def _sqlite_tables(session: Session) -> list[TableSize]:
     """Return the tables of SQLite; bytes need a virtual table that not every build has."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     try:
         query = (
             "SELECT m.tbl_name, SUM(s.pgsize) FROM dbstat s JOIN sqlite_master m ON m.name = s.name"
             " GROUP BY m.tbl_name"
         )
-        found = {name: size for name, size in session.execute(text(query))}
+        sizes = {name: size for name, size in session.execute(text(query))}
     except OperationalError:
         session.rollback()
-    return [TableSize(name, rows, found.get(name)) for name, rows in _rows(session).items()]
+    return [TableSize(name, rows, sizes.get(name)) for name, rows in _rows(session).items()]
 
 
 def _postgres_tables(session: Session) -> list[TableSize]:
     clock = session.scalar(select(now())) or 0.0
     dead: dict[str, Any] = {row[0]: row[1:] for row in session.execute(text(DEAD))}
     total = text("SELECT pg_total_relation_size(to_regclass(:name))")
-    found = []
+    sizes = []
     for name, rows in _rows(session).items():
         tuples, at = dead.get(name, (None, None))
         vacuumed = None if at is None else clock - at.timestamp()
         size = session.scalar(total, {"name": name})
-        found.append(TableSize(name, rows, size, tuples, vacuumed))
-    return found
+        sizes.append(TableSize(name, rows, size, tuples, vacuumed))
+    return sizes
 
 
 def _pragmas(session: Session) -> dict[str, int | str]:
     """Return page counts; `wal_bytes`: of the write-ahead log."""
     connection = session.connection()
-    found = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in PRAGMAS}
+    values = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in PRAGMAS}
     file = connection.exec_driver_sql("PRAGMA database_list").all()[0][2]
     log = Path(f"{file}-wal")
-    return found | {"wal_bytes": log.stat().st_size if log.is_file() else 0}
+    return values | {"wal_bytes": log.stat().st_size if log.is_file() else 0}
 
 
 def _database(session: Session) -> dict[str, int | str]:

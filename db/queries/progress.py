@@ -86,8 +86,8 @@ def ran_s(session: Session, run: Run) -> float:
 
 def hours(session: Session, run_id: str) -> float:
     """Return the hours since the run's creation."""
-    made = session.scalars(select(Run.created_at).where(Run.run_id == run_id)).one()
-    return ((session.scalar(select(now())) or made) - made) / 3600
+    created_at = session.scalars(select(Run.created_at).where(Run.run_id == run_id)).one()
+    return ((session.scalar(select(now())) or created_at) - created_at) / 3600
 
 
 def recent_success(
@@ -228,11 +228,11 @@ def disagreements(
         named = [late_statement(view, session.connection()) for view in PROOFS]
         values["since"] = _closed_last(session, run_id, groups)
     disagree, unserved = (session.execute(each, values).all() for each in named)
-    found = [(row.kind, row.detail) for row in disagree]
-    found += [("unserved_step", f"{row.episode_id} step {row.number}") for row in unserved]
+    rows = [(row.kind, row.detail) for row in disagree]
+    rows += [("unserved_step", f"{row.episode_id} step {row.number}") for row in unserved]
     if groups is None:
-        found += [("trained_hash_differs", each) for each in find_different_hashes(session, run_id)]
-    return found
+        rows += [("trained_hash_differs", each) for each in find_different_hashes(session, run_id)]
+    return rows
 
 
 def _closed_last(session: Session, run_id: str, groups: int) -> float:

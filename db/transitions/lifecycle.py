@@ -92,10 +92,10 @@ def checkpoint_at(session: Session, run: Run, version: str) -> Checkpoint:
         named["latest"] = live[-1]
     if version not in named:
         known = spans([checkpoint.version for checkpoint in live])
-        gone = version.isdecimal() and int(version) in _removed_versions(session, run.run_id)
+        is_deleted = version.isdecimal() and int(version) in _removed_versions(session, run.run_id)
         raise StoreError(
             f"run {run.name} has no checkpoint at version {version}"
-            + (": its files were deleted (see trainer.keep_checkpoints)" if gone else ""),
+            + (": its files were deleted (see trainer.keep_checkpoints)" if is_deleted else ""),
             hint=f"choose one of {known}, latest" if known else "",
         )
     return named[version]
@@ -111,13 +111,13 @@ def _removed_versions(session: Session, run_id: str) -> set[int]:
 
 def spans(versions: Sequence[int]) -> str:
     """Format ascending numbers as ranges: `0, 16–36`."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for version in versions:
-        if found and found[-1][-1] == version - 1:
-            found[-1][1:] = [version]
+        if ranges and ranges[-1][-1] == version - 1:
+            ranges[-1][1:] = [version]
         else:
-            found.append([version])
-    return ", ".join("–".join(map(str, span)) for span in found)
+            ranges.append([version])
+    return ", ".join("–".join(map(str, span)) for span in ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +171,8 @@ def relocate(session: Session, run_id: str, folder: Path, present: Collection[st
     Returns the former folder; empty: nothing changed.
     """
     former = ""
-    kept = Checkpoint.state != CheckpointState.DELETED
-    for row in session.scalars(select(Checkpoint).where(Checkpoint.run_id == run_id, kept)):
+    has_files = Checkpoint.state != CheckpointState.DELETED
+    for row in session.scalars(select(Checkpoint).where(Checkpoint.run_id == run_id, has_files)):
         for key in ("path", "snapshot_path"):
             path = Path(getattr(row, key) or "")
             if path.parent != folder and path.is_absolute() and path.name in present:
@@ -192,9 +192,9 @@ def delete_run_rows(session: Session, run_id: str) -> int:
     session.get(Run, run_id, with_for_update=True)  # a recorder that stores waits, and sees it gone
     updates = select(Update.update_id).where(Update.run_id == run_id)
     measured = select(models.Evaluation.evaluation_id).where(models.Evaluation.run_id == run_id)
-    kept = models.EvaluationEpisode
+    attempts = models.EvaluationEpisode
     statements = [
-        delete(kept).where(kept.evaluation_id.in_(measured)),
+        delete(attempts).where(attempts.evaluation_id.in_(measured)),
         delete(models.UpdateGroup).where(models.UpdateGroup.update_id.in_(updates)),
         *(
             delete(model).where(model.run_id == run_id)

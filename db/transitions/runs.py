@@ -47,11 +47,11 @@ def run_names(session: Session) -> dict[str, str]:
 
 def configured_tasks(session: Session) -> list[str]:
     """Return the tasks in the configurations of all runs, sorted; unreadable ones are skipped."""
-    found: set[str] = set()
+    tasks: set[str] = set()
     for config in session.scalars(select(Run.config)):
         with contextlib.suppress(ValueError, AttributeError):
-            found.update(json.loads(config).get("tasks", {}))
-    return sorted(found)
+            tasks.update(json.loads(config).get("tasks", {}))
+    return sorted(tasks)
 
 
 def run_state(session: Session, run_id: str) -> RunState:
@@ -98,7 +98,7 @@ def acquire_dispatcher_lease(
     """
     last = select(Run.dispatcher_until, now()).where(Run.run_id == run_id)
     until, clock = session.execute(last).one_or_none() or (0.0, 0.0)
-    held = session.scalar(
+    holder = session.scalar(
         update(Run)
         .where(
             Run.run_id == run_id,
@@ -112,11 +112,11 @@ def acquire_dispatcher_lease(
         .returning(Run.run_id)
     )
     since = until - lease_s
-    if held and until and clock - since > STANDSTILL_S + busy_s:
+    if holder and until and clock - since > STANDSTILL_S + busy_s:
         _put_off_deadlines(session, run_id, since, clock - since)
-    elif held and since - clock > STANDSTILL_S:
+    elif holder and since - clock > STANDSTILL_S:
         _move_back(session, run_id, since, since - clock)
-    return held is not None
+    return holder is not None
 
 
 def _move_back(session: Session, run_id: str, since: float, by_s: float) -> None:
@@ -177,13 +177,13 @@ def extend_trainer_lease(session: Session, run_id: str, epoch: int, *, lease_s: 
 
     The epoch excludes other trainers; the lease only shows that a trainer is running.
     """
-    held = session.scalar(
+    holder = session.scalar(
         update(Run)
         .where(Run.run_id == run_id, Run.trainer_epoch == epoch)
         .values(trainer=str(epoch), trainer_until=now() + lease_s)
         .returning(Run.run_id)
     )
-    return held is not None
+    return holder is not None
 
 
 def release_trainer_lease(session: Session, run_id: str, epoch: int) -> None:
@@ -203,13 +203,13 @@ def acquire_recorder_lease(
     until: Any = recorded_until
     if until is None:  # says at least that it will say so
         until = case((Run.recorded_until == 0.0, Run.created_at), else_=Run.recorded_until)
-    held = session.scalar(
+    holder = session.scalar(
         update(Run)
         .where(Run.run_id == run_id)
         .values(recorder=owner, recorder_until=now() + lease_s, recorded_until=until)
         .returning(Run.run_id)
     )
-    return held is not None
+    return holder is not None
 
 
 def release_recorder_lease(session: Session, run_id: str, owner: str) -> None:

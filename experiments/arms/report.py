@@ -36,10 +36,10 @@ No GPU, one thread; a seed repeats a training exactly. """
 
 def write(study: ArmStudy, out: Path) -> Path:
     """Write the page; return its path. Raises ConfigError without results, or for mixed designs."""
-    found = compare_arms(study, read_study(out, Training))
-    write_figures(out / "figures.csv", found)
-    picture(out / "learning.svg", found.tasks, partial(_learning, study, found))
-    return write_page(out, study.title, lines(study, out, found))
+    comparison = compare_arms(study, read_study(out, Training))
+    write_figures(out / "figures.csv", comparison)
+    picture(out / "learning.svg", comparison.tasks, partial(_learning, study, comparison))
+    return write_page(out, study.title, lines(study, out, comparison))
 
 
 def compare_arms(study: ArmStudy, trainings: Sequence[Training]) -> Comparison[Training]:
@@ -50,30 +50,30 @@ def compare_arms(study: ArmStudy, trainings: Sequence[Training]) -> Comparison[T
     return Comparison(ordered, tasks, measures, lambda arm: study.bases.get(arm, arm))
 
 
-def lines(study: ArmStudy, out: Path, found: Comparison[Training]) -> Iterator[str]:
-    design = found.trainings[0].design
+def lines(study: ArmStudy, out: Path, comparison: Comparison[Training]) -> Iterator[str]:
+    design = comparison.trainings[0].design
     config = design.config
     facts = asdict(design) | {
         "name": study.name,
         "out": out,
-        "seeds": max(len(seeds) for seeds in found.arms.values()),
+        "seeds": max(len(seeds) for seeds in comparison.arms.values()),
         "model": config["model"]["path"],
         "groups": config["dispatch"]["groups_per_update"],
         "size": config["dispatch"]["group_size"],
         "turns": "/".join(str(task["max_turns"]) for task in config["tasks"].values()),
         "temperature": config["sampling"]["temperature"],
-        "made": found.seeds(),
+        "made": comparison.seeds(),
     }
-    yield from verdict(found.differences(tuple(study.measures), found.tasks))
+    yield from verdict(comparison.differences(tuple(study.measures), comparison.tasks))
     yield "## What was done"
     yield ""
     yield (COMMAND + study.done).format(**facts)
     yield from describe_tasks(config["tasks"])
     yield study.meaning.format(**facts)
-    for task in found.tasks:
+    for task in comparison.tasks:
         yield f"## {task}"
         yield ""
-        rows = [dict(_cells(study, found, arm, task)) for arm in found.arms]
+        rows = [dict(_cells(study, comparison, arm, task)) for arm in comparison.arms]
         yield from table(tuple(rows[0]), (tuple(row.values()) for row in rows))
     yield "Held-out success by tokens sampled in training:"
     yield ""
@@ -82,20 +82,20 @@ def lines(study: ArmStudy, out: Path, found: Comparison[Training]) -> Iterator[s
 
 
 def _cells(
-    study: ArmStudy, found: Comparison[Training], arm: str, task: str
+    study: ArmStudy, comparison: Comparison[Training], arm: str, task: str
 ) -> Iterator[tuple[str, str]]:
     """Yield heading and text of every column."""
     yield "arm", arm
     for name in study.measures:
-        yield name, share(found.estimate(name, arm, task))
+        yield name, share(comparison.estimate(name, arm, task))
         if name in study.minus:
             heading = f"{name}, minus {study.minus[name]}"
-            yield heading, difference(found.difference(name, arm, task))
-    yield UPDATES, number(found.estimate(UPDATES, arm))
+            yield heading, difference(comparison.difference(name, arm, task))
+    yield UPDATES, number(comparison.estimate(UPDATES, arm))
 
 
-def _learning(study: ArmStudy, found: Comparison[Training], axes: Any, task: str) -> None:
+def _learning(study: ArmStudy, comparison: Comparison[Training], axes: Any, task: str) -> None:
     order = tuple(study.bases)
     points = partial(success_by_tokens, task)
-    curves(axes, found, points, lambda arm: (f"C{place(arm, order)}", "o-"))
+    curves(axes, comparison, points, lambda arm: (f"C{place(arm, order)}", "o-"))
     label(axes, task, "sampled tokens", "held-out success at T = 1")

@@ -96,27 +96,27 @@ def write(out: Path) -> Path:
     """Write the page; return its path. Raises ConfigError without results, or for mixed designs."""
     trainings, drifts = read_study(out, Training), read(out, "drift", Drift)
     trainings.sort(key=lambda each: (place(each.arm, ORDER), each.seed))
-    found, aged = compare_arms(trainings), compare_lags(drifts)
-    write_figures(out / "figures.csv", found)
+    comparison, aged = compare_arms(trainings), compare_lags(drifts)
+    write_figures(out / "figures.csv", comparison)
     write_figures(out / "lags.csv", aged)
-    draw(found, aged, out)
-    return write_page(out, TITLE, lines(out, found, aged, trainings[0].design))
+    draw(comparison, aged, out)
+    return write_page(out, TITLE, lines(out, comparison, aged, trainings[0].design))
 
 
-def draw(found: Comparison[Training], aged: Comparison[Aged], folder: Path) -> None:
+def draw(comparison: Comparison[Training], aged: Comparison[Aged], folder: Path) -> None:
     """Write the pictures."""
-    picture(folder / "pass-at-k.svg", found.tasks, partial(_pass_at_k, found))
-    picture(folder / "learning.svg", found.tasks, partial(_learning, found))
+    picture(folder / "pass-at-k.svg", comparison.tasks, partial(_pass_at_k, comparison))
+    picture(folder / "learning.svg", comparison.tasks, partial(_learning, comparison))
     if aged.trainings:
         picture(folder / "lag.svg", aged.tasks, partial(_lag, aged))
 
 
 def lines(
-    out: Path, found: Comparison[Training], aged: Comparison[Aged], design: Design
+    out: Path, comparison: Comparison[Training], aged: Comparison[Aged], design: Design
 ) -> Iterator[str]:
-    yield from verdict(found.differences(COMPARED, found.tasks))
-    yield from _design(out, found, design)
-    yield from _final(found, out)
+    yield from verdict(comparison.differences(COMPARED, comparison.tasks))
+    yield from _design(out, comparison, design)
+    yield from _final(comparison, out)
     yield "## Learning curves"
     yield ""
     yield "Held-out success of the newest checkpoint alone, by tokens sampled in training."
@@ -128,16 +128,16 @@ def lines(
     yield from table(
         ["arm", *COSTS],
         (
-            [arm, *(shown(found.estimate(name, arm)) for name, shown in COSTS.items())]
-            for arm in found.arms
-            if found.values("updates", arm)
+            [arm, *(shown(comparison.estimate(name, arm)) for name, shown in COSTS.items())]
+            for arm in comparison.arms
+            if comparison.values("updates", arm)
         ),
     )
     yield from _ages(aged, out)
     yield figures_link(out, "figures.csv", "lags.csv")
 
 
-def _design(out: Path, found: Comparison[Training], design: Design) -> Iterator[str]:
+def _design(out: Path, comparison: Comparison[Training], design: Design) -> Iterator[str]:
     config = design.config
     yield "## What was done"
     yield ""
@@ -147,7 +147,7 @@ def _design(out: Path, found: Comparison[Training], design: Design) -> Iterator[
         tokens=design.tokens,
         groups=config["dispatch"]["groups_per_update"],
         size=config["dispatch"]["group_size"],
-        seeds=found.seeds(),
+        seeds=comparison.seeds(),
     )
     yield from describe_tasks(config["tasks"])
     yield ARMS.format(refresh=design.refresh, share=config["sampling"]["stale_share"])
@@ -158,19 +158,22 @@ def _design(out: Path, found: Comparison[Training], design: Design) -> Iterator[
     )
 
 
-def _final(found: Comparison[Training], out: Path) -> Iterator[str]:
+def _final(comparison: Comparison[Training], out: Path) -> Iterator[str]:
     yield "## pass@k after training"
     yield ""
     yield from image(out, "pass-at-k.svg")
-    ks = [f"pass@{k}" for k in KS if f"pass@{k}" in found.measures]
-    for task in found.tasks:
+    ks = [f"pass@{k}" for k in KS if f"pass@{k}" in comparison.measures]
+    for task in comparison.tasks:
         yield f"**{task}**"
         yield ""
         yield from table(
             ["arm", *ks],
-            ([arm, *(share(found.estimate(k, arm, task)) for k in ks)] for arm in found.arms),
+            (
+                [arm, *(share(comparison.estimate(k, arm, task)) for k in ks)]
+                for arm in comparison.arms
+            ),
         )
-        compared = found.differences(COMPARED, [task])
+        compared = comparison.differences(COMPARED, [task])
         names = [name for name in COMPARED if any(name in each.differences for each in compared)]
         yield from table(
             [f"less `{CURRENT}`", *names],
@@ -209,11 +212,11 @@ def _ages(aged: Comparison[Aged], out: Path) -> Iterator[str]:
         )
 
 
-def _pass_at_k(found: Comparison[Training], axes: Any, task: str) -> None:
-    ks = pass_curve([0], found.trainings[0].design.attempts)
-    for arm in found.arms:
+def _pass_at_k(comparison: Comparison[Training], axes: Any, task: str) -> None:
+    ks = pass_curve([0], comparison.trainings[0].design.attempts)
+    for arm in comparison.arms:
         for prefix, style in (("", "-"), ("mixture ", "--")):
-            passed = [found.estimate(f"{prefix}pass@{k}", arm, task) for k in ks]
+            passed = [comparison.estimate(f"{prefix}pass@{k}", arm, task) for k in ks]
             known = [each for each in passed if each is not None]
             if known:
                 name = f"{arm}, acting mixture" if prefix else arm
@@ -224,8 +227,8 @@ def _pass_at_k(found: Comparison[Training], axes: Any, task: str) -> None:
     label(axes, task, "k", "pass@k")
 
 
-def _learning(found: Comparison[Training], axes: Any, task: str) -> None:
-    curves(axes, found, partial(success_by_tokens, task), lambda arm: (COLOURS.get(arm), "-"))
+def _learning(comparison: Comparison[Training], axes: Any, task: str) -> None:
+    curves(axes, comparison, partial(success_by_tokens, task), lambda arm: (COLOURS.get(arm), "-"))
     label(axes, task, "sampled tokens", "held-out success at T = 1")
 
 

@@ -78,11 +78,11 @@ Intervals are 95 %, Student's t over seeds; differences are paired by seed.
 
 def write(out: Path) -> Path:
     """Write the page; return its path. Raises ConfigError without results, or for mixed designs."""
-    found = compare_arms(read_study(out, Course))
-    write_figures(out / "figures.csv", found)
-    picture(out / "throughput.svg", list(_panels(found)), partial(_throughput, found))
-    picture(out / "learning.svg", (*found.tasks, MEAN), partial(_learning, found))
-    return write_page(out, TITLE, lines(out, found))
+    comparison = compare_arms(read_study(out, Course))
+    write_figures(out / "figures.csv", comparison)
+    picture(out / "throughput.svg", list(_panels(comparison)), partial(_throughput, comparison))
+    picture(out / "learning.svg", (*comparison.tasks, MEAN), partial(_learning, comparison))
+    return write_page(out, TITLE, lines(out, comparison))
 
 
 def compare_arms(courses: Sequence[Course]) -> Comparison[Course]:
@@ -122,9 +122,9 @@ def base(bound: int, arm: str) -> str:
     return f"{BOUND}-0" if arm.startswith(BOUND) else f"{BOUND}-{bound}"
 
 
-def lines(out: Path, found: Comparison[Course]) -> Iterator[str]:
-    yield from verdict(found.differences([FINAL], (*found.tasks, MEAN)))
-    yield from _design(out, found)
+def lines(out: Path, comparison: Comparison[Course]) -> Iterator[str]:
+    yield from verdict(comparison.differences([FINAL], (*comparison.tasks, MEAN)))
+    yield from _design(out, comparison)
     yield "## Throughput"
     yield ""
     yield from image(out, "throughput.svg")
@@ -133,34 +133,34 @@ def lines(out: Path, found: Comparison[Course]) -> Iterator[str]:
         (
             [
                 arm,
-                *(shown(found.estimate(name, arm)) for name, shown in PACE.items()),
-                number(found.ratio(SPEED, arm), 2),
-                found.base(arm) if found.ratio(SPEED, arm) else "–",
+                *(shown(comparison.estimate(name, arm)) for name, shown in PACE.items()),
+                number(comparison.ratio(SPEED, arm), 2),
+                comparison.base(arm) if comparison.ratio(SPEED, arm) else "–",
             ]
-            for arm in found.arms
+            for arm in comparison.arms
         ),
     )
     yield "## Success"
     yield ""
     yield from image(out, "learning.svg")
-    tasks = (*found.tasks, MEAN)
+    tasks = (*comparison.tasks, MEAN)
     yield from table(
         ["arm", *(f"final, {task}" for task in tasks), "minus", f"difference, {MEAN}"],
         (
             [
                 arm,
-                *(share(found.estimate(FINAL, arm, task)) for task in tasks),
-                found.base(arm) if found.difference(FINAL, arm, MEAN) else "–",
-                difference(found.difference(FINAL, arm, MEAN)),
+                *(share(comparison.estimate(FINAL, arm, task)) for task in tasks),
+                comparison.base(arm) if comparison.difference(FINAL, arm, MEAN) else "–",
+                difference(comparison.difference(FINAL, arm, MEAN)),
             ]
-            for arm in found.arms
+            for arm in comparison.arms
         ),
     )
     yield figures_link(out, "figures.csv")
 
 
-def _design(out: Path, found: Comparison[Course]) -> Iterator[str]:
-    design = found.trainings[0].design
+def _design(out: Path, comparison: Comparison[Course]) -> Iterator[str]:
+    design = comparison.trainings[0].design
     config = design.config
     yield "## What was done"
     yield ""
@@ -170,7 +170,7 @@ def _design(out: Path, found: Comparison[Course]) -> Iterator[str]:
         updates=design.updates,
         groups=config["dispatch"]["groups_per_update"],
         size=config["dispatch"]["group_size"],
-        seeds=found.seeds(),
+        seeds=comparison.seeds(),
         bound=config["dispatch"]["max_staleness"],
         attempts=design.attempts,
         items=design.items,
@@ -180,36 +180,42 @@ def _design(out: Path, found: Comparison[Course]) -> Iterator[str]:
     yield from describe_tasks(config["tasks"])
 
 
-def _panels(found: Comparison[Course]) -> dict[str, dict[int, str]]:
+def _panels(comparison: Comparison[Course]) -> dict[str, dict[int, str]]:
     """Return the arms of each kind by number. The interval 1 is the bound that intervals have."""
     panels: dict[str, dict[int, str]] = {}
     for kind in (BOUND, INTERVAL):
-        arms = {place(arm)[1]: arm for arm in found.arms if arm.startswith(kind)}
-        if arms and kind == INTERVAL and found.base(INTERVAL) in found.arms:
-            arms[1] = found.base(INTERVAL)
+        arms = {place(arm)[1]: arm for arm in comparison.arms if arm.startswith(kind)}
+        if arms and kind == INTERVAL and comparison.base(INTERVAL) in comparison.arms:
+            arms[1] = comparison.base(INTERVAL)
         panels[kind] = dict(sorted(arms.items()))
     return {kind: arms for kind, arms in panels.items() if arms}
 
 
-def _throughput(found: Comparison[Course], axes: Any, kind: str) -> None:
-    arms = _panels(found)[kind]
+def _throughput(comparison: Comparison[Course], axes: Any, kind: str) -> None:
+    arms = _panels(comparison)[kind]
     at = list(range(len(arms)))
-    line(axes, at, _known(found, SPEED, arms.values()), ("C0", "o-", "throughput"))
+    line(axes, at, _known(comparison, SPEED, arms.values()), ("C0", "o-", "throughput"))
     name = "bound of the queue" if kind == BOUND else "updates between two loads"
     label(axes, kind, name, "tokens trained a second of the clock")
     axes.set_xticks(at, [str(number) for number in arms])
     other = axes.twinx()
-    line(other, at, _known(found, FINAL, arms.values()), ("C1", "s--", "final success"))
+    line(other, at, _known(comparison, FINAL, arms.values()), ("C1", "s--", "final success"))
     other.set(ylabel="final success, mean of the tasks (dashed)", ylim=(0, 1))
 
 
-def _known(found: Comparison[Course], measure: str, arms: Any) -> list[Estimate]:
-    return [each for arm in arms if (each := found.estimate(measure, arm, MEAN))]
+def _known(comparison: Comparison[Course], measure: str, arms: Any) -> list[Estimate]:
+    return [each for arm in arms if (each := comparison.estimate(measure, arm, MEAN))]
 
 
-def _learning(found: Comparison[Course], axes: Any, task: str) -> None:
-    order = list(found.arms)
-    curves(axes, found, partial(_checks, task), lambda arm: (f"C{order.index(arm)}", "o-"), least=1)
+def _learning(comparison: Comparison[Course], axes: Any, task: str) -> None:
+    order = list(comparison.arms)
+    curves(
+        axes,
+        comparison,
+        partial(_checks, task),
+        lambda arm: (f"C{order.index(arm)}", "o-"),
+        least=1,
+    )
     label(axes, task, "seconds of the clock", "held-out success at T = 1")
 
 

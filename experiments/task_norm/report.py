@@ -75,11 +75,11 @@ def write(out: Path) -> Path:
     if not folders:
         raise ConfigError(f"{out} contains no finished training", hint="run the experiment first")
     parts = {folder.name: compare_arms(read_study(folder, Training)) for folder in folders}
-    for name, found in parts.items():
-        write_figures(out / f"{name}-figures.csv", found)
-        panels = (*found.tasks, MEAN)
-        picture(out / f"{name}-learning.svg", panels, partial(_learning, found))
-        picture(out / f"{name}-gradient.svg", [name], partial(_gradients, found))
+    for name, comparison in parts.items():
+        write_figures(out / f"{name}-figures.csv", comparison)
+        panels = (*comparison.tasks, MEAN)
+        picture(out / f"{name}-learning.svg", panels, partial(_learning, comparison))
+        picture(out / f"{name}-gradient.svg", [name], partial(_gradients, comparison))
     return write_page(out, TITLE, lines(out, parts))
 
 
@@ -122,42 +122,42 @@ def lines(out: Path, parts: Parts) -> Iterator[str]:
         gradients=design.gradients,
         temperature=design.config["sampling"]["temperature"],
     )
-    for name, found in parts.items():
+    for name, comparison in parts.items():
         yield f"## Part `{name}`"
         yield ""
-        yield from _about(name, found)
-        yield from _final(found)
+        yield from _about(name, comparison)
+        yield from _final(comparison)
         yield "Held-out success by tokens sampled in training:"
         yield ""
         yield from image(out, f"{name}-learning.svg")
         yield "Gradient share by task:"
         yield ""
         yield from image(out, f"{name}-gradient.svg")
-        yield from _shares(found)
+        yield from _shares(comparison)
     yield figures_link(out, *(f"{name}-figures.csv" for name in parts))
 
 
 def _compared(parts: Parts) -> list[Compared]:
     return [
         replace(each, title=f"{name}, {each.title}")
-        for name, found in parts.items()
-        for each in found.differences((FINAL, WAY), (*found.tasks, MEAN))
+        for name, comparison in parts.items()
+        for each in comparison.differences((FINAL, WAY), (*comparison.tasks, MEAN))
     ]
 
 
-def _design(found: Comparison[Training]) -> Design:
-    return found.trainings[0].design
+def _design(comparison: Comparison[Training]) -> Design:
+    return comparison.trainings[0].design
 
 
-def _about(name: str, found: Comparison[Training]) -> Iterator[str]:
-    design = _design(found)
+def _about(name: str, comparison: Comparison[Training]) -> Iterator[str]:
+    design = _design(comparison)
     yield ABOUT.format(
         part=name,
         model=design.config["model"]["path"],
         tokens=design.tokens,
         groups=design.config["dispatch"]["groups_per_update"],
         size=design.config["dispatch"]["group_size"],
-        seeds=found.seeds(),
+        seeds=comparison.seeds(),
     )
     weights = design.config["trainer"]["task_weights"]
     rows = []
@@ -170,44 +170,44 @@ def _about(name: str, found: Comparison[Training]) -> Iterator[str]:
     yield from table(heads, rows)
 
 
-def _final(found: Comparison[Training]) -> Iterator[str]:
-    tasks = (*found.tasks, MEAN)
+def _final(comparison: Comparison[Training]) -> Iterator[str]:
+    tasks = (*comparison.tasks, MEAN)
     yield from table(
         ["arm", *(f"final, {task}" for task in tasks), f"{MEAN} minus `{BASE}`"],
         (
             [
                 arm,
-                *(share(found.estimate(FINAL, arm, task)) for task in tasks),
-                difference(found.difference(FINAL, arm, MEAN)),
+                *(share(comparison.estimate(FINAL, arm, task)) for task in tasks),
+                difference(comparison.difference(FINAL, arm, MEAN)),
             ]
-            for arm in found.arms
+            for arm in comparison.arms
         ),
     )
 
 
-def _shares(found: Comparison[Training]) -> Iterator[str]:
+def _shares(comparison: Comparison[Training]) -> Iterator[str]:
     yield from table(
-        ["arm", *found.tasks],
+        ["arm", *comparison.tasks],
         (
-            [arm, *(share(found.estimate(GRADIENT, arm, task)) for task in found.tasks)]
-            for arm in found.arms
-            if found.values("updates", arm)
+            [arm, *(share(comparison.estimate(GRADIENT, arm, task)) for task in comparison.tasks)]
+            for arm in comparison.arms
+            if comparison.values("updates", arm)
         ),
     )
 
 
-def _learning(found: Comparison[Training], axes: Any, task: str) -> None:
+def _learning(comparison: Comparison[Training], axes: Any, task: str) -> None:
     points = partial(success_by_tokens, task)
-    curves(axes, found, points, lambda arm: (f"C{ARMS.index(arm)}", "o-"))
+    curves(axes, comparison, points, lambda arm: (f"C{ARMS.index(arm)}", "o-"))
     label(axes, task, "sampled tokens", "held-out success at T = 1")
 
 
-def _gradients(found: Comparison[Training], axes: Any, part: str) -> None:
+def _gradients(comparison: Comparison[Training], axes: Any, part: str) -> None:
     """Draw stacked shares, one bar per arm."""
-    arms = [arm for arm in ARMS if found.values("updates", arm)]
+    arms = [arm for arm in ARMS if comparison.values("updates", arm)]
     below = [0.0] * len(arms)
-    for task in found.tasks:
-        estimates = [found.estimate(GRADIENT, arm, task) for arm in arms]
+    for task in comparison.tasks:
+        estimates = [comparison.estimate(GRADIENT, arm, task) for arm in arms]
         shares = [each.mean if each else 0.0 for each in estimates]
         axes.bar(arms, shares, bottom=below, label=task)
         below = [low + share for low, share in zip(below, shares, strict=True)]

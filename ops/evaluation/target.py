@@ -77,13 +77,13 @@ def resolve(name: str, config: Config, store: Store | None = None) -> Target:
 
 def _find_stored(store: Store, name: str, config: Config) -> Target:
     """A checkpoint of the store, its files here."""
-    found, own = store.ask(lambda session: find(session, name, store.url))
+    checkpoint, own = store.ask(lambda session: find(session, name, store.url))
     stop = store.retry.stop
     path = checkpoint_store.make_patience(stop).call(
-        lambda: checkpoint_store.fetch(found.path, config.cache(), stop)
+        lambda: checkpoint_store.fetch(checkpoint.path, config.cache(), stop)
     )
     manifest.verify(path)
-    return Target(path, found.checkpoint_id, found.run_id, found.version, name=own)
+    return Target(path, checkpoint.checkpoint_id, checkpoint.run_id, checkpoint.version, name=own)
 
 
 def find(session: Session, name: str, where: str) -> tuple[Checkpoint, str]:
@@ -92,24 +92,24 @@ def find(session: Session, name: str, where: str) -> tuple[Checkpoint, str]:
     Raises ConfigError, StoreError. `where`: the store, for the error.
     """
     run, at, version = name.rpartition("@")
-    found = checkpoints.find_checkpoint(session, name)
-    if at and found is None:
-        found = lifecycle.checkpoint_at(session, runs.require_run(session, run), version)
-    if found is None:
+    checkpoint = checkpoints.find_checkpoint(session, name)
+    if at and checkpoint is None:
+        checkpoint = lifecycle.checkpoint_at(session, runs.require_run(session, run), version)
+    if checkpoint is None:
         raise ConfigError(
             f"{name} is neither a directory nor a checkpoint of {where}",
             hint="give a directory, a checkpoint id or RUN@VERSION",
         )
-    live = found.state == CheckpointState.LIVE
-    named = f"{session.get_one(Run, found.run_id).name}@{found.version}"
-    return found, named if live else found.checkpoint_id
+    live = checkpoint.state == CheckpointState.LIVE
+    named = f"{session.get_one(Run, checkpoint.run_id).name}@{checkpoint.version}"
+    return checkpoint, named if live else checkpoint.checkpoint_id
 
 
-def versions(config: Config, wished: Sequence[str]) -> list[str]:
+def versions(config: Config, names: Sequence[str]) -> list[str]:
     """Names of checkpoints of the file's run: versions, `latest`, `all`. Raises StoreError."""
     run = config.run.name
-    if ALL not in wished:
-        return [f"{run}@{version}" for version in wished]
+    if ALL not in names:
+        return [f"{run}@{version}" for version in names]
     with closing(open_history(config.store_url())) as store, store.read() as session:
         live = checkpoints.live_checkpoints(session, runs.require_run(session, run).run_id)
         return [f"{run}@{row.version}" for row in live]
@@ -131,8 +131,8 @@ def _external(name: str, config: Config) -> Target:
         raise ConfigError(f"no external [[policy]] is named {name}{nearest(name, servers)}")
     model = config.model.path
     path = hub.fetch_model(model) if model.startswith(hub.PREFIX) else Path(model)
-    there = servers[name].external
-    known = {"url": there.url, "model": there.model, "parameters": there.parameters}
+    external = servers[name].external
+    known = {"url": external.url, "model": external.model, "parameters": external.parameters}
     own = track_of(name)
     return Target(path, own, external=servers[name], name=own, fingerprint=_digest(known))
 

@@ -31,37 +31,37 @@ def import_model(source: str, out: Path, *, dtype: Dtype, chat_template: Path | 
     `chat_template`: a file that replaces the model's template. Raises ConfigError if the model has
     no usable template, and CheckpointError if `out` exists or cannot be written.
     """
-    found = sources.resolve(source)
+    model = sources.resolve(source)
     with write_directory(out) as partial:
-        if found.is_gguf:
-            _convert(found, partial, dtype)
+        if model.is_gguf:
+            _convert(model, partial, dtype)
         else:
-            _copy(found, partial)
+            _copy(model, partial)
         note = _supply_template(partial, chat_template)
-        card = _card(found, partial, note, out)
+        card = _card(model, partial, note, out)
         (partial / CARD).write_text(card, "utf-8")
         for path in partial.iterdir():
             path.chmod(0o644)
     return card
 
 
-def _convert(found: ModelSource, out: Path, dtype: Dtype) -> None:
+def _convert(model: ModelSource, out: Path, dtype: Dtype) -> None:
     import torch
 
     from agentrl.trainer.model import gguf
 
-    gguf.convert_gguf(found.path, out, getattr(torch, dtype))
+    gguf.convert_gguf(model.path, out, getattr(torch, dtype))
 
 
-def _copy(found: ModelSource, out: Path) -> None:
+def _copy(model: ModelSource, out: Path) -> None:
     """Copy the files that transformers reads. Raises ConfigError unless weights are safetensors."""
-    if absent := hub.absent_weights(found.path):
+    if absent := hub.absent_weights(model.path):
         raise ConfigError(
-            f"{found.name}: {', '.join(absent[:3])} is missing",
+            f"{model.name}: {', '.join(absent[:3])} is missing",
             hint="save the model with safe_serialization=True",
         )
     for pattern in (*hub.DESCRIPTION, hub.WEIGHTS):
-        for path in found.path.glob(pattern):
+        for path in model.path.glob(pattern):
             shutil.copyfile(path, out / path.name)
 
 
@@ -92,7 +92,7 @@ def _supply_template(directory: Path, named: Path | None) -> str:
     return f"supplied, because of the model's own: {reason}"
 
 
-def _card(found: ModelSource, directory: Path, template: str, out: Path) -> str:
+def _card(model: ModelSource, directory: Path, template: str, out: Path) -> str:
     """Return the card: contents, source, and the configuration for the directory."""
     parameters = model_spec.read_spec(directory).parameters
     style = ChatTemplate.load(directory).call_style() or "json"
@@ -103,9 +103,9 @@ def _card(found: ModelSource, directory: Path, template: str, out: Path) -> str:
         "",
         "| | |",
         "|---|---|",
-        f"| source | `{found.name}` |",
-        f"| licence | {found.license} |",
-        f"| quantisation | {_quantisation(found)} |",
+        f"| source | `{model.name}` |",
+        f"| licence | {model.license} |",
+        f"| quantisation | {_quantisation(model)} |",
         f"| parameters | {parameters:,}, {dtype} |",
         f"| chat template | {template} |",
         *(f"| `{name}` | sha256 `{weights[name]}` |" for name in sorted(weights)),
@@ -120,10 +120,10 @@ def _card(found: ModelSource, directory: Path, template: str, out: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _quantisation(found: ModelSource) -> str:
-    if not found.is_gguf:
+def _quantisation(model: ModelSource) -> str:
+    if not model.is_gguf:
         return "none"
-    return f"{found.path.name}: weights were quantised, and de-quantised when they were read"
+    return f"{model.path.name}: weights were quantised, and de-quantised when they were read"
 
 
 def _dtype(directory: Path) -> str:

@@ -152,25 +152,25 @@ class StallGuard:
 def _success(store: Store, run_id: str) -> str:
     """Return the recent success by task, to print with a version; empty if unknown."""
     none: dict[str, float] = {}
-    found = _asked(store, lambda s: progress.recent_success(s, run_id), none)
-    return f" · recent success {progress.percent_by_task(found)}" if found else ""
+    success = _asked(store, lambda s: progress.recent_success(s, run_id), none)
+    return f" · recent success {progress.percent_by_task(success)}" if success else ""
 
 
 def _problems(session: Session, run_id: str) -> dict[str, str]:
     """Return what policy servers say, and processes on other machines."""
     servers = checkpoints.server_problems(session, run_id)
-    found = {f"policy server {name}": problem for name, problem in servers.items()}
+    problems = {f"policy server {name}": problem for name, problem in servers.items()}
     for each in outages.read_outages(session, run_id):
-        found[f"{each.process} waits for {each.service}"] = each.error
-    return found
+        problems[f"{each.process} waits for {each.service}"] = each.error
+    return problems
 
 
 def printer(say: Callable[[str], None], store: Store, run_id: str) -> Callable[[Totals], None]:
-    shown, guard = -1, StallGuard(STALL_S)
+    last_version, guard = -1, StallGuard(STALL_S)
     problems: dict[str, str] = {}
 
     def show(totals: Totals) -> None:
-        nonlocal shown, problems
+        nonlocal last_version, problems
         before, problems = (
             problems,
             _asked(store, lambda session: _problems(session, run_id), problems),
@@ -178,12 +178,14 @@ def printer(say: Callable[[str], None], store: Store, run_id: str) -> Callable[[
         for name, problem in sorted(problems.items()):
             if problem != before.get(name):
                 say(f"{name}: {problem}")
-        if totals.version < shown:
+        if totals.version < last_version:
             begins = _goes_on_from(store, run_id, totals.version)
-            undone = f"{shown - begins} update{'s are' if shown - begins > 1 else ' is'}"
+            undone = (
+                f"{last_version - begins} update{'s are' if last_version - begins > 1 else ' is'}"
+            )
             say(f"resumes from version {begins}: {undone} trained again")
-        if totals.version != shown:
-            shown = totals.version
+        if totals.version != last_version:
+            last_version = totals.version
             say(
                 f"version {totals.version} · {totals.episodes} episodes · "
                 f"{totals.sampled_tokens:,} sampled tokens · {totals.trained_tokens:,} trained · "

@@ -41,27 +41,27 @@ class Row:
     seconds: float
 
 
-def check(asked: CheckRequest) -> bool:
+def check(request: CheckRequest) -> bool:
     """Print the figures; return whether all are within their bounds.
 
     Raises ItemError for an unknown task, origin or data folder before anything is measured.
     """
     logging.configure("envs", level="WARNING")
-    tasks = asked.tasks or registry.names()
+    tasks = request.tasks or registry.names()
     for task in tasks:
         registry.place(task)
-    if asked.settings.data:
-        datasets.folder(asked.settings.data)
-    if asked.origin == GENERATED:
-        asked = replace(asked, origin="")
-    if asked.origin:
-        tasks = _having(asked.origin, asked.tasks)
+    if request.settings.data:
+        datasets.folder(request.settings.data)
+    if request.origin == GENERATED:
+        request = replace(request, origin="")
+    if request.origin:
+        tasks = _having(request.origin, request.tasks)
     rows = []
-    for row in _rows(tasks, asked):
+    for row in _rows(tasks, request):
         rows.append(row)
-        if not asked.as_json:
+        if not request.as_json:
             print(_line(row), flush=True)
-    if asked.as_json:
+    if request.as_json:
         print(msgspec.json.encode([_plain(row) for row in rows]).decode())
     return all(row.figure.ok is not False for row in rows)
 
@@ -72,23 +72,23 @@ def _having(origin: str, tasks: Sequence[str]) -> Sequence[str]:
         registry.source(task, {"origin": origin})
     if tasks:
         return tasks
-    found, errors = [], []
+    names, errors = [], []
     for task in registry.names():
         try:
             registry.source(task, {"origin": origin})
-            found.append(task)
+            names.append(task)
         except AgentRLError as error:
             errors.append(f"{error}")
-    if not found:
+    if not names:
         raise ItemError(f"no task has the origin {origin}: {errors[0]}")
-    return found
+    return names
 
 
-def _rows(tasks: Sequence[str], asked: CheckRequest) -> Iterator[Row]:
+def _rows(tasks: Sequence[str], request: CheckRequest) -> Iterator[Row]:
     for task in tasks:
         began = time.perf_counter()
         _tell(f"{task}: measuring …")
-        for figure in _figures(task, asked):
+        for figure in _figures(task, request):
             now = time.perf_counter()
             _tell("")
             yield Row(task, figure, now - began)
@@ -97,10 +97,10 @@ def _rows(tasks: Sequence[str], asked: CheckRequest) -> Iterator[Row]:
         _tell("")
 
 
-def _figures(task: str, asked: CheckRequest) -> Iterator[Figure]:
-    if asked.origin:
-        return figures.origin_figures(task, asked.origin, asked.settings)
-    return figures.all_figures(task, asked.settings)
+def _figures(task: str, request: CheckRequest) -> Iterator[Figure]:
+    if request.origin:
+        return figures.origin_figures(task, request.origin, request.settings)
+    return figures.all_figures(task, request.settings)
 
 
 def _line(row: Row) -> str:

@@ -91,7 +91,7 @@ class Branches:
         begins = [0, *accumulate(map(len, conversations))]
         ordered = sorted(steps, key=lambda each: (each[0], each[1].start))
         ends = {(branch, step.end): number for number, (branch, step) in enumerate(ordered)}
-        found, seen = [], set()
+        records, seen = [], set()
         for branch, step in ordered:
             begin, parent = begins[branch], None
             if branch not in seen and (turn := self._forked_from[branch]):
@@ -99,15 +99,15 @@ class Branches:
                 parent = ends[ended.branch, ended.span.stop]
             seen.add(branch)
             point = BranchPoint(begin=begin, forked_from=parent) if branch else None
-            placed = {"start": begin + step.start, "end": begin + step.end}
-            found.append(msgspec.structs.replace(step, **placed, branch=point))
+            span = {"start": begin + step.start, "end": begin + step.end}
+            records.append(msgspec.structs.replace(step, **span, branch=point))
         arrays = [each.arrays() for each in conversations]
         return Arrays(
             b"".join(each.token_ids for each in arrays),
             b"".join(each.loss_mask for each in arrays),
             b"".join(each.logprobs for each in arrays),
             b"".join(each.policy_index for each in arrays),
-        ), found
+        ), records
 
     def _follow(self, turn: int, messages: Sequence[Message]) -> None:
         """Go on after a turn: in its branch if nothing follows it there, else in a new one."""
@@ -136,9 +136,9 @@ class Branches:
 
     def _append(self, conversation: Conversation, messages: Sequence[Message]) -> None:
         """Append messages, between which an assistant's are turns of the past."""
-        for said, answer in _exchanges(messages):
-            if said is not None:
-                conversation.sampled(self._past_turn(said), [], 0, masked=True)
+        for message, answer in _exchanges(messages):
+            if message is not None:
+                conversation.sampled(self._past_turn(message), [], 0, masked=True)
             conversation.observe(answer)
 
     def _past_turn(self, message: Message) -> list[int]:
@@ -153,13 +153,13 @@ class Branches:
 
 def _exchanges(messages: Sequence[Message]) -> Iterator[tuple[Message | None, list[Message]]]:
     """Yield each assistant's message and the messages that follow it; first those before any."""
-    said: Message | None = None
+    message: Message | None = None
     answer: list[Message] = []
     for each in messages:
         if each.role == "assistant":
-            if answer or said is not None:
-                yield said, answer
-            said, answer = each, []
+            if answer or message is not None:
+                yield message, answer
+            message, answer = each, []
         else:
             answer.append(each)
-    yield said, answer
+    yield message, answer
