@@ -9,7 +9,7 @@ ends      when told to stop: refuses, drains, closes its row; it stays after the
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from agentrl.broker.events import EventListener, EventPublisher
 from agentrl.broker.messages import CheckpointPublished, PoolChanged
 from agentrl.core.config.secrets import secret
 from agentrl.core.config.sections import PolicyServer as ServerConfig
-from agentrl.core.errors import PolicyError, StoreUnavailable
+from agentrl.core.errors import PolicyError, StoreError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.db.models import Checkpoint, PolicyServer
 from agentrl.db.registry import checkpoints, policy_servers
@@ -184,13 +184,26 @@ def _beat(
     served: ServedCheckpoints,
     ended: threading.Event,
 ) -> None:
-    """Extend the lease until the server ends; requests are served also without the database."""
+    """Extend the lease until the server ends; requests are served also without the database.
+
+    Raises StoreError if the database lost rows of this server, which then has to start anew.
+    """
     while not ended.wait(server.beat_s):
-        try:
-            store.transact(
-                lambda session: policy_servers.beat_server(
-                    session, server_id, lease_s=server.lease_s, problem=served.problem
-                )
+        serves = {track: each.checkpoint_id for track, each in served.tracks().items()}
+
+        def beat(session: Session, serves: Mapping[str, str] = serves) -> bool:
+            policy_servers.beat_server(
+                session, server_id, lease_s=server.lease_s, problem=served.problem
             )
+            return policy_servers.has_rows(session, server_id, serves)
+
+        try:
+            complete = store.transact(beat)
         except StoreUnavailable as error:
             log.warning("Lease not renewed", error=str(error))
+            continue
+        if not complete:
+            raise StoreError(
+                f"the database lost rows of policy server {server.name}",
+                hint="it has to start anew, which a supervisor does",
+            )

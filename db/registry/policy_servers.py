@@ -4,6 +4,8 @@ A serving row is opened before a server accepts requests for a checkpoint and cl
 request, so every token lies inside the serving row of the checkpoint that sampled it.
 """
 
+from collections.abc import Mapping
+
 from sqlalchemy import exists, select, update
 from sqlalchemy.orm import Session
 
@@ -37,6 +39,21 @@ def beat_server(session: Session, server_id: str, *, lease_s: float, problem: st
             .values(live_until=None)
         )
     server.lease_until, server.problem = clock + lease_s, problem or None
+
+
+def has_rows(session: Session, server_id: str, serves: Mapping[str, str]) -> bool:
+    """Return whether the rows of a server are here: a database may lose its last commits.
+
+    `serves`: checkpoint_id by track, of serving rows that the server has opened.
+    """
+    if session.get(PolicyServer, server_id) is None:
+        return False
+    rows = session.execute(
+        select(Serving.track, Serving.checkpoint_id).where(
+            Serving.server_id == server_id, Serving.checkpoint_id.in_(serves.values())
+        )
+    )
+    return set(serves.items()) <= {(track, checkpoint_id) for track, checkpoint_id in rows}
 
 
 def close_abandoned_servings(session: Session, run_id: str) -> None:

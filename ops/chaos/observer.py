@@ -42,7 +42,7 @@ class RunObserver:
 
     `claims`: what rows promised. `excused`: attempts whose promise means nothing, because the
     database may have lost their body. `ambiguous`: from when to when its clock said times twice, or
-    not at all.
+    not at all, or it lost what was served.
     """
 
     cluster: Cluster

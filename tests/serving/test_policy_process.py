@@ -14,7 +14,7 @@ import pytest
 import urllib3
 from checkpoint_rows import register
 from running import eventually
-from sqlalchemy import select
+from sqlalchemy import select, text
 from store_outage import Outage, forbid_waiting
 from structlog.testing import capture_logs
 
@@ -26,7 +26,7 @@ from agentrl.checkpoints import manifest
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import PolicyServer, Task
-from agentrl.core.errors import ConfigError
+from agentrl.core.errors import ConfigError, StoreError
 from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Run, Serving
@@ -367,6 +367,26 @@ def test_a_server_whose_engine_died_says_so_and_ends(
         with pytest.raises(EngineDied, match="engine's thread ended") as told:
             ended.result(60)
     assert told.value.exit_code == 1
+    assert lineage.live() == {}
+
+
+@pytest.mark.parametrize("table", ["servings", "policy_servers"])
+def test_a_server_whose_rows_the_database_lost_ends_so_that_it_starts_anew(
+    lineage: Lineage, table: str
+) -> None:
+    lineage.publish(0)
+    server = PolicyServer(name="policy", tracks=["current"], beat_s=0.1)
+    config = Config(tasks={"dbbench": Task()}, policy=[server])
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(
+            serve_policy, serving_config(config), server, lineage.run(), threading.Event()
+        )
+        lineage.await_live({"current": "c0"})
+        for lost in ("servings", "policy_servers")[: 1 + (table == "policy_servers")]:
+            with lineage.store.write() as session:
+                session.execute(text(f"DELETE FROM {lost}"))  # noqa: S608
+        with pytest.raises(StoreError, match="the database lost rows of policy server policy"):
+            ended.result(60)
     assert lineage.live() == {}
 
 

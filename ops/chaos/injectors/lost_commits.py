@@ -11,6 +11,7 @@ from agentrl.ops.chaos.course import Course, send_signal, wait_until
 from agentrl.ops.chaos.observer import RunObserver
 
 COMMIT_S = 120.0  # for an update to be committed, which is then lost
+NOTICE_S = 15.0  # for policy servers to find that their rows are lost, and end
 
 log = get_logger()
 
@@ -28,6 +29,7 @@ def lose_commits(observer: RunObserver, _random: random.Random) -> Course:
         return
     pid = server.walwriter
     version = observer.seen.version if observer.seen else 0
+    began = observer.store.clock()
     with fault_injection.delay_commits(url):
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -41,6 +43,7 @@ def lose_commits(observer: RunObserver, _random: random.Random) -> Course:
         while observer.seen is None:
             yield
     observer.forget_claims()
+    observer.ambiguous.append((began, observer.seen.clock + NOTICE_S))  # serving rows may be lost
     log.info("Commits lost", version_before=before, version=observer.seen.version)
     yield
 

@@ -15,6 +15,25 @@ def _live(world: World) -> list[tuple[str, int]]:
     return [(row.track, row.version) for row in rows]
 
 
+def test_rows_that_the_database_lost_are_missed(world: World) -> None:
+    def complete(**serves: str) -> bool:
+        return world.store.ask(
+            lambda session: policy_servers.has_rows(session, f"policy-{world.run_id}", serves)
+        )
+
+    first = f"{world.run_id}-v0"
+    assert complete()
+    assert complete(current=first)
+    assert not complete(current=first, lagged=first)
+    world.sql("UPDATE servings SET live_until = live_from")
+    assert complete(current=first), "it may have closed the row in the meantime"
+    world.sql("DELETE FROM servings")
+    assert not complete(current=first)
+    assert complete()
+    world.sql("DELETE FROM policy_servers")
+    assert not complete()
+
+
 def test_policies_are_live_in_the_order_they_began_to_be_served(world: World) -> None:
     server = f"policy-{world.run_id}"
     assert _live(world) == [("current", 0), ("lagged(4)", 0)]
