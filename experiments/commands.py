@@ -253,7 +253,7 @@ def tool_use(
     from agentrl.experiments.runner import Sizes
 
     sizes = Sizes(seeds, items, attempts, checks, check_items, threads)
-    request = study.ArmStudyRequest(out, config, sizes, tokens, STUDY.trained)
+    request = study.ArmStudyRequest(out, config, sizes, tokens, STUDY.trained_arms)
     request = study.quick(STUDY, request) if quick else request
     print(report.write(STUDY, out) if only_report else study.run(STUDY, request))
 

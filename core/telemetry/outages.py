@@ -42,9 +42,9 @@ class Outage:
 
 
 def report_away(service: str, waited_s: float, error: str) -> None:
-    """Say that the process waits for a service; repeat it every REMIND_S seconds.
+    """Say that the process waits for a service, and why; call it again every REMIND_S seconds.
 
-    `error`: its first line is told.
+    Of `error`, only the first line is kept.
     """
     error = error.strip().partition("\n")[0]
     metrics.AWAY.labels(name=service).set(1)

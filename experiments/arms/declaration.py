@@ -32,5 +32,5 @@ class ArmStudy:
     model_hint: str = ""
 
     @property
-    def trained(self) -> Sequence[str]:
+    def trained_arms(self) -> Sequence[str]:
         return [arm for arm in self.bases if not is_untrained(arm)]

@@ -48,7 +48,7 @@ def run(study: ArmStudy, request: ArmStudyRequest) -> Path:
     Raises SimulationInterrupted, ConfigError, ItemError, CheckpointError.
     """
     logging.configure("experiment", level="WARNING")
-    require_known("arm", request.arms, study.trained)
+    require_known("arm", request.arms, study.trained_arms)
     make_missing(list(plan_works(study, request)), request.sizes.threads)
     return report.write(study, request.out)
 

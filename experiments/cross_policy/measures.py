@@ -9,7 +9,7 @@ from typing import Any
 from agentrl.core.types import CURRENT
 from agentrl.experiments.findings import Drift, Lag, Mixture, Point, Training
 from agentrl.experiments.report.comparison import START, Comparison, Measure
-from agentrl.experiments.report.measures import checked
+from agentrl.experiments.report.measures import success_at_check
 from agentrl.experiments.simulation.statistics import pass_curve
 
 CHECKED, WITHIN = "held-out success on the way", "histories a group"
@@ -47,7 +47,7 @@ def compare_arms(trainings: Sequence[Training]) -> Comparison[Training]:
         "episodes": lambda each, _: each.episodes if each.points else None,
     }
     for check in range(len(trainings[-1].checks)):
-        measures[f"success at check {check}"] = partial(checked, check)
+        measures[f"success at check {check}"] = partial(success_at_check, check)
     tasks = sorted({skill.task for each in trainings for skill in each.skills})
     return Comparison(trainings, tasks, measures, lambda arm: arm if arm == START else CURRENT)
 

@@ -27,7 +27,7 @@ def updates(training: Training, _: str) -> float | None:
     return training.points[-1].version if training.points else None
 
 
-def checked(check: int, training: Training | Course, task: str) -> float | None:
+def success_at_check(check: int, training: Training | Course, task: str) -> float | None:
     """Return the success at one check during training."""
     return training.checks[check].success.get(task) if check < len(training.checks) else None
 

@@ -28,7 +28,7 @@ from agentrl.experiments.report.markdown import (
     share,
     table,
 )
-from agentrl.experiments.report.measures import FINAL, checked, final
+from agentrl.experiments.report.measures import FINAL, final, success_at_check
 from agentrl.experiments.report.page import write_figures, write_page
 from agentrl.experiments.report.plots import curves, label, line, picture
 from agentrl.experiments.staleness.findings import Course, Moment
@@ -101,7 +101,7 @@ def compare_arms(courses: Sequence[Course]) -> Comparison[Course]:
         "loads": lambda course, _: course.loads,
     }
     for check in range(min(len(course.checks) for course in ordered)):
-        measures[f"success at check {check}"] = partial(checked, check)
+        measures[f"success at check {check}"] = partial(success_at_check, check)
     tasks = sorted({skill.task for each in ordered for skill in each.skills})
     bound = ordered[0].design.config["dispatch"]["max_staleness"]
     return Comparison(ordered, tasks, measures, partial(base, bound))

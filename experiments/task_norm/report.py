@@ -25,9 +25,9 @@ from agentrl.experiments.report.measures import (
     FINAL,
     UPDATES,
     WAY,
-    checked,
     final,
     on_the_way,
+    success_at_check,
     success_by_tokens,
     updates,
 )
@@ -89,7 +89,7 @@ def compare_arms(trainings: Sequence[Training]) -> Comparison[Training]:
     measures: dict[str, Measure[Training]] = {FINAL: final, WAY: on_the_way}
     measures[GRADIENT] = gradient_share
     for check in range(len(ordered[-1].checks)):
-        measures[f"success at check {check}"] = partial(checked, check)
+        measures[f"success at check {check}"] = partial(success_at_check, check)
     measures[UPDATES] = updates
     measures["tokens"] = lambda each, _: each.points[-1].tokens if each.points else None
     tasks = sorted({skill.task for each in ordered for skill in each.skills})

@@ -35,7 +35,7 @@ def can_drop() -> bool:
 
 @contextmanager
 def drop_packets(port: int) -> Iterator[None]:
-    """Lose every packet to and from the port; neither side is told. Raises AgentRLError."""
+    """Drop every packet to and from the port, without a reset. Raises AgentRLError."""
     shell = subprocess.Popen(
         ["/bin/sh", "-c", HOLD, "sh", str(port)],
         stdin=subprocess.PIPE,

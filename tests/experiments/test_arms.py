@@ -70,7 +70,7 @@ def quick_page(declared: ArmStudy, folder: Path, tasks: str) -> tuple[str, dict[
     """The page of a real study with a tiny policy, and its trainings by arm."""
     path = folder / "config.toml"
     path.write_text(configuration(tasks).replace("tiny-kg", "tiny"))
-    request = ArmStudyRequest(folder / "out", path, QUICK, 300, declared.trained)
+    request = ArmStudyRequest(folder / "out", path, QUICK, 300, declared.trained_arms)
     page = study.run(declared, study.quick(declared, request)).read_text()
     return page, {each.arm: each for each in read(folder / "out", "training", Training)}
 
@@ -129,7 +129,7 @@ def test_a_missing_starting_policy_is_told(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     text = (CONFIGS / "tool-use.toml").read_text()
     path.write_text(text.replace("models/tiny-maths", f"{tmp_path}/none"))
-    request = ArmStudyRequest(tmp_path / "out", path, QUICK, 300, tool_use.STUDY.trained)
+    request = ArmStudyRequest(tmp_path / "out", path, QUICK, 300, tool_use.STUDY.trained_arms)
     with pytest.raises(ConfigError, match=r"none does not exist.*") as caught:
         study.run(tool_use.STUDY, request)
     assert "the command that stands in the configuration" in str(caught.value.hint)

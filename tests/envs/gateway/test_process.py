@@ -119,6 +119,12 @@ program.close()
 """
 
 
+def _environment_with_secrets(file: Path) -> dict[str, str]:
+    """What an owner's process has: a secret in a variable, and one in a file."""
+    needed = {name: os.environ[name] for name in ("PATH", "PYTHONPATH")}
+    return needed | {"HUSH": "quiet", "HUSH_TOKEN_FILE": str(file)}
+
+
 @pytest.mark.parametrize("own_user", ["own", "same"])
 def test_a_program_reads_neither_its_owner_s_environment_nor_a_file_of_a_secret(
     own_user: str,
@@ -130,8 +136,7 @@ def test_a_program_reads_neither_its_owner_s_environment_nor_a_file_of_a_secret(
         ended = subprocess.run(
             [sys.executable, "-c", OWNER, own_user, PRYING, str(secret)],
             cwd="/",
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": os.environ["PYTHONPATH"]}
-            | {"HUSH": "quiet", "HUSH_TOKEN_FILE": str(secret)},
+            env=_environment_with_secrets(secret),
             capture_output=True,
             text=True,
             check=True,
@@ -160,8 +165,7 @@ exit 7
         ended = subprocess.run(
             [sys.executable, "-c", owner, "/bin/sh", "-c", prying, "sh", str(secret)],
             input="the item",
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": os.environ["PYTHONPATH"]}
-            | {"HUSH": "quiet", "HUSH_TOKEN_FILE": str(secret)},
+            env=_environment_with_secrets(secret),
             capture_output=True,
             text=True,
             check=False,
