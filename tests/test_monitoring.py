@@ -81,7 +81,7 @@ def test_names_end_with_a_unit_and_labels_are_few() -> None:
 
 def test_prometheus_scrapes_every_process_of_the_quickstart() -> None:
     from agentrl.core import config_loading
-    from agentrl.ops.supervisor.supervisor import children
+    from agentrl.ops.supervisor.children import children
 
     file = ROOT / "configs/quickstart.toml"
     config = config_loading.load(file, {"AGENTRL__METRICS__PORT": "9300"})

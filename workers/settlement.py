@@ -65,8 +65,7 @@ class Settlement:
             patience_s=FOREVER,  # its body is published: nobody need play it again
         )
         if not moved:
-            log.warning("Claim expired before the attempt ended")
-            return "lapsed"
+            return self._lapsed(claimed)
         metrics.SAMPLED.labels(task=claimed.task).inc(result.loss_tokens)
         return result.status
 
@@ -97,8 +96,7 @@ class Settlement:
             log.warning("Attempt left until its lease expires", error=str(error))
             return "left"
         if isinstance(error, ClaimLapsed):
-            log.warning("Claim expired before the attempt ended")
-            return "lapsed"
+            return self._lapsed(claimed)
         if is_given_back(error, self.stop):
             self.store.transact(lambda session: episodes.release(session, claimed))
             write = log.info if isinstance(error, EpisodeStopped) else log.warning
@@ -114,3 +112,11 @@ class Settlement:
             )
         )
         return reason
+
+    def _lapsed(self, claimed: ClaimedEpisode) -> str:
+        """Log why the attempt's result does not count: its run is over, or another took over."""
+        if self.store.ask(lambda session: episodes.is_cancelled(session, claimed.episode_id)):
+            log.info("Attempt cancelled because its run is over")
+        else:
+            log.warning("Attempt lost its claim, so its result is discarded")
+        return "lapsed"

@@ -5,6 +5,7 @@ SQLite is opened with mode=ro and query_only. Postgres is used with a read-only 
 sent as a prepared statement, so it cannot contain a second one.
 """
 
+import re
 import sqlite3
 import time
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 
-from agentrl.core.errors import StoreError
+from agentrl.core.errors import StoreError, nearest
 from agentrl.db.admin import migrate
 from agentrl.db.admin.roles import READER, become_reader, refuse_powers
 from agentrl.db.engine import Timeouts, bound_connections, connect_args, parse_url
@@ -27,6 +28,7 @@ from agentrl.db.store import Store
 TIMEOUT_S = 60.0  # of one statement
 TIMEOUTS = Timeouts(statement_s=TIMEOUT_S)
 MAX_BYTES = 2**28  # of one answer
+NO_TABLE = re.compile(r'(?:no such table: |relation ")(\w+)')  # of SQLite, of Postgres
 
 
 class DatabaseAbsent(StoreError):
@@ -95,7 +97,13 @@ def ask(store: Store, statement: str, bounds: QueryBounds = QueryBounds()) -> Qu
 
     require_read(statement, store.engine.dialect.name)
     refuse_powers(store.engine)
-    return rows_of(store, statement, bounds)
+    try:
+        return rows_of(store, statement, bounds)
+    except StoreError as error:
+        if absent := NO_TABLE.search(str(error)):
+            known = nearest(absent[1], [str(row[0]) for row in tables(store).rows])
+            raise StoreError(f"{error}{known}") from error
+        raise
 
 
 def rows_of(store: Store, statement: str, bounds: QueryBounds = QueryBounds()) -> QueryResult:

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, tuple_, update
+from sqlalchemy import CursorResult, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import (
@@ -229,6 +229,12 @@ def lose_body(
     if not again:
         settle_group(session, claimed.group_id)
     return True
+
+
+def is_cancelled(session: Session, episode_id: str) -> bool:
+    """Return whether the end of its run cancelled the episode."""
+    state = session.scalar(select(Episode.state).where(Episode.episode_id == episode_id))
+    return state == EpisodeState.CANCELLED
 
 
 def _queued_values(fence: Any) -> dict[str, Any]:

@@ -19,9 +19,10 @@ from agentrl.experiments.pretrained.findings import At, StudyDesign, Trained
 from agentrl.experiments.simulation.simulator import interruption_error
 from agentrl.experiments.simulation.training import ReportProgress
 from agentrl.ops.runs.begin import RunOver, begin, clear_queues
+from agentrl.ops.supervisor.children import children
 from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.screen import Screen, StallGuard, watch
-from agentrl.ops.supervisor.supervisor import Supervisor, children
+from agentrl.ops.supervisor.supervisor import Supervisor
 
 POINTS = 1000  # versions of the curve, at most
 GROUPS = 16  # whose success stands for a version

@@ -27,18 +27,28 @@ class Finding:
 
 
 def print_findings(findings: Iterable[Finding], *, as_json: bool) -> bool:
-    """Print them as a table or as one JSON object; return whether nothing is missing."""
+    """Print them as a table (without a terminal: as lines) or as one JSON object.
+
+    Return whether nothing is missing.
+    """
     found = list(findings)
     well = all(finding.state != "missing" for finding in found)
     if as_json:
         print(json.dumps({"ok": well, "findings": [asdict(finding) for finding in found]}))
+        return well
+    screen = console()
+    if not screen.is_terminal:  # a table would pad every line to the longest finding
+        for finding in found:
+            mark = Text.from_markup(MARKS[finding.state]).plain
+            print(f"{mark} {finding.name}: {finding.detail}")
+            print(f"  hint: {finding.hint}\n" if finding.hint else "", end="")
         return well
     table = plain("", "what", "finding", "hint")
     for finding in found:
         table.add_row(
             Text.from_markup(MARKS[finding.state]), finding.name, finding.detail, finding.hint
         )
-    console().print(table)
+    screen.print(table)
     return well
 
 

@@ -15,6 +15,7 @@ from agentrl.core.telemetry import exposition
 from agentrl.core.types import RUN_OVER
 from agentrl.db.store import open_store
 from agentrl.ops.runs.begin import begin, clear_queues
+from agentrl.ops.supervisor.children import children
 from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.screen import (
     Screen,
@@ -25,7 +26,7 @@ from agentrl.ops.supervisor.screen import (
     serves,
     watch,
 )
-from agentrl.ops.supervisor.supervisor import Settings, Supervisor, children
+from agentrl.ops.supervisor.supervisor import Settings, Supervisor
 
 MIB = 1024**2
 

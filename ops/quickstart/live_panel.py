@@ -10,11 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl.core.config.config import Config
+from agentrl.core.types import CURRENT
 from agentrl.db.queries import progress
 from agentrl.db.queries.progress import Totals
 from agentrl.db.store import Store
 
 PLAIN_EVERY_S = 10.0  # between lines where there is no terminal
+AGES = {"fresh": CURRENT, "lagged": "lagged"}  # names of `progress.staleness`, as tracks
 
 
 class LivePanel:
@@ -54,6 +56,7 @@ class LivePanel:
         success = store.ask(lambda s: progress.recent_success(s, run_id))
         mix = store.ask(lambda s: progress.policy_mix(s, run_id))
         staleness = store.ask(lambda s: progress.staleness(s, run_id))
+        ages = [f"{AGES[kind]} {mean:.1f}" for kind, mean in sorted(staleness.items())]
         groups = store.ask(lambda s: progress.groups_by_state(s, run_id))
         seconds = max(time.monotonic() - self._began, 1e-3)
         eta = seconds / totals.updates * (self._total - totals.updates) if totals.updates else 0.0
@@ -63,10 +66,11 @@ class LivePanel:
             "recent success": progress.percent_by_task(success) or "–",
             "episodes/s": f"{totals.episodes / seconds:.1f}",
             "sampled tokens/s": f"{totals.sampled_tokens / seconds:.0f}",
-            "policy mix": " · ".join(f"{t} {n / steps:.0%}" for t, n in sorted(mix.items())) or "–",
-            "staleness": " · ".join(f"{t} {s:.1f}" for t, s in sorted(staleness.items())) or "–",
-            "no spread": f"{groups.get('filtered', 0)} groups replaced",
-            "too stale": f"{groups.get('stale', 0)} groups discarded",
+            "steps by policy": " · ".join(f"{t} {n / steps:.0%}" for t, n in sorted(mix.items()))
+            or "–",
+            "their age in updates": " · ".join(ages) or "–",
+            "groups not trained": f"{groups.get('filtered', 0)} whose rewards were all equal · "
+            f"{groups.get('stale', 0)} sampled too many updates ago",
             "ETA": f"{eta:.0f} s" if totals.updates else "–",
         }
         table = Table.grid(padding=(0, 2))

@@ -46,9 +46,10 @@ from agentrl.ops.quickstart.report import (
 from agentrl.ops.quickstart.run_config import Choices, prepare
 from agentrl.ops.quickstart.starting_policy import make_start
 from agentrl.ops.runs.begin import RunOver, begin, clear_queues
+from agentrl.ops.supervisor.children import children
 from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.screen import Screen, StallGuard, watch
-from agentrl.ops.supervisor.supervisor import Supervisor, children
+from agentrl.ops.supervisor.supervisor import Supervisor
 from agentrl.ops.tasks.task_sources import task_sources
 
 POLL_S = 0.1

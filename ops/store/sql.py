@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.core.errors import AgentRLError
+from agentrl.core.errors import AgentRLError, StoreError
 from agentrl.db.admin.readonly import QueryResult, ask, open_history, open_readonly, tables
 from agentrl.db.questions import answer_question, questions
 from agentrl.db.store import Store
@@ -23,7 +23,10 @@ HELP = ".tables lists tables and views, .quit ends; a statement ends with ;"
 
 
 def sql(url: str, query: str, form: Format) -> None:
-    """Print the answer to `query`, or ask for statements where it is empty. Raises StoreError."""
+    """Print the answer to `query`, or where it is empty to those on standard input.
+
+    Raises StoreError.
+    """
     store = open_readonly(url)
     try:
         if query:
@@ -91,7 +94,13 @@ def statements(read: Callable[[str], str]) -> Iterator[str]:
 def _converse(store: Store, form: Format) -> None:
     """Read statements until the end of input. At a terminal an error does not end the prompt."""
     if not sys.stdin.isatty():
-        for statement in statements(lambda _prompt: input()):
+        piped = list(statements(lambda _prompt: input()))
+        if not piped:
+            raise StoreError(
+                "SQL: standard input is empty",
+                hint='pass a statement with -c "SELECT …", pipe one in, or use a terminal',
+            )
+        for statement in piped:
             print(format_result(_answer(store, statement), form), end="")
         return
     import readline  # noqa: F401 - gives input() its history

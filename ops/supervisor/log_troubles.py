@@ -22,10 +22,10 @@ CAUSES = ("error", "said", "reason", "detail", "service")  # fields that say why
 
 @dataclass(slots=True)
 class _Event:
-    """One sentence of one process: when it was said of late, and when people were told."""
+    """One sentence of one process: its recent (time, cause), and when it was last reported."""
 
-    times: list[float] = field(default_factory=list)
-    told_at: float | None = None
+    recent: list[tuple[float, str]] = field(default_factory=list)
+    reported_at: float | None = None
 
 
 class LogWatcher:
@@ -37,17 +37,17 @@ class LogWatcher:
         self._events: dict[tuple[str, str], _Event] = {}
 
     def look(self) -> list[str]:
-        """What people are to be told now."""
-        told = []
+        """Return the lines that people should see now."""
+        lines: list[str] = []
         for path in sorted(self._folder.glob("*.log")):
             newest: dict[str, Mapping[str, Any]] = {}
             for row in self._rows(path):
                 if row["event"] in WAITING or row.get("level") in (WARNING, *ERRORS):
                     newest[str(row["event"])] = row
                     event = self._events.setdefault((path.stem, str(row["event"])), _Event())
-                    event.times.append(self._clock())
-            told += [self._words(path.stem, said, row) for said, row in newest.items()]
-        return list(filter(None, told))
+                    event.recent.append((self._clock(), _cause(row)))
+            lines += [self._line(path.stem, said, row) for said, row in newest.items()]
+        return list(filter(None, lines))
 
     def _rows(self, path: Path) -> Iterator[Mapping[str, Any]]:
         """The objects of the lines that are whole and new."""
@@ -70,15 +70,23 @@ class LogWatcher:
             if isinstance(row, dict) and "event" in row:
                 yield row
 
-    def _words(self, name: str, said: str, row: Mapping[str, Any]) -> str:
-        """What to tell, now that this was said again; empty for nothing."""
+    def _line(self, name: str, said: str, row: Mapping[str, Any]) -> str:
+        """Return the line about a sentence that was logged again; empty for none."""
         now, event = self._clock(), self._events[name, said]
-        event.times = [each for each in event.times if now - each < WITHIN_S]
-        recent = event.told_at is not None and now - event.told_at < AGAIN_S
-        rare = row.get("level") == WARNING and len(event.times) < OFTEN
-        if said not in WAITING and (recent or rare):
+        event.recent = [each for each in event.recent if now - each[0] < WITHIN_S]
+        reported = event.reported_at is not None and now - event.reported_at < AGAIN_S
+        rare = row.get("level") == WARNING and len(event.recent) < OFTEN
+        if said not in WAITING and (reported or rare):
             return ""
-        event.told_at = now
-        often = f", {len(event.times)} times" if len(event.times) > 1 else ""
-        why = next((str(row[key]).partition("\n")[0] for key in CAUSES if row.get(key)), "")
+        event.reported_at = now
+        often = f", {len(event.recent)} times" if len(event.recent) > 1 else ""
+        causes = [cause for _, cause in event.recent]
+        why = ", ".join(dict.fromkeys(causes)) if row.get("alarm") else causes[-1]
         return f"{name}: {said}{often}{f': {why}' if why else ''}"
+
+
+def _cause(row: Mapping[str, Any]) -> str:
+    """Return an alarm with its task, or the first line of the field that says why."""
+    if row.get("alarm"):
+        return f"{row['alarm']} of {row['task']}" if row.get("task") else str(row["alarm"])
+    return next((str(row[key]).partition("\n")[0] for key in CAUSES if row.get(key)), "")

@@ -20,8 +20,9 @@ from agentrl.db.queries.progress import Totals
 from agentrl.db.registry import checkpoints, outages
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
+from agentrl.ops.supervisor.children import TRAINER
 from agentrl.ops.supervisor.log_troubles import LogWatcher
-from agentrl.ops.supervisor.supervisor import TRAINER, Supervisor
+from agentrl.ops.supervisor.supervisor import Supervisor
 
 LOOK_S = 1.0  # between two looks at children and run
 RESTS = 20.0  # times what counting a run took, before it is counted again

@@ -17,96 +17,28 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from agentrl.core.config.config import Config
 from agentrl.core.errors import AgentRLError
 from agentrl.core.process import SUPERVISOR, process_began
 from agentrl.core.telemetry import metrics
-from agentrl.db.engine import TIMEOUTS
-from agentrl.ops.doctor.memory_items import shares_trainer_card
 from agentrl.ops.supervisor import exit_reasons
-from agentrl.ops.supervisor.hosts import hosts_envs
+from agentrl.ops.supervisor.children import RECORDER, STOP_S, TRAINER, Child
 from agentrl.ops.supervisor.locks import only_one
 from agentrl.ops.supervisor.logfiles import rotate, start_process
-from agentrl.ops.supervisor.restarts import AWAY, MEND, REPLACED, Deaths, Pace
+from agentrl.ops.supervisor.restarts import AWAY, MEND, REPLACED, Pace
 
-# Between SIGTERM and SIGKILL: the store may be silent for `stopping_s`, and the rest takes little
-# (db/engine.py `Silence`, workers/leaving.py GRACE_S).
-STOP_S = TIMEOUTS.stopping_s + 2.5
 ROTATE_S = 10.0  # between two looks at the size of the logs
 ROOM = "free space there and run the same command to continue"
 LAST_BODIES_S = 60.0  # the recorder's instead, once the run is over
 
 PACE = Pace()
-RECORDER, TRAINER = "recorder", "trainer"
-EVALUATOR, TRACK = "evaluator", "track"  # the run goes on without them
-
 
 Reached = Callable[[str], int | None]  # how far the run is, for a child's name
-
-
-@dataclass(slots=True)
-class Child:
-    """A supervised process. `stop_s`: between SIGTERM and SIGKILL.
-
-    `after`: policy servers that must serve before its first start.
-    """
-
-    name: str
-    command: Sequence[str]
-    phase: int
-    metrics: int = 0  # the port of its metrics, 0 for none
-    process: subprocess.Popen[bytes] | None = None
-    started: float = 0.0
-    deaths: Deaths = field(default_factory=Deaths)
-    code: int = 0
-    restarts: int = 0
-    done: bool = False
-    needed: bool = True
-    waits: bool = False  # for a service that is away; it has been told of
-    stop_s: float = STOP_S
-    due: float = field(default=0.0)
-    after: Sequence[str] = ()
-
-
-def children(config: Config, path: Path) -> list[Child]:
-    """What `agentrl up` starts."""
-
-    def child(name: str, *arguments: str, phase: int) -> Child:
-        command = [sys.executable, "-m", "agentrl.cli.main", *arguments, "--supervised"]
-        stop_s = max(STOP_S, config.trainer.stop_s if name == TRAINER else 0.0)
-        needed = name not in (EVALUATOR, TRACK)
-        after = shared if name == TRAINER else []
-        return Child(name, command, phase, needed=needed, stop_s=stop_s, after=after)
-
-    file, policies = str(path), config.policy_servers()
-    shared = [each.name for each in policies if shares_trainer_card(config, each)]
-    servers = [
-        child(f"policy-{server.name}", "policy", file, "--name", server.name, phase=1)
-        for server in policies
-    ]
-    envs = [child("envs", "envs", "serve", file, phase=1)] if hosts_envs(config) else []
-    evaluators = [child(EVALUATOR, "evaluator", file, phase=0)] if config.eval.every else []
-    workers = [child(f"worker-{n}", "worker", file, phase=0) for n in range(config.workers)]
-    found = [
-        *servers,
-        *envs,
-        child(RECORDER, "recorder", file, phase=1),
-        child(TRAINER, TRAINER, file, phase=0),
-        *workers,
-        *evaluators,
-        child("dispatcher", "dispatcher", file, phase=0),
-        *([child(TRACK, "track", file, phase=1)] if config.trackers.use else []),
-    ]
-    for port, each in enumerate(found if config.metrics.port else (), config.metrics.port + 1):
-        each.metrics = port  # after the supervisor's own
-    return found
 
 
 def _anywhere(_name: str) -> int | None:

@@ -19,10 +19,10 @@ from agentrl.ops.processes import supervisor
 from agentrl.ops.processes.entry import stop_on_signals
 from agentrl.ops.runs import hub
 from agentrl.ops.runs.begin import make_home
+from agentrl.ops.supervisor.children import STOP_S
 from agentrl.ops.supervisor.exit_reasons import last_line
 from agentrl.ops.supervisor.locks import refuse_second, running_supervisor
 from agentrl.ops.supervisor.logfiles import start_process
-from agentrl.ops.supervisor.supervisor import STOP_S
 
 START_S = 60.0  # for a detached supervisor to stand
 DOWN_S = 2 * STOP_S + 2.0  # for a supervisor to end after SIGTERM, and the trainer's own time

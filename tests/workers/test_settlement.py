@@ -1,7 +1,9 @@
 """What an attempt leaves when it ends, over a real store, a real queue file and HTTP."""
 
 import threading
+from collections.abc import MutableMapping, Sequence
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from policy_servers import ScriptedEnvironment
 from run_transitions import World
 from running import eventually
 from store_outage import Outage, forbid_waiting
+from structlog.testing import capture_logs
 from worker_runs import MANY, Begin, Checking, admit
 
 from agentrl.broker.api import Broker
@@ -18,6 +21,10 @@ from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.types import EpisodeState, GroupState, Reason, Status
 from agentrl.envs.contract import Outcome
 from agentrl.workers.recorder import record_bodies
+
+
+def warnings(lines: Sequence[MutableMapping[str, Any]]) -> list[str]:
+    return [str(line["event"]) for line in lines if line["log_level"] == "warning"]
 
 
 @pytest.fixture
@@ -52,9 +59,22 @@ def test_a_claim_that_lapsed_meanwhile_changes_nothing(
         "UPDATE episodes SET fence = 2, state = 'queued' WHERE episode_id = :e",
         e=command.episode_id,
     )
-    worker.run(command)
+    with capture_logs() as lines:
+        worker.run(command)
     row = world.episode(command.episode_id)
     assert (row.state, row.fence, row.reward) == (EpisodeState.QUEUED, 2, None)
+    assert "Attempt lost its claim, so its result is discarded" in warnings(lines)
+
+
+def test_an_attempt_that_the_end_of_its_run_cancelled_is_no_warning(
+    world: World, begin: Begin, publisher: Checking
+) -> None:
+    worker, (command, _) = begin(), admit(world)
+    publisher.meanwhile = lambda: world.sql("UPDATE episodes SET state = 'cancelled'")
+    with capture_logs() as lines:
+        worker.run(command)
+    assert warnings(lines) == []
+    assert "Attempt cancelled because its run is over" in [line["event"] for line in lines]
 
 
 def test_infrastructure_errors_are_retried_and_never_a_reward(

@@ -20,7 +20,7 @@ from agentrl.ops.configuration import configs
 from agentrl.ops.evaluation.checkpoint_evaluator import follow
 from agentrl.ops.processes.evaluator import evaluate_run
 from agentrl.ops.runs.begin import begin
-from agentrl.ops.supervisor.supervisor import children
+from agentrl.ops.supervisor.children import children
 from agentrl.workers.attempt_errors import EpisodeStopped
 
 LOOK_S = 0.05

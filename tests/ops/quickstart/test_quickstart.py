@@ -61,7 +61,8 @@ def test_a_line_of_the_training_counts_groups_that_were_dropped_and_why(tmp_path
             store.transact(lambda session, closed=closed: session.execute(closed))
         view.training(store.ask(lambda s: progress.totals(s, run_id)), store, run_id)
     line = output.getvalue()
-    assert "| no spread 1 groups replaced | too stale 2 groups discarded |" in line
+    untrained = "1 whose rewards were all equal · 2 sampled too many updates ago"
+    assert f"| groups not trained {untrained} |" in line
 
 
 def test_a_recipe_that_goes_on_finds_its_run_again_by_what_was_chosen(tmp_path: Path) -> None:

@@ -186,6 +186,20 @@ def test_a_mistake_is_one_line_and_the_next_statement_works(store: Store) -> Non
     assert ask(store, "SELECT name FROM runs").rows == [("run",)]
 
 
+def test_a_table_that_does_not_exist_is_answered_with_the_nearest_name(store: Store) -> None:
+    with pytest.raises(StoreError, match=r"step.*; did you mean steps\?"):
+        ask(store, "SELECT * FROM step")
+
+
+def test_an_empty_input_is_an_error_that_says_how_to_ask(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    with pytest.raises(StoreError, match="standard input is empty") as caught:
+        sql(url, "", "csv")
+    assert "-c" in caught.value.hint
+
+
 def test_a_file_that_is_no_database_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "store.db").write_bytes(b"garbage" * 999)
     with pytest.raises(StoreError, match=r"store\.db: file is not a database"):

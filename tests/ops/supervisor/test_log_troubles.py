@@ -48,6 +48,12 @@ def test_episodes_that_fail_again_and_again_are_told_of_with_the_reason(logs: Lo
     assert logs.look() == ["worker-0: Attempt failed, 5 times: no env server"]
 
 
+def test_alarms_are_named_each_once(logs: Logs) -> None:
+    for alarm, task in (("entropy", "kg"), ("skipped", ""), ("entropy", "kg")):
+        logs.write("trainer", level="warning", event="Alarm raised", alarm=alarm, task=task)
+    assert logs.look() == ["trainer: Alarm raised, 3 times: entropy of kg, skipped"]
+
+
 def test_a_warning_now_and_then_is_not_told_of(logs: Logs) -> None:
     for _ in range(5):
         fails(logs, 1)

@@ -16,9 +16,10 @@ from running import eventually
 from agentrl.core import config_loading
 from agentrl.core.errors import AgentRLError
 from agentrl.ops.supervisor import exit_reasons
+from agentrl.ops.supervisor.children import Child, children
 from agentrl.ops.supervisor.locks import running_supervisor
 from agentrl.ops.supervisor.restarts import AWAY, Pace
-from agentrl.ops.supervisor.supervisor import Child, Settings, Supervisor, children
+from agentrl.ops.supervisor.supervisor import Settings, Supervisor
 
 PACE = Pace(back_off_s=(0.0, 0.0), steady_s=60.0)
 STANDS = Pace(back_off_s=(0.0, 0.0), steady_s=-1.0)

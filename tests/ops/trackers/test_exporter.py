@@ -28,7 +28,7 @@ from agentrl.db.store import Store
 from agentrl.db.transitions import alarms, runs
 from agentrl.db.transitions.alarms import AlarmReading
 from agentrl.ops.processes import track
-from agentrl.ops.supervisor.supervisor import children
+from agentrl.ops.supervisor.children import children
 from agentrl.ops.trackers.exporter import TrackerExporter
 from agentrl.ops.trackers.factory import make
 from agentrl.ops.trackers.wandb_file import whole
