@@ -1,13 +1,14 @@
 """Thousands of episodes claimed and stepping at once over a few worker processes.
 
     python benchmarks/concurrent_episodes.py --store POSTGRES --broker AMQP
-        [--episodes 1000 4000 10000] [--workers 4] [--turn 10 30 75] [--json]
+        [--episodes 1000 4000 10000] [--workers 4] [--turn 10 30 75]
+        [--journal off] [--json]
 
 The path of benchmarks/pipeline.py without a trainer. An episode has five turns; the policy server
 takes half of `--turn` seconds (one for each N) for its answer, with an open connection, and the
 environment the other half. All are admitted at once; a run ends when every body is stored. The last
 must be claimed before the first ends, and N ÷ turn steps a second be affordable: beyond that a
-machine is busy with threads alone.
+machine is busy with threads alone. `--journal`: the value of `worker.journal`.
 
 Figures: `at_once`, most episodes running at one look; `steps_s` while at least 99 % of them were;
 `ms_step`: processor time of the workers for a step, claim and finish included; `pss_mib`: the
@@ -26,12 +27,12 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from instant_run import TURNS, SlowEngine, begin
-from pipeline import MODEL, ROLES, SIZE, STALLED_S
+from pipeline import MODEL, ROLES, SIZE, STALLED_S, Journal
 from run_processes import Place, playing, told
 from sqlalchemy import Executable, func, select, text
 from sqlalchemy.orm import Session
@@ -95,6 +96,7 @@ def configured(given: argparse.Namespace, episodes: int, home: str) -> Config:
         sampling=Sampling(strategy="current", max_step_tokens=16),
         dispatch=Dispatch(groups_per_update=episodes // SIZE // ADMITTED, group_size=SIZE),
         worker=WorkerConfig(
+            journal=given.journal,
             concurrency=-(-episodes // given.workers),
             attempt_deadline_s=LONG_S,
             policy_wait_s=LONG_S,
@@ -233,6 +235,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--episodes", type=int, nargs="+", default=[1000, 4000, 10000])
     parser.add_argument("--turn", type=float, nargs="+", default=[10.0, 30.0, 75.0])
+    parser.add_argument("--journal", choices=get_args(Journal), default="off")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with closing(open_store(given.store)) as store:

@@ -2,32 +2,14 @@
 
 import json
 import random
-import threading
-import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from pathlib import Path
 
 from agent_programs import Play
-from policy_servers import CLAIMED, FixedPool, serve
-from running import ROOT
+from gateway_episodes import TEMPLATE, played
 
-from agentrl.core.config.sections import Sampling
-from agentrl.core.trajectory import Trajectory
-from agentrl.core.trajectory_body import check
 from agentrl.core.types import Status
-from agentrl.db.registry.checkpoints import LivePolicy
-from agentrl.envs.contract import Environment
-from agentrl.serving.engine_api import ModelLimits as EngineLimits
 from agentrl.serving.engine_api import Request
-from agentrl.serving.scripted import ScriptedEngine
-from agentrl.workers.conversation.template import ChatTemplate
-from agentrl.workers.episode import EpisodeLoop
-from agentrl.workers.episode_context import EpisodeContext, EpisodeLimits
-from agentrl.workers.policies.client import PolicyClient
-from agentrl.workers.policies.pool import Sampler
-
-TEMPLATE = ChatTemplate.load(ROOT / "models" / "tiny")
 
 TALKS = """
 messages, lengths = [user("?")], []
@@ -134,25 +116,3 @@ def test_every_call_of_a_program_that_branches_is_trained_once_after_its_prompt(
     assert TEMPLATE.decode(turns[2][1]) in TEMPLATE.decode(
         tokens[compacted.context : compacted.start]
     )
-
-
-def played(environment: Environment, script: Callable[[Request], Sequence[int]]) -> Trajectory:
-    """Play with a policy that says what the script says; return the body, which is well-formed."""
-    engine = ScriptedEngine(script, limits=EngineLimits(1024, 4096))
-    with serve(engine, {"c": ("current", Path())}) as server, closing(PolicyClient()) as client:
-        context = EpisodeContext(
-            template=TEMPLATE,
-            style="plain",
-            stop_ids=sorted(TEMPLATE.stop_ids),
-            sampling=Sampling(max_step_tokens=12, max_tokens=400),
-            client=client,
-            clock=time.time,
-            stop=threading.Event(),
-        )
-        pool = FixedPool(LivePolicy("s", server.url, "current", "c", 0))
-        sampler = Sampler(pool, context.sampling, "seed")
-        body = EpisodeLoop(CLAIMED, "run", environment, sampler, context).run(
-            EpisodeLimits(12, 60.0, 5.0)
-        )
-    check(body)
-    return body
