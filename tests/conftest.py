@@ -19,6 +19,7 @@ import pytest
 import structlog
 from backends import DATABASES
 from hypothesis import settings
+from torch_device import require_test_device
 
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
@@ -32,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     No deadline: an example that takes long says more of the machine's load than of our code.
     """
     import_this_checkout()
+    require_test_device()
     gate = "not slow" in config.option.markexpr
     settings.register_profile("agentrl", deadline=None, derandomize=gate)
     settings.load_profile("agentrl")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from running import ROOT
+from torch_device import DEVICE
 
 from agentrl.checkpoints import directories, manifest
 from agentrl.checkpoints.manifest import Manifest
@@ -31,7 +32,7 @@ def dtype(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def engine(dtype: str) -> Iterator[LocalEngine]:
-    engine = LocalEngine(dtype=dtype)
+    engine = LocalEngine(DEVICE, dtype)
     yield engine
     engine.close()
 
@@ -39,7 +40,7 @@ def engine(dtype: str) -> Iterator[LocalEngine]:
 def moved(rank: int, dtype: str) -> TorchLearner:
     """Away from its start, by noise as large as many updates."""
     chosen = resolve_settings(Trainer(lora=Lora(rank=rank)))
-    learner = TorchLearner(TINY, chosen, Hardware(dtype=dtype))
+    learner = TorchLearner(TINY, chosen, Hardware(DEVICE, dtype))
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in trainable_parameters(learner._model).values():
@@ -75,7 +76,7 @@ def test_the_engine_says_of_the_probe_what_the_trainer_wrote(
 
 def _of(learner: TorchLearner, tokens: list[int]) -> list[float]:
     """As an update computes it."""
-    ids = torch.tensor([tokens])
+    ids = torch.tensor([tokens], device=DEVICE)
     with torch.no_grad(), learner._objective.precision():
         every = learner._model(input_ids=ids).logits[0, :-1].float().log_softmax(-1)
     found: list[float] = every.gather(1, ids[0, 1:, None])[:, 0].tolist()

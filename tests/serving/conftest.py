@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from random_model import save_random_qwen3
+from torch_device import DEVICE
 
 from agentrl.serving.local.engine import LocalEngine
 
@@ -37,7 +38,7 @@ def save_model(tmp_path_factory: pytest.TempPathFactory) -> Save:
 @pytest.fixture
 def engine(save_model: Save) -> Iterator[LocalEngine]:
     """A local engine with the policies `a` and `b`."""
-    engine = LocalEngine(max_batch=8)
+    engine = LocalEngine(DEVICE, max_batch=8)
     engine.load("a", save_model("a"))
     engine.load("b", save_model("b"))
     yield engine

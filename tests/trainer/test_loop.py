@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 from run_transitions import World
+from torch_device import DEVICE
 
 from agentrl import broker
 from agentrl.broker.messages import EpisodeFinished
@@ -95,7 +96,7 @@ def _train(
 def test_groups_become_updates_until_the_stop_rule(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
-    _train(world, TorchLearner(tiny, SETTINGS, Hardware()), tmp_path, stop_updates=2)
+    _train(world, TorchLearner(tiny, SETTINGS, Hardware(DEVICE)), tmp_path, stop_updates=2)
     assert (world.run().state, world.run().version) == (RunState.COMPLETED, 2)
     rows = world.ask("SELECT path, version FROM checkpoints WHERE version > 0 ORDER BY version")
     assert [verify(Path(path)).version for path, _ in rows] == [1, 2]
@@ -113,13 +114,13 @@ def test_groups_become_updates_until_the_stop_rule(
 def test_a_trainer_that_starts_at_its_stop_rule_learns_nothing_more(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
-    _train(world, TorchLearner(tiny, SETTINGS, Hardware()), tmp_path, stop_updates=1)
+    _train(world, TorchLearner(tiny, SETTINGS, Hardware(DEVICE)), tmp_path, stop_updates=1)
     world.sql("UPDATE runs SET state = 'running', ended_at = NULL")
-    fresh = TorchLearner(tiny, SETTINGS, Hardware())
+    fresh = TorchLearner(tiny, SETTINGS, Hardware(DEVICE))
     _train(world, fresh, tmp_path, stop_updates=1)
     assert world.run().version == 1
     (path,) = world.ask("SELECT path FROM checkpoints WHERE version = 1")[0]
-    again = TorchLearner(Path(path), SETTINGS, Hardware()).state().tensors
+    again = TorchLearner(Path(path), SETTINGS, Hardware(DEVICE)).state().tensors
     kept = fresh.state().tensors
     assert all(torch.equal(kept[n], again[n]) for n in again if n.startswith("weights/"))
 
@@ -129,7 +130,7 @@ def test_a_policy_that_solves_everything_ends_the_run_without_an_update(
 ) -> None:
     for position in range(10):
         world.ready(position, (1.0, 1.0))
-    learner = TorchLearner(tiny, SETTINGS, Hardware())
+    learner = TorchLearner(tiny, SETTINGS, Hardware(DEVICE))
     _train(world, learner, tmp_path, min_groups=1, stop_success=0.9)
     assert (world.run().state, world.run().reason) == (RunState.COMPLETED, "success 0.9")
     assert world.run().version == 0
@@ -150,7 +151,7 @@ class Unanswered(Inbox):
 def test_a_trainer_told_to_stop_while_the_database_is_away_saves_what_it_has(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
-    _train(world, TorchLearner(tiny, SETTINGS, Hardware()), tmp_path, inbox=Unanswered)
+    _train(world, TorchLearner(tiny, SETTINGS, Hardware(DEVICE)), tmp_path, inbox=Unanswered)
     rows = world.ask("SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL")
     assert rows == [(1,)]
 
@@ -169,7 +170,7 @@ class FullDisk(TorchLearner):
 def test_a_trainer_told_to_stop_while_the_disk_is_full_ends_without_an_error(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
-    learner, stop = FullDisk(tiny, SETTINGS, Hardware()), threading.Event()
+    learner, stop = FullDisk(tiny, SETTINGS, Hardware(DEVICE)), threading.Event()
     learner.stop = stop
     _train(world, learner, tmp_path, stop=stop)
     assert world.run().version == 0
@@ -179,7 +180,7 @@ def test_a_trainer_told_to_stop_while_the_disk_is_full_ends_without_an_error(
 def test_a_run_stopped_during_an_update_ends_without_it(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
-    learner = Interrupted(tiny, SETTINGS, Hardware())
+    learner = Interrupted(tiny, SETTINGS, Hardware(DEVICE))
     learner.world, learner.happens = world, RunState.STOPPED
     _train(world, learner, tmp_path)
     assert (world.run().state, world.run().version) == (RunState.STOPPED, 0)

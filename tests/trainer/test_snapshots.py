@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch_device import DEVICE
 
 from agentrl.core.config.sections import Trainer
 from agentrl.core.errors import CheckpointError
@@ -36,14 +37,14 @@ def test_training_resumed_from_a_snapshot_is_bit_exact(
     tiny: Path, make_trajectory: MakeTrajectory, tmp_path: Path
 ) -> None:
     batches = [_batch(make_trajectory, seed) for seed in range(3)]
-    straight = TorchLearner(tiny, SETTINGS, Hardware())
+    straight = TorchLearner(tiny, SETTINGS, Hardware(DEVICE))
     for batch in batches:
         straight.update(batch)
-    first = TorchLearner(tiny, SETTINGS, Hardware())
+    first = TorchLearner(tiny, SETTINGS, Hardware(DEVICE))
     for batch in batches[:2]:
         first.update(batch)
     _save(tmp_path / "c2", first.state())
-    resumed = TorchLearner(tiny, SETTINGS, Hardware())
+    resumed = TorchLearner(tiny, SETTINGS, Hardware(DEVICE))
     resumed.load_state(snapshots.load(tmp_path / "c2")[0])
     resumed.update(batches[2])
     expected, found = straight.state(), resumed.state()
@@ -65,7 +66,7 @@ def test_random_generators_continue_where_they_were(tmp_path: Path) -> None:
 
 
 def test_a_state_of_another_model_is_refused_by_the_name_of_the_weight(tiny: Path) -> None:
-    learner = TorchLearner(tiny, SETTINGS, Hardware())
+    learner = TorchLearner(tiny, SETTINGS, Hardware(DEVICE))
     state = learner.state()
     name = "weights/model.norm.weight"
     missing = {key: tensor for key, tensor in state.tensors.items() if key != name}

@@ -12,6 +12,7 @@ import pytest
 import torch
 from policy_servers import CLAIMED, FixedPool, serve
 from random_model import save_random_qwen3
+from torch_device import DEVICE
 
 from agentrl.core.config.sections import Sampling, Trainer
 from agentrl.core.trajectory import Trajectory
@@ -56,7 +57,7 @@ def trajectories(models: dict[str, Path]) -> Iterator[list[Trajectory]]:
     source = registry.source("dbbench", {"style": "compact", "difficulty": "easy"})
     tracks = {"c0": ("lagged(4)", models["c0"]), "c1": ("current", models["c1"])}
     sampling = Sampling(strategy="uniform", temperature=0.9, max_step_tokens=24, max_tokens=900)
-    with serve(LocalEngine(), tracks) as server, closing(PolicyClient()) as client:
+    with serve(LocalEngine(DEVICE), tracks) as server, closing(PolicyClient()) as client:
         pool = FixedPool(
             LivePolicy("s", server.url, "lagged(4)", "c0", 0),
             LivePolicy("s", server.url, "current", "c1", 1),
@@ -113,4 +114,4 @@ def _checkpoints(trajectory: Trajectory) -> Any:
 def _forward(path: Path, batch: Batch) -> Floats:
     """[N] the log-probabilities that the learner records before its first step."""
     chosen = resolve_settings(Trainer(normalise="none"))
-    return TorchLearner(path, chosen, Hardware())._accumulate(batch).logprobs
+    return TorchLearner(path, chosen, Hardware(DEVICE))._accumulate(batch).logprobs

@@ -12,6 +12,7 @@ import pytest
 import torch
 from running import eventually
 from tokenizers import Tokenizer
+from torch_device import DEVICE
 
 from agentrl.checkpoints import directories, manifest
 from agentrl.core.config import sections
@@ -57,7 +58,7 @@ def rows(rank: int, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
     first = publish(0, copy)
     chosen = resolve_settings(Trainer(lora=Lora(rank=rank)))
-    learner = TorchLearner(Path(first.path), chosen, Hardware(dtype=DTYPE))
+    learner = TorchLearner(Path(first.path), chosen, Hardware(DEVICE, DTYPE))
     torch.manual_seed(1)
     with torch.no_grad():
         for name, parameter in trainable_parameters(learner._model).items():
@@ -87,7 +88,7 @@ def test_the_local_engine_serves_it(rows: list[Checkpoint], tmp_path: Path) -> N
     tokenizer = Tokenizer.from_file(str(Path(rows[0].path) / "tokenizer.json"))
     prompt = tokenizer.encode(QUESTION, add_special_tokens=False).ids
     stop = frozenset({tokenizer.token_to_id("<|im_end|>")})
-    with closing(LocalEngine(dtype=DTYPE, max_batch=4)) as engine:
+    with closing(LocalEngine(DEVICE, DTYPE, max_batch=4)) as engine:
         holder = holder_of(engine, tmp_path)
         assert [holder.load(row) for row in rows] == [True, True]
         assert gaps(engine, rows[1])[0] < tolerance(DTYPE) / 2

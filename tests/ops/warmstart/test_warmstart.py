@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch_device import DEVICE
 
 from agentrl.checkpoints import manifest
 from agentrl.core.config.sections import Task
@@ -32,7 +33,7 @@ PHASES = (
 
 def options(out: Path, **changes: Any) -> WarmstartOptions:
     small: dict[str, Any] = {"episodes": 12, "batch_tokens": 512, "measured": 1, "phases": PHASES}
-    return WarmstartOptions(out=out, tasks=TASKS, **(small | changes))
+    return WarmstartOptions(out=out, tasks=TASKS, **(small | {"device": DEVICE} | changes))
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +113,12 @@ def call(name: str, arguments: str) -> dict[str, Any]:
 def test_an_existing_directory_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="exists already"):
         warmstart(options(tmp_path))
+
+
+def test_a_device_that_is_absent_is_refused_before_the_experts_play(tmp_path: Path) -> None:
+    absent = options(tmp_path / "out", device="cuda:99", imported=tmp_path / "absent.jsonl")
+    with pytest.raises(ConfigError, match="this machine has no cuda:99"):
+        warmstart(absent)
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:

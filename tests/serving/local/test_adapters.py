@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch_device import DEVICE
 from transformers import AutoModelForCausalLM
 
 from agentrl.core.errors import CheckpointError, PolicyError
@@ -43,7 +44,7 @@ def adapter(save_model: Save, tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def engine() -> Iterator[LocalEngine]:
-    engine = LocalEngine(max_batch=8)
+    engine = LocalEngine(DEVICE, max_batch=8)
     yield engine
     engine.close()
 

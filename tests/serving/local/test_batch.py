@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch_device import DEVICE
 
 from agentrl.core.errors import PolicyError
 from agentrl.serving.engine_api import Completion, Request
@@ -46,7 +47,7 @@ def test_groups_cover_every_row_once_within_their_bounds(lengths: list[int]) -> 
 
 
 def test_of_requests_with_one_prompt_the_first_goes_ahead(save_model: Save) -> None:
-    batch = Batch("a", load_model(save_model("a"), "cpu", torch.float32), Prefixes(0), 8)
+    batch = Batch("a", load_model(save_model("a"), DEVICE, torch.float32), Prefixes(0), 8)
     request = Request("a", [3] * 100, 2)
     rows = [Row(request, Future[Completion](), random.Random(0), [3] * 100) for _ in range(4)]
     batch.waiting.extend(rows)
@@ -73,7 +74,7 @@ def test_the_longest_common_start_is_found(
 
 
 def test_requests_beyond_the_rows_of_a_batch_wait_and_are_answered(save_model: Save) -> None:
-    batch = Batch("a", load_model(save_model("a"), "cpu", torch.float32), Prefixes(0), 2)
+    batch = Batch("a", load_model(save_model("a"), DEVICE, torch.float32), Prefixes(0), 2)
     request = Request("a", [1, 2], 3)
     rows = [Row(request, Future[Completion](), random.Random(n), [1, 2]) for n in range(5)]
     batch.waiting.extend(rows)
@@ -105,7 +106,7 @@ class Raced(deque[Row]):
 
 
 def test_a_request_that_comes_while_a_batch_is_given_up_is_answered(save_model: Save) -> None:
-    batch = Batch("a", load_model(save_model("a"), "cpu", torch.float32), Prefixes(0), 8)
+    batch = Batch("a", load_model(save_model("a"), DEVICE, torch.float32), Prefixes(0), 8)
     request = Request("a", [1], 1)
     rows = [Row(request, Future[Completion](), random.Random(0), [1]) for _ in range(2)]
     batch.waiting = Raced(rows[:1], rows[1])

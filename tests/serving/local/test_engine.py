@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from running import eventually
+from torch_device import DEVICE
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3Config
 
 from agentrl.core.errors import CheckpointError, PolicyError
@@ -188,7 +189,7 @@ def test_tokens_are_drawn_from_the_distribution_that_is_reported(engine: LocalEn
 
 
 def test_kept_tokens_stay_within_their_bound(save_model: Save) -> None:
-    engine = LocalEngine(cache_tokens=100)
+    engine = LocalEngine(DEVICE, cache_tokens=100)
     engine.load("a", save_model("a"))
     prompts = {session: [number] * 40 for number, session in enumerate("xyz")}
     for session, prompt in prompts.items():
@@ -259,7 +260,7 @@ def test_other_architectures_are_served_exactly(tmp_path: Path) -> None:
         ),
         "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=64, n_layer=2, n_head=4, n_positions=64),
     }
-    engine = LocalEngine()
+    engine = LocalEngine(DEVICE)
     for name, config in configs.items():
         auto.from_config(config).save_pretrained(tmp_path / name)
         engine.load(name, tmp_path / name)
@@ -292,7 +293,7 @@ def test_a_broken_checkpoint_is_refused_and_leaves_no_name(
             "model.safetensors": weights,
         },
     }
-    engine = LocalEngine()
+    engine = LocalEngine(DEVICE)
     for name, files in broken.items():
         folder = tmp_path / name
         folder.mkdir()
@@ -309,7 +310,7 @@ def test_weights_that_are_not_finite_are_refused(save_model: Save, tmp_path: Pat
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
     model.save_pretrained(tmp_path)
-    engine = LocalEngine()
+    engine = LocalEngine(DEVICE)
     with pytest.raises(CheckpointError, match="not finite"):
         engine.load("nan", tmp_path)
     engine.close()

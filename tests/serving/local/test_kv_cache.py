@@ -3,6 +3,7 @@
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch_device import DEVICE
 
 from agentrl.serving.local.kv_cache import Prefix, Prefixes, RowCache
 
@@ -10,7 +11,7 @@ few_tokens = st.lists(st.integers(0, 2), max_size=8)
 
 
 def prefix(count: int) -> Prefix:
-    return Prefix(list(range(count)), torch.zeros(1, 1, count, 2), torch.zeros(1, 1, count, 2))
+    return Prefix(list(range(count)), *torch.zeros(2, 1, 1, count, 2, device=DEVICE))
 
 
 @given(few_tokens, few_tokens)
@@ -46,10 +47,10 @@ def test_dropping_a_policy_leaves_the_others() -> None:
 
 
 def test_growing_keeps_what_rows_hold() -> None:
-    shape = torch.zeros(2, 1, 3, 1, 4)
+    shape = torch.zeros(2, 1, 3, 1, 4, device=DEVICE)
     cache = RowCache(shape, shape[..., :2])
     cache.reserve(1, 5)
-    keys, values = torch.rand(2, 3, 5, 4), torch.rand(2, 3, 5, 2)
+    keys, values = (torch.rand(2, 3, 5, width, device=DEVICE) for width in (4, 2))
     cache.put(0, keys, values, 5)
     cache.reserve(40, 1000)
     assert cache.keys.shape[1] >= 40
@@ -62,7 +63,7 @@ def test_growing_keeps_what_rows_hold() -> None:
 
 
 def test_rows_that_fit_are_not_copied() -> None:
-    shape = torch.zeros(1, 1, 1, 1, 2)
+    shape = torch.zeros(1, 1, 1, 1, 2, device=DEVICE)
     cache = RowCache(shape, shape)
     cache.reserve(8, 128)
     keys = cache.keys

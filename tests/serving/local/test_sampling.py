@@ -5,16 +5,18 @@ import math
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch_device import DEVICE
 
 from agentrl.serving.local.sampling import draw_tokens
 
-THREE = torch.tensor([[math.log(1.0), math.log(2.0), math.log(5.0)]])  # p = 1/8, 2/8, 5/8
+THREE = torch.tensor(
+    [[math.log(1.0), math.log(2.0), math.log(5.0)]], device=DEVICE
+)  # p = 1/8, 2/8, 5/8
 
 
 def one(logits: torch.Tensor, temperature: float, uniform: float) -> tuple[int, float]:
-    token, logprob = draw_tokens(
-        logits, torch.tensor([temperature]), torch.tensor([uniform], dtype=torch.float64)
-    )
+    drawn = torch.tensor([uniform], dtype=torch.float64, device=DEVICE)
+    token, logprob = draw_tokens(logits, torch.tensor([temperature], device=DEVICE), drawn)
     return int(token[0]), float(logprob[0])
 
 
@@ -39,6 +41,6 @@ def test_temperature_zero_is_greedy_with_the_log_probability_at_one() -> None:
 
 @given(st.floats(0, 1, exclude_max=True), st.integers(0, 4))
 def test_an_impossible_token_is_never_drawn(uniform: float, possible: int) -> None:
-    logits = torch.full((1, 5), -math.inf)
+    logits = torch.full((1, 5), -math.inf, device=DEVICE)
     logits[0, possible] = 0.0
     assert one(logits, 1.0, uniform) == (possible, 0.0)

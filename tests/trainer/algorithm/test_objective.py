@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch_device import DEVICE
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.core.config.sections import Trainer
@@ -34,7 +35,7 @@ GSPO = resolve_settings(
 
 @pytest.fixture
 def model(tiny: Path) -> Any:
-    loaded = load_model(tiny, torch.device("cpu"))
+    loaded = load_model(tiny, torch.device(DEVICE))
     pack(loaded)
     return loaded
 
@@ -50,7 +51,7 @@ def batch(make_trajectory: MakeTrajectory) -> Batch:
 
 def _loss(model: Any, chosen: Settings, batch: Batch, budget: int) -> tuple[Tensor, TokenRecord]:
     recorded = TokenRecord.empty(batch.tokens.size)
-    objective = Objective(chosen, Hardware(), lambda: nullcontext(model))
+    objective = Objective(chosen, Hardware(DEVICE), lambda: nullcontext(model))
     parts = []
     for micro in micro_batches(batch, budget):
         part, found = objective.loss(model, micro)
@@ -90,7 +91,9 @@ def test_gspo_gives_all_tokens_of_a_trajectory_the_ratio_of_its_sequence(
 def test_an_empty_micro_batch_costs_nothing_and_gives_every_weight_a_gradient_of_zero(
     model: Any,
 ) -> None:
-    objective = Objective(replace(GSPO, kl_weight=0.1), Hardware(), lambda: nullcontext(model))
+    objective = Objective(
+        replace(GSPO, kl_weight=0.1), Hardware(DEVICE), lambda: nullcontext(model)
+    )
     loss, found = objective.loss(model, empty_micro_batch())
     torch.autograd.backward(loss)
     assert loss.detach().item() == 0.0
@@ -137,11 +140,11 @@ def test_layers_that_are_computed_again_leave_no_copies_of_their_weights(
     tiny: Path, batch: Batch
 ) -> None:
     """bfloat16 in products alone: the forward pass holds one matrix's cast at a time."""
-    model: Any = load_model(tiny, torch.device("cpu"))
+    model: Any = load_model(tiny, torch.device(DEVICE))
     pack(model)
     gradient_checkpointing.enable_checkpointing(model)
     matrices = [p for name, p in model.named_parameters() if ".layers." in name and p.ndim == 2]
-    objective = Objective(PLAIN, Hardware(dtype="bfloat16"), lambda: nullcontext(model))
+    objective = Objective(PLAIN, Hardware(DEVICE, dtype="bfloat16"), lambda: nullcontext(model))
     [micro] = micro_batches(batch, 10_000)
     with Casts({p.shape for p in matrices}) as casts:
         objective.loss(model, micro)
@@ -150,7 +153,7 @@ def test_layers_that_are_computed_again_leave_no_copies_of_their_weights(
 
 def test_the_head_is_cast_once_for_all_its_chunks(model: Any, batch: Batch) -> None:
     words, width = model.get_output_embeddings().weight.shape
-    few = Hardware(dtype="bfloat16", chunk_logits=5 * words)
+    few = Hardware(DEVICE, dtype="bfloat16", chunk_logits=5 * words)
     objective = Objective(PLAIN, few, lambda: nullcontext(model))
     [micro] = micro_batches(batch, 10_000)
     casts: list[torch.Size] = []
@@ -185,13 +188,13 @@ def test_no_tensor_of_a_pass_is_larger_than_the_logits_that_may_exist_at_once(
         num_key_value_heads=1,
         head_dim=8,
     )
-    model: Any = Qwen3ForCausalLM(config)  # type: ignore[no-untyped-call]
+    model: Any = Qwen3ForCausalLM(config).to(DEVICE)  # type: ignore[no-untyped-call]
     members = tuple(make_trajectory([(2, 32)], 34, reward=float(n), seed=n) for n in range(2))
     batch = assemble_batch([TrainableGroup("g", "db", members)], PLAIN)
     assert int(batch.loss_mask.sum()) * words > 2 * allowed
     [micro] = micro_batches(batch, 1000)
     pack(model)
-    objective = Objective(PLAIN, Hardware(dtype=dtype), lambda: nullcontext(model))
+    objective = Objective(PLAIN, Hardware(DEVICE, dtype=dtype), lambda: nullcontext(model))
     with Largest() as largest:
         loss, _ = objective.loss(model, micro)
         torch.autograd.backward(loss)

@@ -10,6 +10,7 @@ import pytest
 from engine_updates import ragged_batch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch_device import DEVICE
 
 from agentrl.core.config.sections import Lora, Trainer
 from agentrl.core.trajectory import Trajectory
@@ -50,7 +51,7 @@ def test_the_bare_loop_trains_the_weights_that_the_trainer_trains(
     settings = resolve_settings(Trainer(lora=Lora(rank=rank), task_norm_min_tokens=8))
     batch = ragged_batch(make_trajectory, chosen=settings)
     with stepped_weights() as counts:
-        bare_update(tiny, batch, settings, Hardware(), every_token=every_token)()
-        TorchLearner(tiny, settings, Hardware()).update(batch)
+        bare_update(tiny, batch, settings, Hardware(DEVICE), every_token=every_token)()
+        TorchLearner(tiny, settings, Hardware(DEVICE)).update(batch)
     bare, trainer = counts
     assert bare == trainer > 0

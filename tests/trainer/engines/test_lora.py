@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from torch_device import DEVICE
 from transformers import AutoModelForCausalLM
 
 from agentrl.checkpoints import directories
@@ -27,7 +28,7 @@ from agentrl.trainer.model.trainable_model import ADAPTER_WEIGHTS
 LORA = Lora(rank=4)
 SETTINGS = resolve_settings(Trainer(learning_rate=1e-2, task_norm_min_tokens=8, lora=LORA))
 NEAR = {"float32": 1e-5, "bfloat16": 0.05}
-IDS = torch.arange(40)[None] % 96
+IDS = torch.arange(40, device=DEVICE)[None] % 96
 auto: Any = AutoModelForCausalLM
 
 
@@ -43,12 +44,16 @@ def batch(make_trajectory: Callable[..., Trajectory]) -> Batch:
 
 
 def learner(tiny: Path, chosen: Settings = SETTINGS, dtype: str = "float32") -> TorchLearner:
-    return TorchLearner(tiny, chosen, Hardware(dtype=dtype))
+    return TorchLearner(tiny, chosen, Hardware(DEVICE, dtype=dtype))
 
 
 def logprobs(model: Any) -> Tensor:
     with torch.no_grad():
         return model(IDS).logits.float().log_softmax(-1)  # type: ignore[no-any-return]
+
+
+def plain(path: Path) -> Any:
+    return auto.from_pretrained(path).to(DEVICE)
 
 
 def saved(one: TorchLearner, path: Path) -> Path:
@@ -58,7 +63,7 @@ def saved(one: TorchLearner, path: Path) -> Path:
 
 def test_a_new_adapter_equals_its_base_and_trains_few_weights(tiny: Path) -> None:
     one = learner(tiny)
-    assert torch.equal(logprobs(one._model), logprobs(auto.from_pretrained(tiny)))
+    assert torch.equal(logprobs(one._model), logprobs(plain(tiny)))
     names = one.state().tensors
     assert {n.split(".")[-3] for n in names if n.startswith("weights/")} == {"lora_A", "lora_B"}
     trained = sum(t.numel() for n, t in names.items() if n.startswith("weights/"))
@@ -75,12 +80,12 @@ def test_the_adapter_in_peft_and_merged_says_what_the_trainer_says(
     for _ in range(4):
         assert not one.update(batch).skipped
     expected = logprobs(one._model)
-    assert (expected - logprobs(auto.from_pretrained(tiny))).abs().max() > 0.05
+    assert (expected - logprobs(plain(tiny))).abs().max() > 0.05
     path = saved(one, tmp_path / "c1")
-    adapted = PeftModel.from_pretrained(auto.from_pretrained(tiny), path)
+    adapted = PeftModel.from_pretrained(plain(tiny), path)
     assert (logprobs(adapted) - expected).abs().max() < 1e-4
     export(path, tmp_path / "merged", merge_lora=True)
-    assert (logprobs(auto.from_pretrained(tmp_path / "merged")) - expected).abs().max() < 1e-4
+    assert (logprobs(plain(tmp_path / "merged")) - expected).abs().max() < 1e-4
     assert (tmp_path / "merged" / "tokenizer.json").exists()
 
 
@@ -141,7 +146,7 @@ def test_the_reference_is_the_model_without_its_adapter(tiny: Path, batch: Batch
     assert one.update(batch).values["kl"] == pytest.approx(0.0, abs=1e-9)
     current = logprobs(one._model)
     value = one.update(batch).values["kl"]
-    base = logprobs(auto.from_pretrained(tiny))
+    base = logprobs(plain(tiny))
     assert value > 1e-4
     with one._tuned.reference() as first:
         assert torch.equal(logprobs(first), base)
@@ -153,11 +158,11 @@ def test_the_reference_is_the_model_without_its_adapter(tiny: Path, batch: Batch
 def _k3_by_hand(tiny: Path, chosen: Settings, batch: Batch) -> float:
     one = learner(tiny, chosen)
     one.update(batch)
-    base = auto.from_pretrained(tiny)
+    base = plain(tiny)
     total, start = 0.0, 0
     for length in batch.lengths:
-        tokens = torch.from_numpy(batch.tokens[start : start + length])
-        kept = torch.from_numpy(batch.loss_mask[start + 1 : start + length])
+        tokens = torch.from_numpy(batch.tokens[start : start + length]).to(DEVICE)
+        kept = torch.from_numpy(batch.loss_mask[start + 1 : start + length]).to(DEVICE)
         both = []
         for model in (one._model, base):
             with torch.no_grad():
@@ -204,9 +209,9 @@ def test_the_probe_is_what_the_saved_weights_say(
         weights = load_file(path / ADAPTER_WEIGHTS)
         assert {value.dtype for value in weights.values()} == {kind}
         model = PeftModel.from_pretrained(model, path, autocast_adapter_dtype=False)
-    ids = torch.tensor([found.token_ids])
+    ids = torch.tensor([found.token_ids], device=DEVICE)
     with torch.no_grad():
-        every = model(ids).logits[0, :-1].float().log_softmax(-1)
-    expected = every.gather(1, ids[0, 1:, None])[:, 0].numpy()
+        every = model.to(DEVICE)(ids).logits[0, :-1].float().log_softmax(-1)
+    expected = every.gather(1, ids[0, 1:, None])[:, 0].cpu().numpy()
     assert np.abs(expected - found.logprobs).max() < NEAR[dtype]
     assert np.abs(np.array(first.logprobs) - found.logprobs).max() > 0.05

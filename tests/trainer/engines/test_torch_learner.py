@@ -2,12 +2,14 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from engine_updates import ragged_batch
 from torch import Tensor
+from torch_device import DEVICE
 
 from agentrl.core.config.sections import Lora, Trainer
 from agentrl.core.trajectory import Trajectory
@@ -20,13 +22,17 @@ from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.model.loading import load_model
 
 MakeTrajectory = Callable[..., Trajectory]
-CPU = Hardware()
+HARDWARE = Hardware(DEVICE)
 SETTINGS = resolve_settings(Trainer(learning_rate=1e-3, task_norm_min_tokens=8))
 
 
 @pytest.fixture
 def batch(make_trajectory: MakeTrajectory) -> Batch:
     return ragged_batch(make_trajectory, chosen=SETTINGS)
+
+
+def on_device(array: Any) -> Tensor:
+    return torch.from_numpy(array).to(DEVICE)
 
 
 def _weights(learner: TorchLearner) -> dict[str, Tensor]:
@@ -37,16 +43,16 @@ def _plain_logprobs(path: Path, batch: Batch) -> Floats:
     """One trajectory at a time through plain transformers."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).to(DEVICE)
     logprobs = np.zeros(batch.tokens.size, np.float32)
     start = 0
     for length in batch.lengths:
-        tokens = torch.from_numpy(batch.tokens[start : start + length])
+        tokens = on_device(batch.tokens[start : start + length])
         with torch.no_grad():
             logits = model(tokens[None]).logits[0, :-1]
-        scaled = logits / torch.from_numpy(batch.temperature[start + 1 : start + length])[:, None]
-        every = scaled.log_softmax(-1)
-        logprobs[start + 1 : start + length] = every.gather(1, tokens[1:, None])[:, 0]
+        scaled = logits / on_device(batch.temperature[start + 1 : start + length])[:, None]
+        found = scaled.log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
+        logprobs[start + 1 : start + length] = found.cpu()
         start += length
     return logprobs * batch.loss_mask
 
@@ -54,7 +60,9 @@ def _plain_logprobs(path: Path, batch: Batch) -> Floats:
 def test_log_probabilities_are_those_of_a_plain_forward(tiny: Path, batch: Batch) -> None:
     expected = _plain_logprobs(tiny, batch)
     own = replace(batch, behaviour=expected)
-    metrics = TorchLearner(tiny, replace(SETTINGS, micro_batch_tokens=100), CPU).update(own).values
+    metrics = (
+        TorchLearner(tiny, replace(SETTINGS, micro_batch_tokens=100), HARDWARE).update(own).values
+    )
     assert np.abs(_recorded(tiny, batch).logprobs - expected).max() < 1e-5
     assert metrics["mismatch_k3"] < 1e-9
     assert metrics["max_ratio"] == pytest.approx(1.0, abs=1e-5)
@@ -62,7 +70,9 @@ def test_log_probabilities_are_those_of_a_plain_forward(tiny: Path, batch: Batch
 
 
 def _recorded(path: Path, batch: Batch) -> TokenRecord:
-    return TorchLearner(path, replace(SETTINGS, micro_batch_tokens=100), CPU)._accumulate(batch)
+    return TorchLearner(path, replace(SETTINGS, micro_batch_tokens=100), HARDWARE)._accumulate(
+        batch
+    )
 
 
 def test_the_update_is_adamw_on_the_token_mean_over_the_whole_window(
@@ -70,22 +80,22 @@ def test_the_update_is_adamw_on_the_token_mean_over_the_whole_window(
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    learner = TorchLearner(tiny, replace(SETTINGS, micro_batch_tokens=64), CPU)
+    learner = TorchLearner(tiny, replace(SETTINGS, micro_batch_tokens=64), HARDWARE)
     metrics = learner.update(batch).values
-    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
-    total = torch.zeros(())
+    total = torch.zeros((), device=DEVICE)
     start = 0
     for length in batch.lengths:
         span = slice(start + 1, start + length)
-        tokens = torch.from_numpy(batch.tokens[start : start + length])
-        temperature = torch.from_numpy(batch.temperature[span])[:, None]
+        tokens = on_device(batch.tokens[start : start + length])
+        temperature = on_device(batch.temperature[span])[:, None]
         scaled = model(tokens[None]).logits[0, :-1] / temperature
         current = scaled.log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
-        weight = (current.detach() - torch.from_numpy(batch.behaviour[span])).exp().clamp(max=2.0)
+        weight = (current.detach() - on_device(batch.behaviour[span])).exp().clamp(max=2.0)
         ratio = (current - current.detach()).exp()
-        chosen = torch.from_numpy(batch.loss_mask[span])
-        total = total - (weight * ratio * torch.from_numpy(batch.advantages[span]))[chosen].sum()
+        chosen = on_device(batch.loss_mask[span])
+        total = total - (weight * ratio * on_device(batch.advantages[span]))[chosen].sum()
         start += length
     torch.autograd.backward(total / int(batch.loss_mask.sum()))
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -93,7 +103,7 @@ def test_the_update_is_adamw_on_the_token_mean_over_the_whole_window(
     assert metrics["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
     for name, parameter in model.named_parameters():
         found = learner.state().tensors[f"weights/{name}"]
-        assert torch.allclose(found, parameter.detach(), atol=2e-6), name
+        assert torch.allclose(found, parameter.detach().cpu(), atol=2e-6), name
 
 
 @pytest.mark.parametrize(
@@ -113,12 +123,12 @@ def test_packing_micro_batching_and_computing_again_do_not_change_the_update(
 ) -> None:
     chosen = replace(resolve_settings(config), learning_rate=1e-3, task_norm_min_tokens=8)
     batch = ragged_batch(make_trajectory, chosen=chosen)
-    before = _flat(TorchLearner(tiny, chosen, CPU), "weights/")
+    before = _flat(TorchLearner(tiny, chosen, HARDWARE), "weights/")
     changes = []
     for budget, packing, again in ((100_000, 1, 0), (60, 1, 0), (100_000, 0, 0), (60, 1, 1)):
         engine = replace(chosen, micro_batch_tokens=budget, packing=bool(packing))
         engine = replace(engine, gradient_checkpointing=bool(again))
-        learner = TorchLearner(tiny, engine, CPU)
+        learner = TorchLearner(tiny, engine, HARDWARE)
         learner.update(batch)
         changes.append(_flat(learner, "weights/") - before)
     # Adam's first step magnifies rounding where the gradient is ~0.
@@ -137,7 +147,7 @@ def _relative(one: Tensor, many: Tensor) -> float:
 
 
 def test_a_loss_that_is_not_finite_moves_nothing_and_says_so(tiny: Path, batch: Batch) -> None:
-    learner = TorchLearner(tiny, SETTINGS, CPU)
+    learner = TorchLearner(tiny, SETTINGS, HARDWARE)
     before = _weights(learner)
     poisoned = batch.advantages.copy()
     poisoned[np.flatnonzero(batch.loss_mask)[5]] = math.nan
@@ -149,7 +159,7 @@ def test_a_loss_that_is_not_finite_moves_nothing_and_says_so(tiny: Path, batch: 
 
 
 def test_a_batch_without_loss_tokens_moves_nothing_and_says_so(tiny: Path, batch: Batch) -> None:
-    learner = TorchLearner(tiny, SETTINGS, CPU)
+    learner = TorchLearner(tiny, SETTINGS, HARDWARE)
     nothing = np.zeros_like(batch.loss_mask)
     masked = replace(batch, loss_mask=nothing, shares=nothing.astype(np.float32))
     assert learner.update(masked).skipped == "no loss token"
@@ -157,7 +167,7 @@ def test_a_batch_without_loss_tokens_moves_nothing_and_says_so(tiny: Path, batch
 
 
 def test_metrics_are_split_by_task_and_by_freshness(tiny: Path, batch: Batch) -> None:
-    values = TorchLearner(tiny, SETTINGS, CPU).update(batch).values
+    values = TorchLearner(tiny, SETTINGS, HARDWARE).update(batch).values
     expected = _plain_logprobs(tiny, batch)
     difference = (expected - batch.behaviour).astype(np.float64)
     for suffix, freshness in (("_fresh", batch.fresh), ("_lagged", ~batch.fresh)):
@@ -182,15 +192,15 @@ def test_metrics_are_split_by_task_and_by_freshness(tiny: Path, batch: Batch) ->
 
 def test_the_paper_preset_holds_the_policy_near_its_reference(tiny: Path, batch: Batch) -> None:
     chosen = resolve_settings(Trainer(preset="paper", learning_rate=1e-3))
-    learner = TorchLearner(tiny, chosen, CPU)
+    learner = TorchLearner(tiny, chosen, HARDWARE)
     assert learner.update(batch).values["kl"] == pytest.approx(0.0, abs=1e-9)
     assert learner.update(batch).values["kl"] > 1e-6
-    assert "kl" not in TorchLearner(tiny, SETTINGS, CPU).update(batch).values
+    assert "kl" not in TorchLearner(tiny, SETTINGS, HARDWARE).update(batch).values
 
 
 def test_a_head_in_chunks_gives_the_same_gradient(tiny: Path, batch: Batch) -> None:
-    whole = TorchLearner(tiny, SETTINGS, CPU)
-    chunked = TorchLearner(tiny, SETTINGS, Hardware(chunk_logits=96 * 5))
+    whole = TorchLearner(tiny, SETTINGS, HARDWARE)
+    chunked = TorchLearner(tiny, SETTINGS, Hardware(DEVICE, chunk_logits=96 * 5))
     whole.update(batch)
     chunked.update(batch)
     for name, tensor in _weights(whole).items():
@@ -200,7 +210,7 @@ def test_a_head_in_chunks_gives_the_same_gradient(tiny: Path, batch: Batch) -> N
 def test_saved_weights_load_in_plain_transformers_with_the_tokenizer_files(
     tiny: Path, batch: Batch, tmp_path: Path
 ) -> None:
-    learner = TorchLearner(tiny, SETTINGS, CPU)
+    learner = TorchLearner(tiny, SETTINGS, HARDWARE)
     learner.update(batch)
     learner.save(tmp_path / "saved")
     for name in ("tokenizer.json", "chat_template.jinja"):
@@ -215,7 +225,9 @@ def test_bfloat16_computes_low_and_keeps_masters_in_fp32(
 ) -> None:
     from safetensors.torch import load_file
 
-    learner = TorchLearner(tiny, replace(SETTINGS, learning_rate=1e-6), Hardware(dtype="bfloat16"))
+    learner = TorchLearner(
+        tiny, replace(SETTINGS, learning_rate=1e-6), Hardware(DEVICE, dtype="bfloat16")
+    )
     before = _weights(learner)
     assert learner.update(batch).skipped == ""
     assert any(not torch.equal(before[name], now) for name, now in _weights(learner).items())

@@ -8,11 +8,13 @@ import torch
 import transformers
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch_device import DEVICE
 
 from agentrl.core.errors import CheckpointError
 from agentrl.trainer.model.attention import PROBE, hidden_states, pack
 
 LENGTHS = (40, 1, 23, 9, 60)
+KIND = torch.device(DEVICE).type
 SHAPE = {
     "vocab_size": 96,
     "hidden_size": 32,
@@ -46,13 +48,13 @@ MODELS: dict[str, Any] = {
 def _model(config: Any) -> Any:
     torch.manual_seed(0)
     auto: Any = transformers.AutoModelForCausalLM
-    return auto.from_config(config, attn_implementation="sdpa").eval()
+    return auto.from_config(config, attn_implementation="sdpa").eval().to(DEVICE)
 
 
 def _gradients(model: Any, hidden: Tensor) -> Tensor:
     """Of every logit at once, each with a weight of its own; [all parameters]."""
     logits = model.get_output_embeddings()(hidden)
-    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
+    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     model.zero_grad()
     (logits * weights).sum().backward()
     found = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
@@ -99,7 +101,7 @@ def test_a_last_layer_leaves_out_what_is_not_read_and_only_in_that_pass() -> Non
     read = torch.tensor([3, 44, 100])
     hidden_states(model, torch.arange(sum(LENGTHS)) % 96, LENGTHS, read)
     hidden_states(model, torch.arange(40), (40,), torch.tensor([], dtype=torch.long))
-    model(input_ids=torch.arange(40)[None], use_cache=False)
+    model(input_ids=torch.arange(40, device=DEVICE)[None], use_cache=False)
     assert seen == [133, 133, 3, 40, 40, 1, 40, 40, 40]  # one where none is read
 
 
@@ -122,14 +124,14 @@ def test_under_autocast_queries_keys_and_values_have_one_low_type(name: str) -> 
     model = _model(MODELS[name])
     pack(model)
     tokens = torch.arange(sum(LENGTHS)) % 96
-    with Attended() as attended, torch.autocast("cpu", dtype=torch.bfloat16):
+    with Attended() as attended, torch.autocast(KIND, dtype=torch.bfloat16):
         hidden_states(model, tokens, LENGTHS)
     assert attended.dtypes == {(torch.bfloat16,) * 3}
 
 
 def test_rows_of_a_padded_batch_are_still_answered_by_a_packed_model() -> None:
     model = _model(MODELS["qwen3 with windows"])
-    rows = torch.arange(80).reshape(2, 40)
+    rows = torch.arange(80, device=DEVICE).reshape(2, 40)
     expected = model(input_ids=rows, use_cache=False).logits
     pack(model)
     assert torch.allclose(model(input_ids=rows, use_cache=False).logits, expected, atol=1e-5)
@@ -141,8 +143,9 @@ def test_a_packed_model_is_saved_as_any_other(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     assert "packed" not in (tmp_path / "config.json").read_text()
     auto: Any = transformers.AutoModelForCausalLM
-    row = torch.arange(30)[None]
-    assert torch.allclose(auto.from_pretrained(tmp_path)(row).logits, model(row).logits, atol=1e-5)
+    row = torch.arange(30, device=DEVICE)[None]
+    again = auto.from_pretrained(tmp_path).to(DEVICE)
+    assert torch.allclose(again(row).logits, model(row).logits, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 from itertools import islice
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch_device import DEVICE
 
 from agentrl.core.errors import CheckpointError
 from agentrl.trainer.model.cloning import (
@@ -32,6 +34,10 @@ SHAPE = {
 
 def demonstration(tokens: list[int], mask: list[int]) -> Demonstration:
     return Demonstration(np.array(tokens, np.int32), np.array(mask, np.uint8))
+
+
+def student(seed: int, **shape: int) -> Any:
+    return new_model(SHAPE | shape, seed).to(DEVICE)
 
 
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=60), st.integers(1, 400), st.integers())
@@ -62,10 +68,10 @@ def test_no_demonstration_is_an_error_not_a_hang() -> None:
 
 def test_the_loss_is_the_mean_over_learned_tokens_alone() -> None:
     lessons = [demonstration([1, 2, 3, 4, 5], [0, 1, 0, 0, 1]), demonstration([6, 7], [1, 1])]
-    model = new_model(SHAPE, seed=1)
+    model = student(1)
     expected = []
     for tokens, position in (([1, 2, 3, 4, 5], 1), ([1, 2, 3, 4, 5], 4), ([6, 7], 1)):
-        logits = model(torch.tensor([tokens])).logits[0, position - 1]
+        logits = model(torch.tensor([tokens], device=DEVICE)).logits[0, position - 1]
         expected.append(-torch.log_softmax(logits, -1)[tokens[position]].item())
     loss = Cloner(model, 3e-3, steps=1).step(lessons)
     assert loss == pytest.approx(sum(expected) / 3, abs=1e-5)
@@ -73,13 +79,13 @@ def test_the_loss_is_the_mean_over_learned_tokens_alone() -> None:
 
 def test_a_cloner_goes_on_bit_by_bit_from_its_state() -> None:
     lessons = [demonstration([1, 2, 3, 4, 5, 6], [0, 0, 0, 1, 1, 1])]
-    whole = Cloner(new_model(SHAPE, seed=0), 0.01, steps=6)
+    whole = Cloner(student(0), 0.01, steps=6)
     for _ in range(3):
         whole.step(lessons)
     kept = whole.state()
     kept = State({name: each.clone() for name, each in kept.tensors.items()}, dict(kept.values))
     expected = [whole.step(lessons) for _ in range(3)]
-    again = Cloner(new_model(SHAPE, seed=1), 0.01, steps=6)
+    again = Cloner(student(1), 0.01, steps=6)
     again.load_state(kept)
     assert [again.step(lessons) for _ in range(3)] == expected
     weights = zip(whole.model.parameters(), again.model.parameters(), strict=True)
@@ -87,22 +93,22 @@ def test_a_cloner_goes_on_bit_by_bit_from_its_state() -> None:
 
 
 def test_a_state_of_other_optimizers_is_refused() -> None:
-    cloner = Cloner(new_model(SHAPE, seed=0), 0.01, steps=1)
+    cloner = Cloner(student(0), 0.01, steps=1)
     tensors = cloner.state().tensors | {"optimizer/2/0/step": torch.zeros(())}
     with pytest.raises(CheckpointError, match="other optimizers"):
         cloner.load_state(State(tensors, {"done": 0}))
 
 
 def test_a_state_of_another_model_is_refused() -> None:
-    kept = Cloner(new_model(SHAPE | {"hidden_size": 16}, seed=0), 0.01, steps=1).state()
+    kept = Cloner(student(0, hidden_size=16), 0.01, steps=1).state()
     with pytest.raises(CheckpointError, match="the model has no weight"):
-        Cloner(new_model(SHAPE, seed=0), 0.01, steps=1).load_state(kept)
+        Cloner(student(0), 0.01, steps=1).load_state(kept)
 
 
 def test_products_in_bfloat16_keep_float32_weights_and_lose_a_little() -> None:
     lessons = [demonstration([1, 2, 3, 4, 5, 6], [0, 0, 0, 1, 1, 1])]
-    exact = Cloner(new_model(SHAPE, seed=0), 0.01, steps=1).step(lessons)
-    low = Cloner(new_model(SHAPE, seed=0), 0.01, steps=1, dtype="bfloat16")
+    exact = Cloner(student(0), 0.01, steps=1).step(lessons)
+    low = Cloner(student(0), 0.01, steps=1, dtype="bfloat16")
     loss = low.step(lessons)
     assert loss != exact
     assert loss == pytest.approx(exact, rel=2e-2)
@@ -111,19 +117,19 @@ def test_products_in_bfloat16_keep_float32_weights_and_lose_a_little() -> None:
 
 def test_a_model_learns_what_it_is_shown_and_nothing_else() -> None:
     lessons = [demonstration([1, 2, 3, 4, 5, 6], [0, 0, 0, 1, 1, 1])]
-    cloner = Cloner(new_model(SHAPE, seed=0), 0.01, steps=50)
+    cloner = Cloner(student(0), 0.01, steps=50)
     losses = [cloner.step(lessons) for _ in range(50)]
     assert losses[0] == pytest.approx(np.log(32), abs=0.3)
     assert losses[-1] < 0.1
     with torch.no_grad():
-        logits = cloner.model(torch.tensor([[1, 2, 3]])).logits[0]
+        logits = cloner.model(torch.tensor([[1, 2, 3]], device=DEVICE)).logits[0]
     assert int(logits[-1].argmax()) == 4
     assert torch.log_softmax(logits[0], -1)[2] < -0.5
 
 
 def test_the_learning_rate_rises_over_the_first_steps_and_falls_to_a_tenth() -> None:
     lessons = [demonstration([1, 2, 3], [0, 1, 1])]
-    cloner = Cloner(new_model(SHAPE, seed=0), 0.5, steps=200)
+    cloner = Cloner(student(0), 0.5, steps=200)
     rates = []
     for _ in range(200):
         cloner.step(lessons)

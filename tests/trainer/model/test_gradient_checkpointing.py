@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
+from torch_device import DEVICE
 
 from agentrl.core.errors import ConfigError
 from agentrl.trainer.model import gradient_checkpointing
@@ -19,7 +20,7 @@ OPT = {"ffn_dim": 64, "word_embed_proj_dim": 32, "dropout": 0.5, "init_std": 0.3
 def _model(config: Any) -> Any:
     torch.manual_seed(0)
     auto: Any = transformers.AutoModelForCausalLM
-    model = auto.from_config(config, attn_implementation="sdpa").eval()
+    model = auto.from_config(config, attn_implementation="sdpa").eval().to(DEVICE)
     pack(model)
     return model
 
@@ -36,7 +37,7 @@ def _passed(model: Any) -> tuple[Tensor, Tensor, int]:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         found = hidden_states(model, TOKENS, LENGTHS, READ)
         before = sum(kept)
-    torch.autograd.backward((found * torch.arange(32)).sum())
+    torch.autograd.backward((found * torch.arange(32, device=DEVICE)).sum())
     gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
     return found.detach(), torch.cat(gradients), before
 

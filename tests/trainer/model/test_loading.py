@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch_device import DEVICE
 from transformers import AutoModelForCausalLM, GraniteConfig
 
 from agentrl.core.errors import CheckpointError
 from agentrl.trainer.model.loading import load_model, load_structure
 
-CPU = torch.device("cpu")
+PLACE = torch.device(DEVICE)
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_a_model_that_scales_its_logits_after_the_head_is_refused(tmp_path: Path
     model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     model.save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="changes its logits after the head"):
-        load_model(tmp_path, CPU)
+        load_model(tmp_path, PLACE)
 
 
 def test_an_absent_weight_is_named_and_never_drawn_at_random(copy: Path) -> None:
@@ -40,13 +41,13 @@ def test_an_absent_weight_is_named_and_never_drawn_at_random(copy: Path) -> None
     del weights["model.norm.weight"]
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(CheckpointError, match=r"the weight model\.norm\.weight is missing"):
-        load_model(copy, CPU)
+        load_model(copy, PLACE)
 
 
 def test_damaged_weights_are_one_clear_line(copy: Path) -> None:
     (copy / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(CheckpointError) as caught:
-        load_model(copy, CPU)
+        load_model(copy, PLACE)
     assert str(copy) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -56,17 +57,17 @@ def test_weights_that_are_a_pickle_are_not_read(copy: Path) -> None:
     (copy / "model.safetensors").unlink()
     torch.save(weights, copy / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match="safetensors"):
-        load_model(copy, CPU)
+        load_model(copy, PLACE)
 
 
 def test_dropout_is_off_and_weights_are_fp32(tiny: Path) -> None:
-    model = load_model(tiny, CPU)
+    model = load_model(tiny, PLACE)
     assert not model.training
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
 def test_a_structure_has_the_model_s_parameters_and_no_memory_for_them(tiny: Path) -> None:
-    whole, structure = load_model(tiny, CPU), load_structure(tiny, CPU)
+    whole, structure = load_model(tiny, PLACE), load_structure(tiny, PLACE)
     shapes = [(name, each.shape, each.dtype) for name, each in whole.named_parameters()]
     assert [(n, each.shape, each.dtype) for n, each in structure.named_parameters()] == shapes
     assert {each.untyped_storage().nbytes() for each in structure.parameters()} == {4}
@@ -79,5 +80,5 @@ def test_a_structure_has_the_model_s_parameters_and_no_memory_for_them(tiny: Pat
 
 def test_a_structure_without_a_configuration_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
-        load_structure(tmp_path / "absent", CPU)
+        load_structure(tmp_path / "absent", PLACE)
     assert "\n" not in str(caught.value)

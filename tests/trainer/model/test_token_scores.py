@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from torch import Tensor, nn
+from torch_device import DEVICE
 
 from agentrl.trainer.model.token_scores import score_tokens
 
@@ -11,15 +12,17 @@ K, WIDTH, VOCABULARY = 11, 6, 9
 
 def _given() -> tuple[nn.Linear, Tensor, Tensor, Tensor]:
     torch.manual_seed(0)
-    head = nn.Linear(WIDTH, VOCABULARY, bias=False, dtype=torch.float64)
-    hidden = torch.randn(K, WIDTH, dtype=torch.float64, requires_grad=True)
-    return head, hidden, torch.rand(K) + 0.5, torch.randint(0, VOCABULARY, (K,))
+    head = nn.Linear(WIDTH, VOCABULARY, bias=False, dtype=torch.float64, device=DEVICE)
+    hidden = torch.randn(K, WIDTH, dtype=torch.float64, requires_grad=True, device=DEVICE)
+    targets = torch.randint(0, VOCABULARY, (K,), device=DEVICE)
+    return head, hidden, torch.rand(K, device=DEVICE) + 0.5, targets
 
 
 def test_scores_of_two_equal_logits_are_a_coins() -> None:
-    head = nn.Linear(1, 2, bias=False)
+    head = nn.Linear(1, 2, bias=False, device=DEVICE)
     nn.init.zeros_(head.weight)
-    found, entropy = score_tokens(head, torch.ones(1, 1), torch.ones(1), torch.zeros(1).long(), 1)
+    one = torch.ones(1, device=DEVICE)
+    found, entropy = score_tokens(head, one[None], one, torch.zeros_like(one).long(), 1)
     assert found.tolist() == pytest.approx([-math.log(2)])
     assert entropy.tolist() == pytest.approx([math.log(2)])
 
@@ -27,7 +30,7 @@ def test_scores_of_two_equal_logits_are_a_coins() -> None:
 @pytest.mark.parametrize("most", [100, 4, 1])
 def test_scores_and_their_gradients_are_those_of_a_plain_log_softmax(most: int) -> None:
     head, hidden, temperature, targets = _given()
-    weights = torch.linspace(-1, 1, K)
+    weights = torch.linspace(-1, 1, K, device=DEVICE)
     every = (head(hidden).float() / temperature[:, None]).log_softmax(-1)
     plain = every.gather(-1, targets[:, None])[:, 0]
     expected = torch.autograd.grad((plain * weights).sum(), [hidden, head.weight])
