@@ -95,6 +95,9 @@ def warmstart(
     ),
     seed: int = typer.Option(0, help="Seed of demonstrations and training."),
     threads: int = typer.Option(1, min=1, help="Threads that torch uses."),
+    device: str = typer.Option(
+        "", "--device", help="Device that trains and plays. Default: model.device of CONFIG."
+    ),
 ) -> None:
     """Create a starting policy by behaviour cloning.
 
@@ -122,6 +125,7 @@ def warmstart(
             seed=seed,
             threads=threads,
             dtype=file.model.dtype,
+            device=device or file.model.device,
             command=shlex.join(["agentrl", *sys.argv[1:]]),
         )
     )

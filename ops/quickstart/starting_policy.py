@@ -41,6 +41,7 @@ def make_start(recipe: Recipe, size: Size, config: Config) -> None:
             seed=config.run.seed,
             threads=recipe.threads,
             dtype=config.model.dtype,
+            device=config.model.device,
             command=f"agentrl quickstart {recipe.name}",
         )
     )

@@ -46,7 +46,8 @@ class Skill:
 class StudentPolicy:
     """`base`: directory of its tokenizer. `scratch`: where it is saved for playing.
 
-    `dtype`: of the weights that are saved and played; training uses float32.
+    `dtype`: of the weights that are saved and played; training uses float32. It plays on the
+    model's device.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class StudentPolicy:
         self._scratch = scratch
         self._style = style
         self._dtype = dtype
-        self._engine = LocalEngine(dtype=dtype)
+        self._engine = LocalEngine(str(model.device), dtype)
         self._saved = 0
 
     @classmethod

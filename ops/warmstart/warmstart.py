@@ -37,6 +37,8 @@ from agentrl.ops.warmstart.cloning_trainer import (
 from agentrl.ops.warmstart.demonstrations import Demonstrator
 from agentrl.ops.warmstart.state import WarmstartState
 from agentrl.ops.warmstart.student_policy import Skill, StudentPolicy
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import prepare_torch
 from agentrl.trainer.model import cloning
 from agentrl.workers.conversation.toolcalls import Style
 
@@ -71,8 +73,9 @@ class WarmstartOptions:
 
     `imported`: JSONL of messages to use instead of experts. `episodes`: expert episodes per task
     and phase. `batch_tokens`: tokens of one step. `measured`: held-out items per task, or none.
-    `dtype`: of matrix products, of played and of written weights; training uses float32. `save_s`:
-    seconds between saves of its state. `command`: the command line, for the model card.
+    `dtype`: of matrix products, of played and of written weights; training uses float32. `device`:
+    of training and playing. `save_s`: seconds between saves of its state. `command`: the command
+    line, for the model card.
     """
 
     out: Path
@@ -87,6 +90,7 @@ class WarmstartOptions:
     seed: int = 0
     threads: int = 1
     dtype: Dtype = "float32"
+    device: str = "cpu"
     save_s: float = 300.0
     command: str = "agentrl warmstart"
 
@@ -115,7 +119,7 @@ def warmstart(options: WarmstartOptions, progress: Watch = lambda _: None) -> Wa
     kept = WarmstartState(options.out, _fingerprint(options))
     begun = kept.load()
     began = time.monotonic()
-    torch.set_num_threads(options.threads)
+    prepare_torch(Hardware(options.device, threads=options.threads))
     sources = {
         name: source(name, task.options, task.source) for name, task in options.tasks.items()
     }
@@ -192,11 +196,12 @@ def _make_student(
     options: WarmstartOptions, transcripts: Sequence[Transcripts], scratch: Path
 ) -> StudentPolicy:
     if options.model:
-        model = cloning.load(options.model)
+        model = cloning.load(options.model, options.device)
         return StudentPolicy(model, options.model, scratch, options.style, options.dtype)
     every = (each for phase in transcripts for task in phase.values() for each in task)
     texts = [text for transcript in every for text in transcript.texts()]
-    return StudentPolicy.new(texts, scratch, options.style, options.seed, options.dtype)
+    with torch.device(options.device):
+        return StudentPolicy.new(texts, scratch, options.style, options.seed, options.dtype)
 
 
 def card(options: WarmstartOptions, report: WarmstartReport) -> str:

@@ -51,6 +51,7 @@ class Cloner:
 
     def __init__(self, model: Any, rate: float, steps: int, dtype: Dtype = "float32") -> None:
         self.model = model
+        self._device: torch.device = model.device
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._is_packed = _try_pack(model)
         self._steps, self._done = steps, 0
@@ -63,7 +64,7 @@ class Cloner:
             rest = [weight for weight in rest if id(weight) not in held]
             muon = torch.optim.Muon(matrices, weight_decay=0.0)
             self._optimizers.append((muon, MATRICES * rate))
-        adamw = torch.optim.AdamW(rest, betas=(0.9, 0.95), weight_decay=0.0)
+        adamw = torch.optim.AdamW(rest, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
         self._optimizers.append((adamw, rate))
 
     def step(self, demonstrations: Sequence[Demonstration]) -> float:
@@ -120,12 +121,14 @@ class Cloner:
     def _loss(self, row: Sequence[Demonstration]) -> Tensor:
         """Return the summed negative log-likelihood of the demonstrators' tokens in nats."""
         tokens, lengths, learned = _join(row)
+        tokens, learned = tokens.to(self._device), learned.to(self._device)
         head = self.model.get_output_embeddings()
         low = self._dtype != torch.float32
-        with torch.autocast("cpu", dtype=self._dtype if low else None, enabled=low):
+        kind = self._device.type
+        with torch.autocast(kind, dtype=self._dtype if low else None, enabled=low):
             hidden = hidden_states(self.model, tokens, lengths, learned - 1)
             most = max(1, CHUNK_LOGITS // self.model.config.get_text_config().vocab_size)
-            ones = torch.ones(len(learned))
+            ones = torch.ones(len(learned), device=self._device)
             return -score_tokens(head, hidden, ones, tokens[learned], most)[0].sum()
 
     def _scale(self) -> float:
@@ -165,9 +168,9 @@ def new_model(shape: dict[str, Any], seed: int) -> Any:
     return model.float()
 
 
-def load(path: Path) -> Any:
+def load(path: Path, device: str = "cpu") -> Any:
     """Load a model for cloning. Raises CheckpointError."""
-    return load_model(path, torch.device("cpu"))
+    return load_model(path, torch.device(device))
 
 
 def _cut(alike: Sequence[Demonstration], tokens: int) -> Iterator[list[Demonstration]]:
