@@ -146,14 +146,14 @@ def remove(path: str, stop: threading.Event | None = None, limits: TransferLimit
     CheckpointError.
     """
 
-    def removed(fs: Any, target: str) -> None:
+    def delete(fs: Any, target: str) -> None:
         fs.invalidate_cache()
         if fs.exists(f"{target}/{manifest.FILE}"):
             fs.rm_file(f"{target}/{manifest.FILE}")
         if fs.exists(target):
             fs.rm(target, recursive=True)
 
-    call_with_patience(path, Patience(limits.fetch_s, stop, limits), removed)
+    call_with_patience(path, Patience(limits.fetch_s, stop, limits), delete)
 
 
 def _upload(

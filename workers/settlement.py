@@ -62,7 +62,7 @@ class Settlement:
             lambda session: episodes.finish(
                 session, claimed, result, body_timeout_s=self.dispatch.body_timeout_s
             ),
-            patience_s=FOREVER,  # its body is published: nobody need play it again
+            patience_s=FOREVER,  # its body is published, so it need not be played again
         )
         if not moved:
             return self._lapsed(claimed)

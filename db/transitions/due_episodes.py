@@ -47,7 +47,8 @@ def expired_attempts(
 ) -> list[tuple[ClaimedEpisode, Reason]]:
     """Return running attempts past their deadline (timeout) or with an expired worker (lost).
 
-    Rows of such workers are written first, like a heartbeat: if nobody can write, nobody is lost.
+    The rows of such workers are written first, like a heartbeat: a database that takes no writes
+    raises here, so its workers, which cannot renew their leases, are not taken for lost.
     """
     dead = or_(Worker.worker_id.is_(None), Worker.lease_until < now(), Worker.ended_at.is_not(None))
     query = (

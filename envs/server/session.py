@@ -110,7 +110,7 @@ class Session:
             return result.result()
 
         def close_at_last(late: "asyncio.Future[dict[str, Any]]") -> None:
-            late.exception()  # whatever it was, nobody waits for it
+            late.exception()  # read it, or asyncio logs it; the request has already failed
             if self.environment is not None:
                 threads.run(self.environment.close)
                 self.environment = None

@@ -165,7 +165,7 @@ class Sessions:
         await asyncio.gather(*(self._end(session) for session in idle))
 
     def _is_abandoned(self, session: Session, now: float) -> bool:
-        """Return whether its owner has ended and nobody goes on with it."""
+        """Return whether its owner has ended and no other attempt has taken it over."""
         if session.orphan_since is None:
             return False
         return session.fence is None or now - session.orphan_since > self.timings.orphan_s

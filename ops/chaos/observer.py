@@ -38,7 +38,7 @@ class ProcessMark:
 
 @dataclass(slots=True)
 class RunObserver:
-    """One run under chaos; used by one thread. `seen`: the last look, None while nobody answers.
+    """One run under chaos; used by one thread. `seen`: the last look, None without a database.
 
     `claims`: what rows promised. `excused`: attempts whose promise means nothing, because the
     database may have lost their body. `ambiguous`: from when to when its clock said times twice, or

@@ -49,7 +49,7 @@ class Proxy:
         return len(doomed)
 
     def stall(self) -> None:
-        """From now on nothing passes, and nobody is told."""
+        """Stop all traffic without closing a connection."""
         self._flowing.clear()
 
     def flow(self) -> None:
@@ -59,7 +59,7 @@ class Proxy:
         self._flowing.set()
 
     def swallow(self) -> None:
-        """What stands leads nowhere from now on, and nobody is told; new connections pass."""
+        """Stop the traffic of open connections without closing them; new connections pass."""
         with self._lock:
             self._swallowed |= self._sockets
 

@@ -27,7 +27,7 @@ from agentrl.ops.doctor.memory_items import GIB, TENSOR_PARALLEL
 from agentrl.ops.doctor.policy_memory import least_of_vllm
 from agentrl.ops.runs import hub
 
-LENGTHS = (4096, 8192, 16384, 32768)  # tokens of the longest trajectory, and of a micro-batch
+LENGTHS = (4096, 32768)  # tokens of the longest trajectory, and of a micro-batch
 CARDS = 8
 LORA_RANK = 16
 CARD = 80  # GiB; what does not fit is set in brackets
@@ -39,7 +39,7 @@ _PAGE = f"""# The memory of a model
 What each card needs, in GiB, by the plan of `agentrl doctor`
 ([one-gpu.md](one-gpu.md#the-memory-plan)), for AdamW, bfloat16 and gradient checkpointing. The
 numbers of a cell are for trajectories, micro-batches and contexts of
-{" · ".join(f"{length:,}" for length in LENGTHS)} tokens.
+{" · ".join(f"{length:,}" for length in LENGTHS)} tokens; between them memory grows linearly.
 In brackets: more than a card of {CARD} GiB holds. The plan was compared with measurements on CPUs
 ([measurements.md](measurements.md#policies)), not on GPUs. `agentrl model memory MODEL` prints the
 lines of another model, and `agentrl doctor` plans your own configuration.

@@ -10,7 +10,7 @@ from agentrl.ops.runs.begin import open_run
 from agentrl.workers.recorder import record_bodies
 
 DRAIN_S = 3.0  # how long a recorder that stops may still store
-LAST_DRAIN_S = 55.0  # the same once the run is over, when nobody would do it later
+LAST_DRAIN_S = 55.0  # the same once the run is over: no later recorder would store the rest
 
 
 def run(config: Config, stop: threading.Event) -> None:

@@ -19,7 +19,8 @@ from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.types import Status
 from agentrl.envs import registry
 from agentrl.envs.contract import Environment, Item, TaskSource, ToolCall
-from agentrl.envs.server.client import RemoteServer, RemoteSource, RemoteWorker
+from agentrl.envs.server.client import RemoteSource, RemoteWorker
+from agentrl.envs.server.remote_server import RemoteServer
 from agentrl.envs.server.server import EnvServer
 
 pytestmark = pytest.mark.oracles

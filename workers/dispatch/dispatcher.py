@@ -38,7 +38,7 @@ AWAY_S = 1.0  # most time between two ticks while the broker is away
 BACKOFF = Backoff(longest_s=AWAY_S, stopping_s=0.0)
 AWAIT_S = 30.0  # how long admission waits for the newest checkpoint to be served
 EXPIRES = 2.0  # claim timeouts after which a command expires; its row was sent again before
-TIDY_S = 60.0  # between two looks for rows that nobody else removes or closes
+TIDY_S = 60.0  # between two looks for rows that no other process removes or closes
 ADMITTED = 512  # episodes at one tick, so that its transaction stays short
 Send = Callable[[RunEpisode], None]
 
@@ -150,7 +150,7 @@ class Dispatcher:
         if run.state == RunState.PAUSED:
             return []
         timeout_s = self._config.claim_timeout_s
-        again = runs.has_live_worker(session, self._run_id)  # else nobody took what was sent
+        again = runs.has_live_worker(session, self._run_id)  # else the queue still has it
         due = due_episodes.due_to_send(
             session, self._run_id, claim_timeout_s=timeout_s, again=again
         )

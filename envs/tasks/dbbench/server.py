@@ -1,7 +1,7 @@
 """A MySQL or MariaDB server that holds a database of each episode.
 
-As long as an episode lives, a lock of its database's name is held. The next process drops every
-database whose lock nobody holds.
+An episode holds a lock that has the name of its database. A new process drops every database whose
+lock is free.
 """
 
 import re
