@@ -35,8 +35,9 @@ def add(app: typer.Typer) -> None:
     envs.command()(show)
     envs.command()(play)
     envs.command()(check)
+    envs.command()(audit)
     envs.command()(serve)
-    app.add_typer(envs, name="envs", help="List, show, play, check or serve tasks.")
+    app.add_typer(envs, name="envs", help="List, show, play, check, audit or serve tasks.")
 
 
 def list_tasks(as_json: bool = JSON) -> None:
@@ -119,6 +120,35 @@ def check(
     settings = Settings(data, limit, seed, docker, image)
     sound = measure(CheckRequest(tasks or [], origin, settings, as_json))
     raise typer.Exit(0 if sound else 1)
+
+
+def audit(
+    task: str = TASK,
+    items: int = typer.Option(20, min=1, help="Held-out items for rewards and repetition."),
+    episodes: int = typer.Option(1000, min=1, help="Random episodes for times and memory."),
+    timeout: float = typer.Option(60.0, min=0.1, help="Seconds after which a call hangs."),
+    option: list[str] = OPTION,
+    data: str = DATA,
+    origin: str = ORIGIN,
+    docker: str = DOCKER,
+    image: str = IMAGE,
+    as_json: bool = JSON,
+) -> None:
+    """Measure an environment before training on it.
+
+    The table shows whether splits share items, whether repeated actions get the same answers,
+    which rewards expert, random and constant play reach, how long calls take, which of them hang,
+    and what many episodes leave in memory. The exit code is 1 if a figure is out of its bounds (✗).
+
+    Example: agentrl envs audit gymnasium:Blackjack-v1 --json
+    """
+    from agentrl.ops.tasks.audit import AuditRequest
+    from agentrl.ops.tasks.audit import audit as measure
+    from agentrl.ops.tasks.show import read_options
+
+    options = read_options(option, origin=origin, data=data)
+    request = AuditRequest(task, options, items, episodes, timeout, docker, image, as_json)
+    raise typer.Exit(0 if measure(request) else 1)
 
 
 def serve(

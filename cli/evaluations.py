@@ -22,8 +22,8 @@ CHECKPOINTS = typer.Option(
 POLICIES = typer.Option(
     [],
     "--policy",
-    help="Policy: a directory, hub:OWNER/NAME, external(NAME), a checkpoint id or RUN@VERSION. "
-    "Repeatable.",
+    help="Policy: a directory, hub:OWNER/NAME, external(NAME), expert, a checkpoint id or "
+    "RUN@VERSION. Repeatable.",
     show_default=False,
 )
 TASKS = typer.Option("", help="Tasks (comma-separated). Default: all of the file.")

@@ -23,8 +23,9 @@ from agentrl.envs.contract import TaskSource
 from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint
 from agentrl.ops.evaluation.evaluate import Evaluator, Plan, PlanResult, Work, work_of
 from agentrl.ops.evaluation.evaluation_rows import EvaluationRecord, forget_evaluations
+from agentrl.ops.evaluation.expert import ExpertEvaluator
 from agentrl.ops.evaluation.server import Servers
-from agentrl.ops.evaluation.target import Target, fit_config, resolve, versions
+from agentrl.ops.evaluation.target import EXPERT, Target, fit_config, resolve, versions
 from agentrl.ops.runs.begin import make_home
 from agentrl.ops.tables import console, plain
 from agentrl.ops.tasks.task_sources import task_sources
@@ -62,7 +63,10 @@ def evaluate(path: Path, request: EvalRequest, *, as_json: bool) -> None:
     config = config_loading.load(path)
     plans = make_plans(config, request)
     names = [*request.policies, *versions(config, request.checkpoints)]
-    targets = [resolve(name, config) for name in names or versions(config, ["latest"])]
+    targets = [
+        EXPERT if name == EXPERT.name else resolve(name, config)
+        for name in names or versions(config, ["latest"])
+    ]
     found = task_sources(only(config, plans))
     work = {plan: work_of(plan, found[plan.task]) for plan in plans}
     make_home(config)
@@ -169,6 +173,10 @@ class Matrix:
     def _play(
         self, own: Config, target: Target, record: EvaluationRecord, tick: Callable[[int], None]
     ) -> None:
+        if target.expert:
+            with closing(ExpertEvaluator(own, self._sources, self._servers.ending)) as expert:
+                record.fill(expert, tick)
+            return
         with (
             hold_checkpoint(self._store, target),
             self._servers.served(own, target) as policy,

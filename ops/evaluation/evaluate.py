@@ -7,6 +7,7 @@ interval, pass@k, turns, tokens, cost
 import dataclasses
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -25,6 +26,7 @@ from agentrl.core.types import CURRENT, SOLVED, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Item, TaskSource
+from agentrl.ops.evaluation.ending_event import EndingEvent
 from agentrl.workers.attempt_errors import OutOfTime
 from agentrl.workers.episode import EpisodeLoop
 from agentrl.workers.episode_context import Clock, EpisodeLimits, make_context
@@ -139,43 +141,18 @@ class FixedPool:
         """Nothing else will come."""
 
 
-class EndingEvent(threading.Event):
-    """Set by itself, or by another event that it never sets."""
-
-    def __init__(self, other: threading.Event | None) -> None:
-        super().__init__()
-        self._other = other
-
-    def is_set(self) -> bool:
-        return super().is_set() or (self._other is not None and self._other.is_set())
-
-
-class Evaluator:
-    """Measures one policy. `stop`: set from elsewhere, it ends episodes with Stopped.
+class EpisodePlayer(ABC):
+    """Plays episodes on a pool of threads. `stop`: set from elsewhere, it ends episodes.
 
     `beat_s`: who asks for episodes waits no longer for an answer, which may be none.
     """
 
     def __init__(
-        self,
-        config: Config,
-        policy: LivePolicy,
-        sources: Mapping[str, TaskSource],
-        stop: threading.Event | None = None,
-        *,
-        beat_s: float = 1.0,
+        self, config: Config, stop: threading.Event | None = None, *, beat_s: float = 1.0
     ) -> None:
         self._config = config
         self._beat_s = beat_s
-        self._pool = FixedPool(policy)
-        self._sources = sources
         self._stop = EndingEvent(stop)
-        self._client = PolicyClient(
-            token_env=config.policy_token_env(), connections=config.worker.concurrency
-        )
-        self._context = make_context(
-            config.model, config.sampling, self._client, Clock(), self._stop
-        )
 
     def play(self, work: Sequence[Work]) -> Iterator[list[tuple[Work, EpisodeScore | None]]]:
         """Episodes as they end, and nothing every `beat_s` until one does.
@@ -203,9 +180,48 @@ class Evaluator:
     def close(self) -> None:
         """End episodes that still run, with Stopped."""
         self._stop.set()
-        self._client.close()
 
     def _episode(self, work: Work) -> tuple[Work, EpisodeScore | None]:
+        for attempt in range(1, self._config.dispatch.max_attempts + 1):
+            try:
+                return work, self._attempt(work, attempt)
+            except (EnvironmentFailure, PolicyError, OutOfTime) as error:
+                item = work.item.item_id
+                log.warning("Attempt failed", item_id=item, attempt=attempt, error=str(error))
+        return work, None
+
+    @abstractmethod
+    def _attempt(self, work: Work, attempt: int) -> EpisodeScore:
+        """Play an episode. Raises EnvironmentFailure, PolicyError, OutOfTime, Stopped."""
+
+
+class Evaluator(EpisodePlayer):
+    """Measures one policy."""
+
+    def __init__(
+        self,
+        config: Config,
+        policy: LivePolicy,
+        sources: Mapping[str, TaskSource],
+        stop: threading.Event | None = None,
+        *,
+        beat_s: float = 1.0,
+    ) -> None:
+        super().__init__(config, stop, beat_s=beat_s)
+        self._pool = FixedPool(policy)
+        self._sources = sources
+        self._client = PolicyClient(
+            token_env=config.policy_token_env(), connections=config.worker.concurrency
+        )
+        self._context = make_context(
+            config.model, config.sampling, self._client, Clock(), self._stop
+        )
+
+    def close(self) -> None:
+        super().close()
+        self._client.close()
+
+    def _attempt(self, work: Work, attempt: int) -> EpisodeScore:
         plan, item, repeat = work.plan, work.item, work.repeat
         source = self._sources[plan.task]
         sampling = msgspec.structs.replace(
@@ -215,19 +231,13 @@ class Evaluator:
         limits = EpisodeLimits.of(self._config.worker, task, source.max_turns)
         name = f"evaluation-{plan.task}-{item.item_id}-{plan.temperature}-{repeat}"
         shared = dataclasses.replace(self._context, sampling=sampling)
-        for attempt in range(1, self._config.dispatch.max_attempts + 1):
-            claimed = ClaimedEpisode(
-                name, item.item_id, repeat, plan.task, item.item_id, attempt, attempt
-            )
-            sampler = Sampler(self._pool, sampling, f"{self._config.run.seed}/{name}")
-            try:
-                with closing(source.make(item)) as environment:
-                    played = EpisodeLoop(claimed, "", environment, sampler, shared).run(limits)
-            except (EnvironmentFailure, PolicyError, OutOfTime) as error:
-                log.warning("Attempt failed", episode_id=name, attempt=attempt, error=str(error))
-            else:
-                return work, EpisodeScore.of(played, repeat)
-        return work, None
+        claimed = ClaimedEpisode(
+            name, item.item_id, repeat, plan.task, item.item_id, attempt, attempt
+        )
+        sampler = Sampler(self._pool, sampling, f"{self._config.run.seed}/{name}")
+        with closing(source.make(item)) as environment:
+            played = EpisodeLoop(claimed, "", environment, sampler, shared).run(limits)
+        return EpisodeScore.of(played, repeat)
 
 
 def work_of(plan: Plan, source: TaskSource) -> list[Work]:

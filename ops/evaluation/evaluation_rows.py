@@ -22,8 +22,8 @@ from agentrl.db.models import Evaluation, EvaluationEpisode
 from agentrl.db.store import Store
 from agentrl.db.transitions import evaluations
 from agentrl.ops.evaluation.evaluate import (
+    EpisodePlayer,
     EpisodeScore,
-    Evaluator,
     Plan,
     PlanResult,
     Work,
@@ -59,13 +59,13 @@ class EvaluationRecord:
         """What was not measured when the record was opened."""
         return self._todo
 
-    def fill(self, evaluator: Evaluator, tick: Callable[[int], None]) -> None:
+    def fill(self, player: EpisodePlayer, tick: Callable[[int], None]) -> None:
         """Play what is to do, keep it and sum up, however it ends.
 
         `tick` is told how many episodes are there more.
         """
         try:
-            for ended in evaluator.play(self._todo):
+            for ended in player.play(self._todo):
                 self.add(ended)
                 for work, played in ended:
                     status = str(played.status) if played else "failed"

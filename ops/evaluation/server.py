@@ -16,7 +16,7 @@ from agentrl.core.logging import get_logger
 from agentrl.core.types import CURRENT
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.ops.configuration.serving import serving_config
-from agentrl.ops.evaluation.evaluate import EndingEvent
+from agentrl.ops.evaluation.ending_event import EndingEvent
 from agentrl.ops.evaluation.target import Target
 from agentrl.serving.checkpoint_loader import LoadingEngine, tolerance, verify_weights
 from agentrl.serving.engine_api import EngineAway

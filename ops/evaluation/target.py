@@ -32,6 +32,7 @@ class Target:
     """What is measured. `run_id`, `version`: of a checkpoint of the store; None of a directory.
 
     `external`: the server of an external model; `path` is then the model whose tokens count.
+    `expert`: the tasks' own experts play; `path` says nothing then.
     `name`: for people. `fingerprint`: of what a checkpoint's id does not name for good.
     """
 
@@ -42,6 +43,10 @@ class Target:
     external: PolicyServer | None = None
     name: str = ""
     fingerprint: str = ""
+    expert: bool = False
+
+
+EXPERT = Target(Path(), "expert", name="expert", expert=True)
 
 
 def resolve(name: str, config: Config, store: Store | None = None) -> Target:
@@ -117,6 +122,8 @@ def versions(config: Config, names: Sequence[str]) -> list[str]:
 
 def fit_config(config: Config, target: Target) -> Config:
     """The configuration with the target as its model and no servers. Raises ConfigError."""
+    if target.expert:
+        return config
     path = manifest.find_base(target.path) or target.path
     check_model(path, config.model)
     model = msgspec.structs.replace(config.model, path=str(path))

@@ -56,14 +56,19 @@ def check(request: CheckRequest) -> bool:
         request = replace(request, origin="")
     if request.origin:
         tasks = _having(request.origin, request.tasks)
-    rows = []
-    for row in _rows(tasks, request):
-        rows.append(row)
-        if not request.as_json:
+    return print_rows(_rows(tasks, request), as_json=request.as_json)
+
+
+def print_rows(rows: Iterator[Row], *, as_json: bool) -> bool:
+    """Print rows as they come, or one JSON array; return whether none is out of its bounds."""
+    printed = []
+    for row in rows:
+        printed.append(row)
+        if not as_json:
             print(_line(row), flush=True)
-    if request.as_json:
-        print(msgspec.json.encode([_plain(row) for row in rows]).decode())
-    return all(row.figure.ok is not False for row in rows)
+    if as_json:
+        print(msgspec.json.encode([_plain(row) for row in printed]).decode())
+    return all(row.figure.ok is not False for row in printed)
 
 
 def _having(origin: str, tasks: Sequence[str]) -> Sequence[str]:
@@ -86,15 +91,20 @@ def _having(origin: str, tasks: Sequence[str]) -> Sequence[str]:
 
 def _rows(tasks: Sequence[str], request: CheckRequest) -> Iterator[Row]:
     for task in tasks:
-        began = time.perf_counter()
-        _tell(f"{task}: measuring …")
-        for figure in _figures(task, request):
-            now = time.perf_counter()
-            _tell("")
-            yield Row(task, figure, now - began)
-            _tell(f"{task}: measuring …")
-            began = now
+        yield from timed_rows(task, _figures(task, request))
+
+
+def timed_rows(task: str, figures: Iterator[Figure]) -> Iterator[Row]:
+    """Yield a task's figures with their times; the terminal shows that one is being measured."""
+    began = time.perf_counter()
+    _tell(f"{task}: measuring …")
+    for figure in figures:
+        now = time.perf_counter()
         _tell("")
+        yield Row(task, figure, now - began)
+        _tell(f"{task}: measuring …")
+        began = now
+    _tell("")
 
 
 def _figures(task: str, request: CheckRequest) -> Iterator[Figure]:

@@ -293,3 +293,25 @@ def test_a_run_that_is_over_can_still_be_measured(begun: tuple[Config, str]) -> 
     with closing(open_store(config.store_url())) as store, store.write() as session:
         runs.move_run(session, run_id, RunState.STOPPED)
     assert resolve("measured@latest", config).version == 0
+
+
+def test_the_experts_of_tasks_are_measured_as_a_policy(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = EvalRequest(policies=("expert",), items=3, repeats=2)
+    evaluate(file, request, as_json=True)
+    found = {row["task"]: row for row in told(capsys)}
+    dbbench, alfworld = found["dbbench"], found["alfworld"]
+    assert (dbbench["policy"], dbbench["success"], dbbench["statuses"]) == (
+        "expert",
+        1.0,
+        {"completed": 6},
+    )
+    assert (alfworld["success"], alfworld["statuses"]) == (0.0, {"task_limit": 6})  # of two turns
+    assert alfworld["turns"] == 2.0
+    evaluate(file, request, as_json=True)
+    assert {row["task"]: row for row in told(capsys)} == found  # read, not played again
+    evaluate(file, EvalRequest(policies=(str(TINY),), tasks=("dbbench",), items=3), as_json=True)
+    told(capsys)
+    compare(file, PairRequest("expert", str(TINY), tasks=("dbbench",)), as_json=True)
+    assert told(capsys)[0]["difference"] < 0
