@@ -119,12 +119,24 @@ class TurnTerms:
     """What is asked of the next turn. `max_tokens`: None: the run's own limit.
 
     `stop`: texts; the turn ends with the token that completes one of them. `trained`: False: it is
-    left out of the loss.
+    left out of the loss. `logprobs`: a Counting environment receives its tokens.
     """
 
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     trained: bool = True
+    logprobs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A sampled token. `text`: what it adds to the turn's text; empty for a part of a character.
+
+    `logprob`: the natural log of its probability when it was sampled.
+    """
+
+    text: str
+    logprob: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +199,18 @@ class Environment(Protocol):
 class Counting(Protocol):
     """An environment that is told the length of each turn before its `call`."""
 
-    def sampled(self, prompt: int, completion: int, finish_reason: str) -> None:
-        """Receive the tokens before and of the turn; finish_reason: stop or length."""
+    def sampled(
+        self,
+        prompt: int,
+        completion: int,
+        finish_reason: str,
+        tokens: Sequence[TokenLogprob] | None,
+    ) -> None:
+        """Receive the number of tokens before and of the turn; finish_reason: stop or length.
+
+        `tokens`: of the turn, without the one that closes it; None: they were not asked for, or the
+        turn is not in the loss.
+        """
 
 
 @runtime_checkable

@@ -26,7 +26,14 @@ from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.types import ABORT, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import ClaimedEpisode
-from agentrl.envs.contract import Counting, Environment, Message, Outcome, TurnTerms
+from agentrl.envs.contract import (
+    Counting,
+    Environment,
+    Message,
+    Outcome,
+    TokenLogprob,
+    TurnTerms,
+)
 from agentrl.workers.conversation.branches import Branches
 from agentrl.workers.conversation.conversation import Conversation
 from agentrl.workers.conversation.trajectory_builder import TrajectoryBuilder
@@ -129,7 +136,7 @@ class EpisodeLoop:
         sampled_at = time.perf_counter()
         if isinstance(self._env, Counting):
             before = len(self._conversation) - len(turn)
-            self._env.sampled(before, len(turn), span.finish_reason)
+            self._env.sampled(before, len(turn), span.finish_reason, self._tokens(turn))
         with tracing.span("environment"):
             calls, outcome = apply_turn(
                 turn, self._env, self._context.template, self._context.style
@@ -146,6 +153,15 @@ class EpisodeLoop:
             )
         )
         return outcome
+
+    def _tokens(self, turn: Sequence[int]) -> list[TokenLogprob] | None:
+        """Return the tokens of a turn if the environment asks for them and they are in the loss."""
+        logprobs = self._conversation.turn_logprobs() if self._terms.logprobs else None
+        if logprobs is None:
+            return None
+        ended = bool(turn) and turn[-1] in self._context.template.stop_ids
+        pieces = self._context.template.pieces(turn[:-1] if ended else turn)
+        return list(map(TokenLogprob, pieces, logprobs))
 
     @property
     def _conversation(self) -> Conversation:

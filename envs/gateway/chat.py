@@ -29,7 +29,7 @@ ROLES = {"developer": "system"} | {name: name for name in ("system", "user", "as
 FIELDS = RequestFields(
     read=frozenset(
         {"messages", "tools", "stream", "stream_options", "model", "parallel_tool_calls"}
-        | {"max_tokens", "max_completion_tokens", "stop", "n"}
+        | {"max_tokens", "max_completion_tokens", "stop", "n", "logprobs", "response_format"}
     ),
     unused=frozenset(
         {"user", "metadata", "store", "service_tier", "safety_identifier"}
@@ -41,12 +41,10 @@ FIELDS = RequestFields(
     ),
     fixed={
         "best_of": (None, 1),
-        "logprobs": (None, False),
         "top_logprobs": (None, 0),
         "functions": (None, []),
         "function_call": (None, "none", "auto"),
         "tool_choice": (None, "auto", "required"),
-        "response_format": (None, {"type": "text"}),
         "modalities": (None, ["text"]),
         "audio": (None,),
         "prediction": (None,),
@@ -57,6 +55,7 @@ FIELDS = RequestFields(
 )
 
 MOST_TURNS = 64  # of one reply
+FORMATS = ("text", "json_object")
 
 Count = Annotated[int, Meta(ge=1)]
 
@@ -91,6 +90,10 @@ class _Stream(msgspec.Struct):
     include_usage: bool = False
 
 
+class _Format(msgspec.Struct):
+    type: str
+
+
 class _Body(msgspec.Struct):
     messages: list[_Message]
     model: str = MODEL
@@ -102,6 +105,8 @@ class _Body(msgspec.Struct):
     max_completion_tokens: Count | None = None
     stop: str | list[str] | None = None
     n: Annotated[int, Meta(ge=1, le=MOST_TURNS)] | None = None
+    logprobs: bool | None = None
+    response_format: _Format | None = None
 
 
 def read(body: bytes) -> DialogueRequest:
@@ -109,6 +114,10 @@ def read(body: bytes) -> DialogueRequest:
     fields, typed = decode_request(body, _Body)
     if not typed.tools:
         fields.pop("tool_choice", None)  # without tools there is nothing to choose
+    form = typed.response_format.type if typed.response_format else "text"
+    if form not in FORMATS:
+        text = f"type {form[:20]!r} cannot be had here; known: {', '.join(FORMATS)}"
+        raise RequestRefused("response_format", text)
     limits = [each for each in (typed.max_tokens, typed.max_completion_tokens) if each]
     return DialogueRequest(
         messages=tuple(_read_message(n, message) for n, message in enumerate(typed.messages)),
@@ -117,9 +126,14 @@ def read(body: bytes) -> DialogueRequest:
         usage=bool(typed.stream_options and typed.stream_options.include_usage),
         single=typed.parallel_tool_calls is False,
         must_call=fields.get("tool_choice") == "required",
+        must_json=form == "json_object",
         count=typed.n or 1,
         model=typed.model,
-        terms=TurnTerms(min(limits, default=None), stop_texts("stop", typed.stop)),
+        terms=TurnTerms(
+            min(limits, default=None),
+            stop_texts("stop", typed.stop),
+            logprobs=bool(typed.logprobs),
+        ),
         ignored=FIELDS.ignored(fields),
     )
 
@@ -132,7 +146,7 @@ def answer(reply: DialogueReply) -> bytes:
         {
             "index": n,
             "message": _message(turn.message),
-            "logprobs": None,
+            "logprobs": _logprobs(turn),
             "finish_reason": _end(turn),
         }
         for n, turn in enumerate(reply.turns)
@@ -152,6 +166,8 @@ def _stream_body(reply: DialogueReply) -> bytes:
             delta["tool_calls"] = calls
         for part, end in ((delta, None), ({}, _end(turn))):
             choice = {"index": index, "delta": part, "finish_reason": end}
+            if part and turn.tokens is not None:
+                choice["logprobs"] = _logprobs(turn)
             chunks.append(head | {"choices": [choice]})
     if reply.request.usage:
         chunks.append(head | {"choices": [], "usage": _usage(reply)})
@@ -186,6 +202,22 @@ def _message(turn: DialogueMessage) -> dict[str, Any]:
     else:
         message["content"] = turn.content
     return message
+
+
+def _logprobs(turn: DialogueTurn) -> dict[str, Any] | None:
+    """Return the tokens of the turn's whole text, with its calls; of others nothing is known."""
+    if turn.tokens is None:
+        return None
+    content = [
+        {
+            "token": each.text,
+            "bytes": list(each.text.encode()),
+            "logprob": each.logprob,
+            "top_logprobs": [],
+        }
+        for each in turn.tokens
+    ]
+    return {"content": content, "refusal": None}
 
 
 def _end(turn: DialogueTurn) -> str:

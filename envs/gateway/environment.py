@@ -22,7 +22,15 @@ from starlette.responses import Response
 
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.logging import get_logger
-from agentrl.envs.contract import Message, Observation, Outcome, Tool, ToolCall, TurnTerms
+from agentrl.envs.contract import (
+    Message,
+    Observation,
+    Outcome,
+    TokenLogprob,
+    Tool,
+    ToolCall,
+    TurnTerms,
+)
 from agentrl.envs.gateway.chat import plain_message
 from agentrl.envs.gateway.chat_server import (
     EpisodeLine,
@@ -31,10 +39,12 @@ from agentrl.envs.gateway.chat_server import (
 )
 from agentrl.envs.gateway.messages import DialogueReply, DialogueTurn, TokenCounts, policy_turn
 from agentrl.envs.gateway.process import Program, ProgramEnd
+from agentrl.envs.gateway.request_fields import is_json_object
 from agentrl.envs.gateway.reward import Result, Reward, call_reward
 
 NOT_RUN = "not run: another call of this turn was ill-formed"
 NO_CALL = "call a tool: a turn without a call is not accepted here"
+NO_JSON = "answer with one JSON object and nothing else"
 ONE_CALL = "one call a turn: none was run"
 DENIED = "Permission denied"
 SHOWN = 300  # characters of a program's last words
@@ -70,6 +80,7 @@ class Gateway:
         self._turns = 0  # of the policy
         self._sampled = 0  # turns that went into a reply
         self._length = TokenCounts()
+        self._tokens: tuple[TokenLogprob, ...] | None = None
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -96,9 +107,16 @@ class Gateway:
             raise EnvironmentFailure(f"the program exited without a request{self._refused()}")
         return Observation(event.placement.messages, self._terms(event))
 
-    def sampled(self, prompt: int, completion: int, finish_reason: str) -> None:
-        """Set the usage for the next answer; zeros if not called."""
+    def sampled(
+        self,
+        prompt: int,
+        completion: int,
+        finish_reason: str,
+        tokens: Sequence[TokenLogprob] | None,
+    ) -> None:
+        """Set the usage and the tokens for the next answer; zeros and none if not called."""
         self._length = TokenCounts(prompt, completion, finish_reason == "length")
+        self._tokens = None if tokens is None else tuple(tokens)
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         """Apply a turn. Raises EnvironmentFailure."""
@@ -106,7 +124,7 @@ class Gateway:
         if pending is None:
             raise EnvironmentFailure("the episode has not started")
         self._turns += 1
-        if faults := _faults(calls, pending):
+        if faults := _faults(calls, pending, cut=self._length.cut):
             return Outcome(faults, terms=self._terms(pending))
         self._answer(pending, calls)
         if len(pending.turns) < pending.request.count:
@@ -142,8 +160,9 @@ class Gateway:
         if isinstance(calls, str):
             calls, stopped_at = _cut(calls, pending.request.terms.stop)
         self._sampled += 1
-        turn = DialogueTurn(policy_turn(self._sampled, calls), self._length, stopped_at)
-        self._length = TokenCounts()
+        message = policy_turn(self._sampled, calls)
+        turn = DialogueTurn(message, self._length, stopped_at, self._tokens)
+        self._length, self._tokens = TokenCounts(), None
         pending.turns = (*pending.turns, turn)
         number = self._sampled - len(pending.turns) + 1
         self._line.add_reply(number, self._turns, pending)
@@ -198,13 +217,23 @@ class Gateway:
         return event
 
 
-def _faults(calls: Sequence[ToolCall] | str, asked: PendingRequest) -> tuple[Message, ...]:
-    """Return error messages for an invalid turn, which replace the program's answer."""
+def _faults(
+    calls: Sequence[ToolCall] | str, asked: PendingRequest, *, cut: bool
+) -> tuple[Message, ...]:
+    """Return error messages for an invalid turn, which replace the program's answer.
+
+    `cut`: it was ended by a limit; the program learns so by the finish reason.
+    """
+    request = asked.request
     if isinstance(calls, str):
-        return (Message("user", NO_CALL),) if asked.request.must_call else ()
+        if request.must_call:
+            return (Message("user", NO_CALL),)
+        text, _ = _cut(calls, request.terms.stop)
+        wrong = request.must_json and not cut and not is_json_object(text)
+        return (Message("user", NO_JSON),) if wrong else ()
     if any(call.error for call in calls):
         return tuple(Message("tool", call.error or NOT_RUN, call.name) for call in calls)
-    if asked.request.single and len(calls) > 1:
+    if request.single and len(calls) > 1:
         return tuple(Message("tool", ONE_CALL, call.name) for call in calls)
     return ()
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentrl.envs.contract import Tool, ToolCall, TurnTerms
+from agentrl.envs.contract import TokenLogprob, Tool, ToolCall, TurnTerms
 
 MODEL = "agentrl"
 
@@ -61,9 +61,10 @@ class DialogueRequest:
     """A program's request.
 
     `usage`: a stream ends with the number of tokens. `single`: only one call per turn. `must_call`:
-    at least one. `follows`: the number of the reply that `messages` follow; None: they are the
-    whole conversation. `count`: how many turns the reply has, each sampled anew.
-    `ignored`: fields that would change the sampling. `echo`: fields that a reply repeats.
+    at least one. `must_json`: a turn without a call is a JSON object. `follows`: the number of the
+    reply that `messages` follow; None: they are the whole conversation. `count`: how many turns the
+    reply has, each sampled anew. `ignored`: fields that would change the sampling. `echo`: fields
+    that a reply repeats.
     """
 
     messages: tuple[DialogueMessage, ...]
@@ -72,6 +73,7 @@ class DialogueRequest:
     usage: bool = False
     single: bool = False
     must_call: bool = False
+    must_json: bool = False
     count: int = 1
     model: str = MODEL
     terms: TurnTerms = field(default_factory=TurnTerms)
@@ -82,11 +84,15 @@ class DialogueRequest:
 
 @dataclass(frozen=True, slots=True)
 class DialogueTurn:
-    """A turn of the policy. `stopped_at`: the text of `terms.stop` that ended it; empty: none."""
+    """A turn of the policy. `stopped_at`: the text of `terms.stop` that ended it; empty: none.
+
+    `tokens`: None if their log-probabilities were not asked for, or are not known.
+    """
 
     message: DialogueMessage
     counts: TokenCounts
     stopped_at: str = ""
+    tokens: tuple[TokenLogprob, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,15 @@ def decode_arguments(text: str | None) -> Any:
         return text
 
 
+def is_json_object(text: str) -> bool:
+    """Return whether a text is one JSON object."""
+    try:
+        msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    return True
+
+
 def stop_texts(name: str, value: str | list[str] | None) -> tuple[str, ...]:
     """Return the texts at which a turn ends. Raises RequestRefused for an empty one."""
     texts = (value,) if isinstance(value, str) else tuple(value or ())

@@ -25,6 +25,7 @@ from agentrl.envs.contract import (
     Message,
     Observation,
     Outcome,
+    TokenLogprob,
     Tool,
     ToolCall,
 )
@@ -196,10 +197,16 @@ class ComparingEnvironment:
     def start(self) -> Observation:
         return self._inner.start()
 
-    def sampled(self, prompt: int, completion: int, finish_reason: str) -> None:
+    def sampled(
+        self,
+        prompt: int,
+        completion: int,
+        finish_reason: str,
+        tokens: Sequence[TokenLogprob] | None,
+    ) -> None:
         """See agentrl.envs.contract.Counting."""
         if isinstance(self._inner, Counting):
-            self._inner.sampled(prompt, completion, finish_reason)
+            self._inner.sampled(prompt, completion, finish_reason, tokens)
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         if self._recorded_episode.succeeded:

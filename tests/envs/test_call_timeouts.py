@@ -48,7 +48,7 @@ class Hanging:
 class Told(Hanging):
     """Wants to know how long a turn was."""
 
-    def sampled(self, prompt: int, completion: int, finish_reason: str) -> None:
+    def sampled(self, prompt: int, completion: int, finish_reason: str, tokens: object) -> None:
         """Nothing is done with it."""
 
 

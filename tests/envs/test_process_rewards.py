@@ -34,7 +34,7 @@ class Walk:
         metrics = {} if at is None else {PROGRESS: at}
         return Outcome((), done=done, reward=float(done), metrics=metrics)
 
-    def sampled(self, prompt: int, completion: int, finish_reason: str) -> None:  # noqa: ARG002
+    def sampled(self, prompt: int, completion: int, finish_reason: str, tokens: object) -> None:  # noqa: ARG002
         self.lengths.append(completion)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ def test_progress_pays_for_the_way_and_takes_back_what_is_undone() -> None:
 def test_everything_else_passes_through() -> None:
     walk = Walk([0.0])
     environment = with_process_rewards(walk, ProcessRewards(progress=1.0))
-    environment.sampled(1, 7, "stop")  # type: ignore[attr-defined]
+    environment.sampled(1, 7, "stop", None)  # type: ignore[attr-defined]
     environment.close()
     assert (environment.tools, walk.lengths, walk.closed) == ((LOOK,), [7], True)
 

@@ -132,6 +132,11 @@ class Conversation:
         """Return the log-probabilities of a span as little-endian float32."""
         return np.asarray(self._logprobs[start:end], "<f4").tobytes()
 
+    def turn_logprobs(self) -> list[float] | None:
+        """Return the log-probabilities of the turn; None if one of its tokens is masked."""
+        span = self.turn
+        return self._logprobs[span].tolist() if all(self._mask[span]) else None
+
     def arrays(self) -> Arrays:
         """Return the arrays for the Trajectory."""
         return Arrays(

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from jinja2 import Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
 
 from agentrl.core.errors import ConfigError
 from agentrl.envs.contract import Message, Tool, ToolCall, strings
@@ -186,6 +187,11 @@ class ChatTemplate:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Decode sampled tokens, without special tokens and ids outside the vocabulary."""
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+    def pieces(self, token_ids: Sequence[int]) -> list[str]:
+        """Return what each sampled token adds to the text; empty for a part of a character."""
+        stream = DecodeStream(skip_special_tokens=True)
+        return [stream.step(self.tokenizer, each) or "" for each in token_ids]
 
 
 _MEND = "name a model directory that holds tokenizer.json and a chat template"

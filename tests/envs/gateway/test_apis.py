@@ -103,8 +103,8 @@ def test_a_refusal_names_the_field(api: ModelApi, fields: dict[str, Any], field:
 @pytest.mark.parametrize(
     ("api", "fields"),
     [
-        (chat, {"logprobs": True}),
-        (chat, {"response_format": {"type": "json_object"}}),
+        (chat, {"top_logprobs": 2}),
+        (chat, {"response_format": {"type": "json_schema"}}),
         (chat, {"tool_choice": {"type": "function"}, "tools": [{"function": {"name": "f"}}]}),
         (responses, {"background": True}),
         (responses, {"text": {"format": {"type": "json_schema", "schema": {}}}}),

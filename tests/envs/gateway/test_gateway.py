@@ -93,6 +93,34 @@ def test_where_a_program_needs_a_call_the_policy_is_told_so(play: Play, choice: 
         assert environment.call([LOOK]).messages[0].content == "mug is blue"
 
 
+JSON = """
+answer = said(ask([user("?")], response_format={"type": "json_object"}, stop="END"))
+print(json.loads(answer["content"])["colour"])
+"""
+
+
+@pytest.mark.parametrize("text", ["blue", '["blue"]', '{"colour": "blue"} or so'])
+def test_where_a_program_needs_a_json_object_the_policy_is_told_so(play: Play, text: str) -> None:
+    environment = play(JSON)
+    environment.start()
+    outcome = environment.call(text)
+    assert outcome.messages == (Message("user", "answer with one JSON object and nothing else"),)
+    assert environment.call('{"colour": "blue"} END or so').reward == 1.0
+
+
+def test_a_json_object_that_a_limit_cut_is_shown_as_cut(play: Play) -> None:
+    environment = play(
+        "status, text = ask([user('?')], response_format={'type': 'json_object'})\n"
+        "choice = json.loads(text)['choices'][0]\n"
+        "assert choice['message']['content'] == '{\"colour', choice\n"
+        "print('blue' if choice['finish_reason'] == 'length' else choice)"
+    )
+    environment.start()
+    assert isinstance(environment, Counting)
+    environment.sampled(5, 4, "length", None)
+    assert environment.call('{"colour').reward == 1.0
+
+
 STREAMS = """
 status, text = ask([user("?")], tools=[tool("look", "thing")], stream=True,
                    stream_options={"include_usage": True})
@@ -110,15 +138,15 @@ def test_a_streamed_answer_is_events_with_the_same_content(play: Play) -> None:
     environment = play(STREAMS)
     environment.start()
     assert isinstance(environment, Counting)
-    environment.sampled(5, 4, "stop")
+    environment.sampled(5, 4, "stop", None)
     assert environment.call([ToolCall("look", {"thing": "blue"})]).reward == 1.0
 
 
 @pytest.mark.parametrize(
     ("asked", "field"),
     [
-        ("logprobs=True", "logprobs: true"),
-        ("response_format={'type': 'json_object'}", "response_format: "),
+        ("logprobs=True, top_logprobs=1", "top_logprobs: 1"),
+        ("response_format={'type': 'json_schema'}", "response_format: "),
         ("tool_choice='none', tools=[tool('look')]", "tool_choice: "),
     ],
 )

@@ -3,8 +3,10 @@
 import json
 import random
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 from agent_programs import Play
 from gateway_episodes import TEMPLATE, played
 
@@ -69,6 +71,43 @@ def test_a_turn_ends_where_its_request_says(play: Play, tmp_path: Path) -> None:
     assert cut.end - cut.start == 5
     assert body.mask().sum() == ends + 5
     assert json.loads((tmp_path / "told.json").read_text()) == [["the ", "stop"], "length"]
+
+
+LOGPROBS = """
+import openai
+client = openai.OpenAI()
+asked = {"model": "m", "messages": [user("?")], "logprobs": True}
+whole = client.chat.completions.create(**asked).choices[0]
+with client.chat.completions.stream(**asked) as stream:
+    streamed = stream.get_final_completion().choices[0]
+found = []
+for choice in (whole, streamed):
+    tokens = choice.logprobs.content
+    assert b"".join(bytes(each.bytes) for each in tokens).decode() == choice.message.content
+    assert "".join(each.token for each in tokens) == choice.message.content
+    found.append([each.logprob for each in tokens])
+title = [{"role": "system", "content": "write titles"}, user("?")]
+asked["messages"] = title
+assert client.chat.completions.create(**asked).choices[0].logprobs is None
+open(item["into"], "w").write(json.dumps(found))
+print("blue")
+"""
+
+
+@pytest.mark.skipif(not find_spec("openai"), reason="the package openai is missing")
+def test_the_log_probabilities_of_sampled_tokens_are_told(play: Play, tmp_path: Path) -> None:
+    scripts = [
+        TEMPLATE.encode("blue, or a 日本 mug"),
+        [*TEMPLATE.encode("a müg"), TEMPLATE.end_id],
+        TEMPLATE.encode("title"),
+    ]
+    body = played(
+        play(LOGPROBS, untrained=["write titles"]), lambda _: scripts.pop(0), step_tokens=40
+    )
+    told = json.loads((tmp_path / "told.json").read_text())
+    first, second, _ = body.steps
+    logprobs = body.behaviour().tolist()
+    assert told == [logprobs[first.start : first.end], logprobs[second.start : second.end - 1]]
 
 
 BRANCHES = """

@@ -21,8 +21,9 @@ def refused(field, **more):
         assert error.param == field, error
         return error.message
     raise AssertionError(field)
-assert "cannot be had" in refused("logprobs", logprobs=True)
-assert "cannot be had" in refused("response_format", response_format={"type": "json_object"})
+assert "cannot be had" in refused("top_logprobs", logprobs=True, top_logprobs=3)
+schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+assert "cannot be had" in refused("response_format", response_format=schema)
 assert "did you mean top_k" in refused("topk", extra_body={"topk": 3})
 try:
     openai.OpenAI(api_key="guess").models.list()
@@ -129,7 +130,7 @@ def test_a_program_of_openai_s_package_chats(play: Play) -> None:
     assert environment.start().messages == (Message("user", "one"),)
     assert environment.call([LOOK]) == Outcome((SEEN,), terms=terms)
     assert isinstance(environment, Counting)
-    environment.sampled(5, 4, "stop")
+    environment.sampled(5, 4, "stop", None)
     assert environment.call("blueEND of it").reward == 1.0
 
 
@@ -141,9 +142,9 @@ def test_a_program_of_openai_s_package_uses_responses(play: Play) -> None:
     assert first.terms == TurnTerms(7)
     assert environment.call([LOOK]).messages == (SEEN,)
     assert isinstance(environment, Counting)
-    environment.sampled(5, 4, "stop")
+    environment.sampled(5, 4, "stop", None)
     assert environment.call("it is blue").messages == (Message("user", "in one word"),)
-    environment.sampled(5, 7, "length")
+    environment.sampled(5, 7, "length", None)
     assert environment.call("blu").messages == (Message("user", "again"),)
     assert environment.call("blue").reward == 1.0
 
@@ -156,6 +157,6 @@ def test_a_program_of_anthropic_s_package_is_an_episode(play: Play) -> None:
     assert first.terms == TurnTerms(7, ("END",))
     assert environment.call([LOOK]).messages == (SEEN,)
     assert isinstance(environment, Counting)
-    environment.sampled(5, 4, "stop")
+    environment.sampled(5, 4, "stop", None)
     assert environment.call("blEND").messages == (Message("user", "in one word"),)
     assert environment.call("ue").reward == 1.0
