@@ -28,13 +28,15 @@ def main() -> None:
     parser.add_argument("--lengths", nargs="+", type=int, default=[4096, 8192, 16384, 32768])
     parser.add_argument("--vocabulary", type=int, default=2**15)
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one:
-        print(peak(chosen.one, chosen.vocabulary, checkpointing=chosen.checkpointing))
+        print(peak(chosen))
         return
     command = [sys.executable, __file__, "--vocabulary", str(chosen.vocabulary)]
+    command += ["--device", chosen.device]
     command += ["--checkpointing"] * chosen.checkpointing
     rows: list[dict[str, float]] = []
     for length in sorted(chosen.lengths):
@@ -51,18 +53,22 @@ def main() -> None:
         print(json.dumps(rows))
 
 
-def peak(length: int, vocabulary: int, *, checkpointing: bool) -> int:
-    """Bytes."""
+def peak(chosen: argparse.Namespace) -> int:
+    """Bytes of this process, or on a GPU those that torch reserved."""
+    import torch
+
     from agentrl.core.config.sections import Trainer
     from agentrl.trainer.algorithm.presets import resolve_settings
     from agentrl.trainer.engines.learner import Hardware
     from agentrl.trainer.engines.torch_learner import TorchLearner
 
-    chosen = resolve_settings(Trainer(gradient_checkpointing=checkpointing))
+    settings = resolve_settings(Trainer(gradient_checkpointing=chosen.checkpointing))
     with tempfile.TemporaryDirectory() as folder:
-        _model(vocabulary).save_pretrained(folder)
-        learner = TorchLearner(Path(folder), chosen, Hardware())
-    learner.update(_batch(length, vocabulary))
+        _model(chosen.vocabulary).save_pretrained(folder)
+        learner = TorchLearner(Path(folder), settings, Hardware(chosen.device))
+    learner.update(_batch(chosen.one, chosen.vocabulary))
+    if chosen.device != "cpu":
+        return torch.cuda.max_memory_reserved()
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 

@@ -181,7 +181,7 @@ def serve(chosen: argparse.Namespace) -> Figures:
     engine.close()
     with (
         tempfile.TemporaryDirectory() as home,
-        vllm_of(chosen.vllm, chosen.folder, Path(home)) as vllm,
+        vllm_of(chosen.vllm, model_of(chosen), Path(home)) as vllm,
     ):
         if vllm is not None:
             episodes(vllm, spec.vocabulary, 2)

@@ -1,10 +1,12 @@
-"""How far the memory plan of `agentrl doctor` is off: peaks of trainer and local engine on CPU.
+"""How far the memory plan of `agentrl doctor` is off: peaks of trainer and local engine.
 
-    python benchmarks/memory.py [--sizes 1M 25M 100M] [--arms trainer lora bf16 engine] [--json]
+    python benchmarks/memory.py [--sizes 1M 25M 100M] [--arms trainer lora bf16 engine]
+        [--device cpu] [--json]
 
 Every arm runs in a process of its own with a random Qwen3 of that size. The trainer makes two
 updates of six trajectories of 512 tokens, saves a checkpoint and a snapshot; the engine serves two
-policies to 32 conversations of three turns each, then loads a third. Peaks are the kernel's VmHWM.
+policies to 32 conversations of three turns each, then loads a third. Peaks are the kernel's VmHWM;
+on a GPU what torch reserved there, and the plan's allowance for CUDA is left out.
 """
 
 import argparse
@@ -23,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.ops.configuration import model_spec
-from agentrl.ops.doctor import memory
+from agentrl.ops.doctor import memory, memory_items
 
 SIZES = {  # hidden, layers, inner, heads, heads of keys, their width, vocabulary
     "1M": (128, 4, 320, 4, 2, 32, 768),
@@ -39,11 +41,12 @@ ARMS = {  # dtype, rank, padded tokens of a micro-batch
 TOKENS, MEMBERS, CONVERSATIONS, TURNS = 512, 6, 32, 3
 
 
-def configured(model: Path, arm: str) -> Config:
+def configured(model: Path, arm: str, device: str) -> Config:
     """The run whose plan is measured."""
     dtype, rank, micro = ARMS[arm]
     return config_loading.loads(
         f'tasks.dbbench = {{}}\nmodel.path = "{model}"\nmodel.dtype = "{dtype}"\n'
+        f'model.device = "{device}"\n'
         f"trainer.micro_batch_tokens = {micro}\ntrainer.lora.rank = {rank}\n"
         f"sampling.max_tokens = {TOKENS}\nworker.concurrency = {CONVERSATIONS}\n"
         '[[policy]]\nname = "p"\ntracks = ["current", "lagged(4)"]\ncache_tokens = 16384\n'
@@ -81,9 +84,8 @@ def train(config: Config, scratch: Path) -> None:
     from agentrl.trainer.engines.torch_learner import TorchLearner
 
     model = Path(config.model.path)
-    learner = TorchLearner(
-        model, resolve_settings(config.trainer), Hardware(dtype=config.model.dtype)
-    )
+    hardware = Hardware.from_config(config.model, config.trainer)
+    learner = TorchLearner(model, resolve_settings(config.trainer), hardware)
     count = TOKENS * MEMBERS
     drawn = np.random.default_rng(0)
     mask = np.arange(count) % 60 < 40
@@ -120,7 +122,9 @@ def serve(config: Config, scratch: Path) -> None:
     from agentrl.serving.engine_api import Request
     from agentrl.serving.local.engine import LocalEngine
 
-    engine = LocalEngine("cpu", config.model.dtype, 128, config.policy[0].cache_tokens)
+    engine = LocalEngine(
+        config.model.device, config.model.dtype, 128, config.policy[0].cache_tokens
+    )
     for name in "abc":
         shutil.copytree(config.model.path, scratch / name)
         engine.load(name, scratch / name)
@@ -139,39 +143,47 @@ def serve(config: Config, scratch: Path) -> None:
     engine.close()
 
 
-def measured(arm: str, model: Path) -> int:
-    """Peak bytes of this process after the arm."""
+def measured(arm: str, model: Path, device: str) -> int:
+    """Peak bytes of this process, or on the card, after the arm."""
+    import torch
+
     with tempfile.TemporaryDirectory() as scratch:
-        (serve if arm == "engine" else train)(configured(model, arm), Path(scratch))
+        (serve if arm == "engine" else train)(configured(model, arm, device), Path(scratch))
+    if device != "cpu":
+        return torch.cuda.max_memory_reserved()
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def planned(arm: str, model: Path) -> int:
+def planned(arm: str, model: Path, device: str) -> int:
     """What the plan says of it."""
-    process = "policy p" if arm == "engine" else "trainer"
-    found = memory.memory_items(configured(model, arm), model_spec.read_spec(model), {})
-    return sum(part.size for part in found if part.process == process)
+    process, config = "policy p" if arm == "engine" else "trainer", configured(model, arm, device)
+    place = memory_items.device_of(config)
+    found = memory.memory_items(config, model_spec.read_spec(model), {})
+    own = (part for part in found if (part.process, part.device) == (process, place))
+    return sum(part.size for part in own if part.what != "CUDA")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The memory plan against what processes take.")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["1M", "25M"])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", nargs=2, metavar=("ARM", "MODEL"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one:
-        print(measured(chosen.one[0], Path(chosen.one[1])))
+        print(measured(chosen.one[0], Path(chosen.one[1]), chosen.device))
         return
     rows = []
     for size in chosen.sizes:
         with tempfile.TemporaryDirectory() as folder:
             model = make(size, Path(folder))
             for arm in chosen.arms:
-                command = [sys.executable, __file__, "--one", arm, str(model)]
+                command = [sys.executable, __file__, "--device", chosen.device]
+                command += ["--one", arm, str(model)]
                 told = subprocess.run(command, check=True, capture_output=True, text=True)
-                peak, plan = int(told.stdout.split()[-1]), planned(arm, model)
+                peak, plan = int(told.stdout.split()[-1]), planned(arm, model, chosen.device)
                 row = {"size": size, "arm": arm, "planned": plan, "peak": peak}
                 rows.append(row | {"off": round(plan / peak - 1, 3)})
                 if not chosen.json:

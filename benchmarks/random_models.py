@@ -1,6 +1,7 @@
 """Random models by size, and one small fixed batch to train them on."""
 
 import sys
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,12 @@ def small_batch() -> Batch:
     return assemble_batch(groups, resolve_settings(Trainer()))
 
 
-def ragged_batch(chosen: Settings) -> Batch:
-    """8 groups of 8, two tasks: 64 to 512 tokens and 2 to 8 turns each, drawn once."""
+def ragged_batch(chosen: Settings, count: int = 8) -> Batch:
+    """`count` groups of 8, two tasks: 64 to 512 tokens and 2 to 8 turns each, drawn once."""
     random = np.random.default_rng(0)
     groups = [
         TrainableGroup(f"g{number}", task, tuple(_ragged(random, task) for _ in range(8)))
-        for number, task in enumerate(("db", "household") * 4)
+        for number, task in zip(range(count), cycle(("db", "household")), strict=False)
     ]
     return assemble_batch(groups, chosen)
 

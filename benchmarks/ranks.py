@@ -2,6 +2,8 @@
 
 python benchmarks/ranks.py --zero 2 --json
 
+With `--device cuda` each rank has a card of its own; with one card there is no arm of two ranks.
+
 Each arm keeps its processes; the arms update in turn, so that a busy machine slows all of them.
 """
 
@@ -15,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from random_models import make_model, ragged_batch
 
 from agentrl.core.config.sections import DeepSpeed, Trainer
@@ -36,6 +39,7 @@ def main() -> None:
     parser.add_argument("--zero", type=int, choices=range(4), default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--micro-batch-tokens", type=int, default=4096)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     parser.add_argument("--arm", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -54,6 +58,7 @@ def compare(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     arms = {
         name: started(folder, name, ranks)
         for name, ranks in (("torch", 0), ("deepspeed_1", 1), ("deepspeed_2", 2))
+        if options.device == "cpu" or ranks <= torch.cuda.device_count()
     }
     seconds: dict[str, list[float]] = {name: [] for name in arms}
     for _ in range(options.repeats + 1):
@@ -65,13 +70,14 @@ def compare(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             process.wait(60)
     tokens = int(ragged_batch(resolve_settings(Trainer())).tokens.size)
     speeds = {name: tokens / statistics.median(each[1:]) for name, each in seconds.items()}
-    pairs = list(zip(seconds["deepspeed_1"][1:], seconds["deepspeed_2"][1:], strict=True))
+    both = zip(seconds["deepspeed_1"][1:], seconds.get("deepspeed_2", [])[1:], strict=False)
+    ratios = [one / two for one, two in both]
     return {
         "model": options.model,
         "zero": options.zero,
         "tokens": tokens,
         **{f"{name}_tokens_per_s": round(speed) for name, speed in speeds.items()},
-        "two_ranks_vs_one": round(statistics.median(one / two for one, two in pairs), 2),
+        "two_ranks_vs_one": round(statistics.median(ratios), 2) if ratios else None,
     }
 
 
@@ -112,13 +118,14 @@ def arm(options: argparse.Namespace) -> None:
         Trainer(micro_batch_tokens=options.micro_batch_tokens, deepspeed=section)
     )
     if options.arm == "torch":
-        answer(TorchLearner(path, chosen, Hardware()))
+        answer(TorchLearner(path, chosen, Hardware(options.device)))
         return
     own = find_rank_place(os.environ)
     if own is None:
         raise ValueError("no place")
-    with join_ranks(own, section.timeout_s, "cpu") as ranks:
-        part = DeepSpeedLearner(path, chosen, Hardware(), section, ranks)
+    device = "cpu" if options.device == "cpu" else f"cuda:{own.rank}"
+    with join_ranks(own, section.timeout_s, device) as ranks:
+        part = DeepSpeedLearner(path, chosen, Hardware(device), section, ranks)
         if own.rank:
             follow_rank0(part, ranks)
             return

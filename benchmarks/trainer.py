@@ -1,7 +1,9 @@
 """The trainer's speed, as ratios within one run.
 
     python benchmarks/trainer.py [--sizes 1M 5M] [--repeats 5] [--oracles PYTHON] [--no-overlap]
-        [--json]
+        [--against bare padded trl] [--groups 8] [--device cpu] [--json]
+    python benchmarks/trainer.py --model models/smollm2 --dtype bfloat16 --groups 2 --no-overlap
+
 
 vs_bare        tokens a second of a whole update over those of a bare forward, backward and AdamW
                on the same tokens without padding, cross-entropy at every one of them
@@ -14,9 +16,11 @@ vs_trl_sampled over those of the step as it ships where vLLM sampled: TRL first 
                log-probabilities of the trajectories
 async_vs_sync, of_ideal: of the whole system, benchmarks/overlap.py; `--no-overlap`: not measured
 
-64 trajectories of 64 to 512 tokens, drawn once. Each is measured in turn with the others, in
-seconds of processor time of one thread, so that a busy machine matters less; medians of the
-repeats. Of several sizes the last line has the worst ratio.
+`--groups` times 8 trajectories of 64 to 512 tokens, drawn once. Each is measured in turn with the
+others, in seconds of processor time of one thread, so that a busy machine matters less (on a GPU in
+seconds of wall clock); medians of the repeats. Of several sizes the last line has the worst ratio.
+`--model`: a transformers directory instead of random weights. TRL's step is measured in float32 on
+the CPU only.
 """
 
 import argparse
@@ -38,7 +42,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from agentrl.core.config.sections import Trainer
-from agentrl.trainer.algorithm.presets import Settings, resolve_settings
+from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
@@ -46,6 +50,8 @@ from agentrl.trainer.model.loading import load_model
 
 ROOT = Path(__file__).parents[1]
 AT_ONCE, PADDING = 8, -100
+AGAINST = ("bare", "padded", "trl")
+TRL = {"trl": "shipped", "trl_plain": "plain", "trl_sampled": "sampled"}
 SETTINGS = resolve_settings(Trainer())
 
 
@@ -54,13 +60,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sizes", nargs="+", choices=SHAPES, default=["1M", "5M"])
+    parser.add_argument("--model", type=Path, help="a transformers directory, instead of --sizes")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--against", nargs="+", choices=AGAINST, default=list(AGAINST))
+    parser.add_argument("--groups", type=int, default=8, help="of 8 trajectories")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--oracles", type=Path, default=ROOT / ".venv-oracles/bin/python")
     parser.add_argument("--overlap", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--json", action="store_true", help="end with one JSON line")
     chosen = parser.parse_args()
     found: dict[str, float] = {}
-    for size in chosen.sizes:
+    for size in [chosen.model.name] if chosen.model else chosen.sizes:
         with tempfile.TemporaryDirectory() as folder:
             own = compared(size, Path(folder), chosen)
         for name, value in own.items():
@@ -73,19 +84,20 @@ def main() -> None:
 
 
 def compared(size: str, folder: Path, chosen: argparse.Namespace) -> dict[str, float]:
-    """Ratios and speeds of one size of model."""
-    make_model(size, folder / "model")
-    batch = ragged_batch(SETTINGS)
-    steps: dict[str, Callable[[], float]] = {
-        "update": update(folder / "model", batch, SETTINGS),
-        "bare": bare(folder / "model", batch, SETTINGS),
-        "padded": padded(folder / "model", batch, SETTINGS),
-    }
-    if chosen.oracles.exists():
+    """Ratios and speeds of one model."""
+    path, hardware = chosen.model or folder / "model", Hardware(chosen.device, chosen.dtype)
+    if not chosen.model:
+        make_model(size, path)
+    batch = ragged_batch(SETTINGS, chosen.groups)
+    steps = {"update": update(path, batch, hardware)}
+    if "bare" in chosen.against:
+        steps["bare"] = bare(path, batch, hardware)
+    if "padded" in chosen.against:
+        steps["padded"] = padded(path, batch, hardware)
+    if "trl" in chosen.against and hardware == Hardware() and chosen.oracles.exists():
         steps |= {
-            "trl": trl(chosen.oracles, folder, batch, "shipped"),
-            "trl_plain": trl(chosen.oracles, folder, batch, "plain"),
-            "trl_sampled": trl(chosen.oracles, folder, batch, "sampled"),
+            name: trl((chosen.oracles, path, folder / "batch.npz"), batch, how)
+            for name, how in TRL.items()
         }
     rows = [{name: step() for name, step in steps.items()} for _ in range(chosen.repeats + 1)][1:]
     tokens = batch.tokens.size
@@ -112,46 +124,54 @@ def overlap() -> dict[str, float]:
     return {name: figures[name] for name in ("async_vs_sync", "of_ideal")}
 
 
-def update(path: Path, batch: Batch, chosen: Settings) -> Callable[[], float]:
+def update(path: Path, batch: Batch, hardware: Hardware) -> Callable[[], float]:
     """One update as the trainer makes it, metrics and all."""
-    learner = TorchLearner(path, chosen, Hardware())
-    return lambda: _seconds(lambda: learner.update(batch))
+    learner = TorchLearner(path, SETTINGS, hardware)
+    return lambda: _seconds(lambda: learner.update(batch), hardware)
 
 
-def bare(path: Path, batch: Batch, chosen: Settings) -> Callable[[], float]:
+def bare(path: Path, batch: Batch, hardware: Hardware) -> Callable[[], float]:
     """What any trainer must at least compute: cross-entropy of every token that is fed."""
-    step = bare_update(path, batch, chosen, Hardware(), every_token=True)
-    return lambda: _seconds(step)
+    step = bare_update(path, batch, SETTINGS, hardware, every_token=True)
+    return lambda: _seconds(step, hardware)
 
 
-def padded(path: Path, batch: Batch, chosen: Settings) -> Callable[[], float]:
+def padded(path: Path, batch: Batch, hardware: Hardware) -> Callable[[], float]:
     """The bare loop as it is without packing; transformers masks the padding."""
-    model = load_model(path, torch.device("cpu"))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=chosen.learning_rate, fused=True)
+    model = load_model(path, torch.device(hardware.device))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=SETTINGS.learning_rate, fused=True)
     rows = torch.split(torch.from_numpy(batch.tokens), batch.lengths.tolist())
     passes = [
         pad_sequence(list(rows[n : n + AT_ONCE]), batch_first=True, padding_value=PADDING)
         for n in range(0, len(rows), AT_ONCE)
     ]
-    return lambda: _seconds(lambda: _padded_update(model, optimizer, passes))
+
+    def step() -> None:
+        for tokens in passes:
+            torch.autograd.backward(_padded_loss(model, tokens.to(model.device), hardware))
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return lambda: _seconds(step, hardware)
 
 
-def _padded_update(model: Any, optimizer: torch.optim.Optimizer, passes: list[Tensor]) -> None:
-    for tokens in passes:
-        real = tokens != PADDING
+def _padded_loss(model: Any, tokens: Tensor, hardware: Hardware) -> Tensor:
+    real, dtype = tokens != PADDING, getattr(torch, hardware.dtype)
+    with torch.autocast(tokens.device.type, dtype=dtype, enabled=dtype != torch.float32):
         logits = model(tokens.clamp_min(0), attention_mask=real.long(), use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(
-            logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PADDING
-        )
-        torch.autograd.backward(loss)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    return torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten(), ignore_index=PADDING
+    )
 
 
-def trl(python: Path, folder: Path, batch: Batch, how: str) -> Callable[[], float]:
-    """TRL's own step in a process of its own, which makes one at each line it reads."""
+def trl(paths: tuple[Path, Path, Path], batch: Batch, how: str) -> Callable[[], float]:
+    """TRL's own step in a process of its own, which makes one at each line it reads.
+
+    `paths`: an interpreter that has TRL, the model, and where the batch is written.
+    """
+    python, model, file = paths
     np.savez(
-        folder / "batch.npz",
+        file,
         tokens=batch.tokens,
         mask=batch.loss_mask,
         lengths=batch.lengths,
@@ -159,10 +179,10 @@ def trl(python: Path, folder: Path, batch: Batch, how: str) -> Callable[[], floa
         prompt=PROMPT,
     )
     script = Path(__file__).parent / "trl_step.py"
-    command = [str(python), str(script), str(folder / "model"), str(folder / "batch.npz"), how]
+    command = [str(python), str(script), str(model.absolute()), str(file), how]
     child = subprocess.Popen(
         command,
-        cwd=folder,
+        cwd=file.parent,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -181,10 +201,16 @@ def trl(python: Path, folder: Path, batch: Batch, how: str) -> Callable[[], floa
     return step
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    began = time.process_time()
+def _seconds(work: Callable[[], object], hardware: Hardware) -> float:
+    if hardware.device == "cpu":
+        began = time.process_time()
+        work()
+        return time.process_time() - began
+    torch.cuda.synchronize()
+    began = time.perf_counter()
     work()
-    return time.process_time() - began
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from engine import tiny_model
 
 from agentrl.core.config import sections
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Lora, PolicyServer, Trainer, Vllm
+from agentrl.core.config.sections import Lora, Model, PolicyServer, Trainer, Vllm
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.engine_api import EngineAway, Request
@@ -50,14 +50,15 @@ RANK, ADAPTERS, AT_ONCE = 8, 3, 32
 PROMPT, SAMPLED = 60, 32  # tokens
 
 
-def engine_at(home: Path, python: Path, name: str, rank: int = RANK) -> VllmEngine:
-    """A vLLM of its own, not started yet."""
+def engine_at(
+    home: Path, python: Path, name: str, rank: int = RANK, model: Model | None = None
+) -> VllmEngine:
+    """A vLLM of its own, not started yet. `model`: device and dtype; default: CPU and fp32."""
     section = Vllm(python=str(python), cpu_adapters=16)
     server = PolicyServer(name=name, engine="vllm", vllm=section)
     run, trainer = sections.Run(home=str(home)), Trainer(lora=Lora(rank=rank))
-    return VllmEngine(
-        serving_config(Config(tasks={}, run=run, trainer=trainer, policy=[server])), server
-    )
+    config = Config(tasks={}, run=run, model=model or Model(), trainer=trainer, policy=[server])
+    return VllmEngine(serving_config(config), server)
 
 
 def load(engine: VllmEngine, name: str, path: Path) -> None:
