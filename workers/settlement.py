@@ -115,7 +115,13 @@ class Settlement:
 
     def _lapsed(self, claimed: ClaimedEpisode) -> str:
         """Log why the attempt's result does not count: its run is over, or another took over."""
-        if self.store.ask(lambda session: episodes.is_cancelled(session, claimed.episode_id)):
+        try:
+            is_over = self.store.ask(
+                lambda session: episodes.is_cancelled(session, claimed.episode_id)
+            )
+        except StoreUnavailable:  # told to stop
+            is_over = False
+        if is_over:
             log.info("Attempt cancelled because its run is over")
         else:
             log.warning("Attempt lost its claim, so its result is discarded")
