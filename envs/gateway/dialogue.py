@@ -9,6 +9,7 @@ and run agents beside each other. What the policy said keeps the tokens that wer
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from agentrl.envs.contract import Message, Tool, ToolCall
 from agentrl.envs.gateway.messages import DialogueMessage, DialogueRequest, RequestRefused
@@ -70,7 +71,7 @@ class Dialogue:
     def _whole(self, request: DialogueRequest) -> tuple[DialogueMessage, ...]:
         """Return the conversation of a request, also of one that names the reply it follows.
 
-        Such a request brings its system message anew, as in OpenAI's API.
+        Such a request brings its system messages anew, as in OpenAI's API.
         """
         if request.follows is None:
             return request.messages
@@ -79,7 +80,7 @@ class Dialogue:
         if followed is None:
             text = f"there is no response {request.follows} in this episode"
             raise RequestRefused("previous_response_id", text)
-        system = tuple(each for each in request.messages[:1] if each.role == "system")
+        system = tuple(takewhile(lambda each: each.role == "system", request.messages))
         earlier = tuple(each for each in followed if each.role != "system")
         return (*system, *earlier, *request.messages[len(system) :])
 
@@ -120,21 +121,25 @@ class Dialogue:
 
 
 def _merge(messages: Sequence[DialogueMessage]) -> Iterator[DialogueMessage]:
-    """Yield messages, those of an assistant that follow each other as one."""
+    """Yield messages: the system messages that open them as one, an assistant's in a row as one."""
     merged: DialogueMessage | None = None
+    opening = True
     for each in messages:
-        if merged is not None and each.role != "assistant":
+        opening = opening and each.role == "system"
+        if merged and merged.role == each.role and (opening or each.role == "assistant"):
+            merged = _join(merged, each)
+            continue
+        if merged:
             yield merged
-            merged = None
-        if each.role != "assistant":
-            yield each
-        elif merged is None:
-            merged = each
-        else:
-            text = "\n".join(part for part in (merged.content, each.content) if part)
-            merged = DialogueMessage("assistant", text, each.name, (*merged.calls, *each.calls))
-    if merged is not None:
+        merged = each
+    if merged:
         yield merged
+
+
+def _join(first: DialogueMessage, second: DialogueMessage) -> DialogueMessage:
+    """Join two messages of one role, with a line break between their texts."""
+    text = "\n".join(part for part in (first.content, second.content) if part)
+    return DialogueMessage(first.role, text, first.name, (*first.calls, *second.calls))
 
 
 def _check(whole: Sequence[DialogueMessage]) -> None:

@@ -247,4 +247,4 @@ def _cut(text: str, stop: Sequence[str]) -> tuple[str, str]:
 
 @cache
 def _tell_once(name: str) -> None:
-    log.warning("Sampling parameter of a program ignored", field=name)
+    log.warning("Part of a program's request ignored", field=name)

@@ -63,8 +63,8 @@ class DialogueRequest:
     `usage`: a stream ends with the number of tokens. `single`: only one call per turn. `must_call`:
     at least one. `must_json`: a turn without a call is a JSON object. `follows`: the number of the
     reply that `messages` follow; None: they are the whole conversation. `count`: how many turns the
-    reply has, each sampled anew. `ignored`: fields that would change the sampling. `echo`: fields
-    that a reply repeats.
+    reply has, each sampled anew. `ignored`: fields that would change the sampling, tools that are
+    left out. `echo`: fields that a reply repeats.
     """
 
     messages: tuple[DialogueMessage, ...]

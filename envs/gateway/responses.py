@@ -38,8 +38,9 @@ FIELDS = RequestFields(
         | {"max_output_tokens", "previous_response_id"}
     ),
     unused=frozenset(
-        {"user", "metadata", "store", "service_tier", "safety_identifier", "include"}
+        {"user", "metadata", "client_metadata", "store", "service_tier", "safety_identifier"}
         | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "stream_options"}
+        | {"include"}
     ),
     tuning=frozenset({"temperature", "top_p", "reasoning"}),
     fixed={
@@ -100,9 +101,12 @@ def read(body: bytes) -> DialogueRequest:
     text = fields.get("text")
     if isinstance(text, dict):
         fields["text"] = {name: each for name, each in text.items() if name != "verbosity"}
-    if not typed.tools:
+    offered = typed.tools or []
+    tools = [each for each in offered if each.type == "function"]
+    if not tools:
         fields.pop("tool_choice", None)  # without tools there is nothing to choose
-    ignored = FIELDS.ignored(fields)
+    left_out = {f"tools of type {each.type[:20]}" for each in offered} - {"tools of type function"}
+    ignored = FIELDS.ignored(fields) | left_out
     input_ = typed.input
     items = [_Item(role="user", content=input_)] if isinstance(input_, str) else input_
     messages = _messages(items)
@@ -110,7 +114,7 @@ def read(body: bytes) -> DialogueRequest:
         messages.insert(0, DialogueMessage("system", typed.instructions))
     return DialogueRequest(
         messages=tuple(messages),
-        tools=tuple(_tool(n, each) for n, each in enumerate(typed.tools or ())),
+        tools=tuple(_tool(each) for each in tools),
         stream=bool(typed.stream),
         single=typed.parallel_tool_calls is False,
         must_call=fields.get("tool_choice") == "required",
@@ -256,11 +260,7 @@ def _text(where: str, content: str | list[_Part]) -> str:
     return "".join(part.text for part in content)
 
 
-def _tool(number: int, each: _Tool) -> Tool:
-    if each.type != "function":
-        raise RequestRefused(
-            f"tools[{number}]", f"type {each.type[:20]!r}; function alone is understood"
-        )
+def _tool(each: _Tool) -> Tool:
     empty: dict[str, Any] = {"type": "object", "properties": {}}
     return Tool(each.name, each.description or "", each.parameters or empty)
 

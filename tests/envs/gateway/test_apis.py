@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.envs.contract import ToolCall, TurnTerms
+from agentrl.envs.contract import Message, Tool, ToolCall, TurnTerms
 from agentrl.envs.gateway import anthropic, chat, responses
 from agentrl.envs.gateway.chat_server import APIS, ModelApi
+from agentrl.envs.gateway.dialogue import Dialogue
 from agentrl.envs.gateway.messages import (
     DialogueMessage,
     DialogueReply,
@@ -78,7 +79,6 @@ def test_any_body_is_read_or_refused(api: ModelApi, body: bytes) -> None:
         (responses, {"input": [{"role": "robot"}]}, "input[0]"),
         (responses, {"input": [{"type": "reasoning"}]}, "input[0]"),
         (responses, {"input": [{"role": "user", "content": [{"type": "x"}]}]}, "input[0]"),
-        (responses, {"tools": [{"type": "web_search"}]}, "tools[0]"),
         (responses, {"previous_response_id": "resp_x"}, "previous_response_id"),
         (anthropic, {"max_tokens": None}, "max_tokens"),
         (anthropic, {"messages": [{"role": "tool", "content": ""}]}, "messages[0]"),
@@ -126,6 +126,58 @@ def test_unknown_parameters_are_one_refusal(api: ModelApi) -> None:
 @pytest.mark.parametrize("api", APIS)
 def test_parameters_of_sampling_are_passed_over_and_named(api: ModelApi) -> None:
     assert read(api, temperature=0.1, top_p=None, metadata={}).ignored == {"temperature"}
+
+
+def from_role(role: str, text: str) -> dict[str, Any]:
+    content = [{"type": "input_text", "text": text}]
+    return {"type": "message", "id": "msg_01a2", "role": role, "content": content}
+
+
+COMMAND = {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"]}
+CODEX: dict[str, Any] = {  # as @openai/codex 0.169.0 sends it, its texts shortened
+    "model": "policy",
+    "instructions": "You are Codex.",
+    "input": [
+        from_role("developer", "<permissions>"),
+        from_role("developer", "<multi_agent_mode>"),
+        from_role("user", "Which year?"),
+    ],
+    "tools": [
+        {
+            "type": "function",
+            "name": "exec_command",
+            "description": "Runs a command.",
+            "strict": False,
+            "parameters": COMMAND,
+        },
+        {"type": "namespace", "name": "multi_agent", "description": "", "tools": []},
+        {"type": "web_search", "external_web_access": False},
+    ],
+    "tool_choice": "auto",
+    "parallel_tool_calls": False,
+    "reasoning": {"effort": "low"},
+    "store": False,
+    "stream": True,
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "01a20a7c",
+    "text": {"verbosity": "low"},
+    "client_metadata": {"session_id": "01a20a7c"},
+}
+
+
+def test_a_request_of_codex_is_read_without_the_tools_that_openai_runs() -> None:
+    asked = read(responses, **CODEX)
+    assert asked.tools == (Tool("exec_command", "Runs a command.", COMMAND),)
+    assert asked.ignored == {"reasoning", "tools of type namespace", "tools of type web_search"}
+    assert Dialogue().place(asked).messages == (
+        Message("system", "You are Codex.\n<permissions>\n<multi_agent_mode>"),
+        Message("user", "Which year?"),
+    )
+
+
+def test_only_tools_that_openai_runs_are_no_tools() -> None:
+    asked = read(responses, tools=[{"type": "web_search"}], tool_choice="required")
+    assert (asked.tools, asked.must_call) == ((), False)
 
 
 def test_a_turn_may_be_limited() -> None:

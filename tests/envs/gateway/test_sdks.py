@@ -56,7 +56,6 @@ def refused(field, **more):
         return
     raise AssertionError(field)
 refused("text", text={"format": {"type": "json_object"}})
-refused("tools[0]", tools=[{"type": "web_search"}])
 refused("input[0]", input=[{"type": "item_reference", "id": "x"}])
 refused("topk", extra_body={"topk": 3})
 
