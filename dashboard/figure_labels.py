@@ -42,6 +42,11 @@ SECTIONS: dict[str, tuple[Figure, ...]] = {
             "How far the policy has moved from the reference, in nats per token; only with a KL "
             "penalty.",
         ),
+        Figure(
+            "reverse_kl",
+            "KL to the teacher",
+            "How far the policy is from its teachers, in nats per token; only with a [[teacher]].",
+        ),
         Figure("learning_rate", "Learning rate", "Step size of the optimizer at this update."),
         Figure(
             "zero_spread_share",

@@ -281,6 +281,11 @@ class UpdateGroup(Base):
     sha256: Mapped[str] = mapped_column(String(64))
     loss_tokens: Mapped[int]
     advantage: Mapped[float | None]  # of its loss tokens, as trained; null: none, or an old row
+    # The teacher that scored its loss tokens; null: none did. An ID or a directory; SHA-256.
+    teacher: Mapped[str | None]
+    teacher_checkpoint: Mapped[str | None] = mapped_column(Text)
+    teacher_digest: Mapped[str | None] = mapped_column(String(64))
+    reverse_kl: Mapped[float | None]  # mean of log π − log π_teacher before the update, in nats
 
 
 class Alarm(Base):

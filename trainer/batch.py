@@ -48,7 +48,8 @@ class Batch:
     (sampled by the track `current`), `shares` of the loss (they sum to 1). Per trajectory [M]:
     `lengths`, `task_ids` into `tasks`, `rewards` as trained, `successes`. `unnormalised`: tasks
     with too few tokens or trajectories for normalisation. `branches`: [B] lengths of all branches,
-    in order; empty if no trajectory has several.
+    in order; empty if no trajectory has several. `teacher_logprobs`, `teacher_weights`: [N] scores
+    of teachers, and their weights, 0 where no teacher scored; empty without teachers.
     """
 
     tokens: Ints
@@ -65,6 +66,8 @@ class Batch:
     successes: Bools
     unnormalised: frozenset[str]
     branches: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    teacher_logprobs: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    teacher_weights: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
 
     @property
     def sequences(self) -> Ints:
@@ -101,6 +104,8 @@ def assemble_batch(groups: Sequence[TrainableGroup], settings: Settings) -> Batc
     masks = [_trainable_mask(member) for member in members]
     loss_mask = _concatenate(masks, np.bool_)
     per_token, skipped = _normalise(advantages, task_ids, masks, settings)
+    if not settings.rewards:
+        per_token = np.zeros_like(per_token)
     branches = [length for member in members for length in member.branch_lengths()]
     return Batch(
         tokens=_concatenate([member.tokens() for member in members], np.int64),

@@ -11,7 +11,7 @@ broker is unavailable, bodies are read from the database.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -47,7 +47,8 @@ class InboxBounds:
     """Limits of a batch. Staleness and lag in updates.
 
     `held_bytes`: memory for bodies. The oldest are dropped, and read from the database when a batch
-    needs them. Bodies of the current batch stay, even beyond the limit.
+    needs them. Bodies of the current batch stay, even beyond the limit. `taught_tasks`: tasks
+    with a teacher, whose groups need no spread.
     """
 
     min_groups: int
@@ -57,6 +58,7 @@ class InboxBounds:
     abnormal_reward: float | None
     max_attempts: int
     held_bytes: int = INBOX_BYTES
+    taught_tasks: Collection[str] = ()
 
 
 class Inbox:
@@ -269,7 +271,7 @@ def classify_group(
     group: TrainableGroup, version: int, bounds: InboxBounds, forks: Mapping[str, int]
 ) -> GroupState:
     """Return READY if the update from `version` may train on the group, else FILTERED or STALE."""
-    if not has_spread(group, bounds.abnormal_reward):
+    if group.task not in bounds.taught_tasks and not has_spread(group, bounds.abnormal_reward):
         return GroupState.FILTERED
     return GroupState.STALE if is_too_old(group, version, bounds, forks) else GroupState.READY
 

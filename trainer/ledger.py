@@ -132,7 +132,7 @@ class Ledger:
         other StoreError; the update is then kept for the next trainer, if the local disk allows.
         """
         version = at.version + 1
-        members = pending_update.members(trained)
+        members = pending_update.members(trained, metrics.teacher_scores)
         then = Position(
             version,
             f"{self._run_id}-v{version:06d}-{uuid.uuid4().hex[:6]}",

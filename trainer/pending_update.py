@@ -12,7 +12,7 @@ and the next trainer resumes from the last committed one.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from itertools import chain, repeat, zip_longest
 from pathlib import Path
 
 import msgspec
@@ -23,7 +23,7 @@ from agentrl.core.logging import get_logger
 from agentrl.core.types import CheckpointState, UpdateState
 from agentrl.db.models import Checkpoint
 from agentrl.db.store import now
-from agentrl.db.transitions.updates import NewUpdate, TrainedMember
+from agentrl.db.transitions.updates import NewUpdate, TeacherScore, TrainedMember
 from agentrl.trainer.batch import TrainableGroup
 
 FILE = "update.json"  # in a snapshot's directory
@@ -76,8 +76,14 @@ class UpdateRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-def members(trained: Sequence[TrainableGroup]) -> list[TrainedMember]:
-    """Return the members that an update trained on, for the database."""
+def members(
+    trained: Sequence[TrainableGroup], scores: Sequence[TeacherScore | None] = ()
+) -> list[TrainedMember]:
+    """Return the members that an update trained on, for the database.
+
+    `scores`: of teachers, per member of all groups; empty without teachers.
+    """
+    by_member = chain(scores, repeat(None))
     return [
         TrainedMember(
             episode_id=member.episode_id,
@@ -86,6 +92,7 @@ def members(trained: Sequence[TrainableGroup]) -> list[TrainedMember]:
             sha256=member.sha256,
             loss_tokens=int(member.mask().sum()),
             advantage=advantage,
+            teacher=next(by_member),
         )
         for group in trained
         for member, advantage in zip_longest(group.members, group.advantages)

@@ -27,6 +27,7 @@ from agentrl.core.config.sections import (
     Section,
     Store,
     Task,
+    Teacher,
     Tracing,
     Trackers,
     Trainer,
@@ -51,6 +52,8 @@ class Config(Section, frozen=True):
     policy: list[PolicyServer] = msgspec.field(default_factory=list)
     """A policy server process. Absent: one local server with the tracks current and lagged(4)."""
     trainer: Trainer = Trainer()
+    teacher: list[Teacher] = msgspec.field(default_factory=list)
+    """A model to which the policy is distilled (docs/teachers.md)."""
     alarms: Alarms = Alarms()
     envs: Envs = Envs()
     eval: Eval = Eval()
@@ -76,6 +79,10 @@ class Config(Section, frozen=True):
         if name and name not in servers:
             raise ConfigError(f"no [[policy]] is named {name}; known: {', '.join(servers)}")
         return servers[name] if name else next(iter(servers.values()))
+
+    def taught_tasks(self) -> set[str]:
+        """Return the names of the tasks that have a teacher."""
+        return {task for teacher in self.teacher for task in teacher.tasks or self.tasks}
 
     def judge_policies(self) -> set[str]:
         """Return the names of the policies that judge."""

@@ -403,6 +403,8 @@ class Trainer(Section, frozen=True):
     """Whether `gspo` may train on trajectories that several policies sampled."""
     kl_weight: AtLeast0 | None = None
     """Weight of the KL divergence to the first checkpoint of the run."""
+    rewards: bool = True
+    """Whether rewards are trained on. With `false`, only [[teacher]]s teach (docs/teachers.md)."""
     credit: str | None = None
     """How the turns of an episode are credited: all with its reward (`outcome`), each with the
     discounted rewards that follow (`discounted`) or with the compared rewards of single turns
@@ -461,6 +463,20 @@ class Trainer(Section, frozen=True):
     kept."""
     threads: Positive = 1
     """CPU threads of torch in each process of the trainer."""
+
+
+class Teacher(Section, frozen=True):
+    """A teacher whose log-probabilities the policy is drawn to (docs/teachers.md)."""
+
+    name: Name
+    """Name of the teacher, unique in the file."""
+    checkpoint: str
+    """Directory of a model or checkpoint, or a checkpoint of the store by its ID or as RUN@VERSION.
+    It must have the tokenizer of `model.path`."""
+    tasks: list[str] = []
+    """Tasks that it teaches. Empty: all. A task has one teacher at most."""
+    weight: Above0 = 1.0
+    """Weight of log π_teacher − log π, which is added to the advantage of each token."""
 
 
 AlarmName = Literal[

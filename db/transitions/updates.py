@@ -61,8 +61,25 @@ class ReadyMember:
 
 
 @dataclass(frozen=True, slots=True)
+class TeacherScore:
+    """A teacher's score of a member's loss tokens. `name`: of its [[teacher]].
+
+    `checkpoint`: its ID or directory; `digest`: SHA-256 over its files. `reverse_kl`: mean of
+    log π − log π_teacher, in nats; None: the update recorded no log-probabilities.
+    """
+
+    name: str
+    checkpoint: str
+    digest: str
+    reverse_kl: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class TrainedMember:
-    """A member that an update trained on. `advantage`: of its loss tokens; None: it has none."""
+    """A member that an update trained on. `advantage`: of its loss tokens; None: it has none.
+
+    `teacher`: None: no teacher scored it.
+    """
 
     episode_id: str
     group_id: str
@@ -70,6 +87,7 @@ class TrainedMember:
     sha256: str
     loss_tokens: int
     advantage: float | None = None
+    teacher: TeacherScore | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +166,22 @@ def commit_update(session: Session, new: NewUpdate) -> bool:
             sha256=member.sha256,
             loss_tokens=member.loss_tokens,
             advantage=member.advantage,
+            **_teacher_columns(member.teacher),
         )
         for member in new.members
     )
     return True
+
+
+def _teacher_columns(score: TeacherScore | None) -> dict[str, Any]:
+    if score is None:
+        return {}
+    return {
+        "teacher": score.name,
+        "teacher_checkpoint": score.checkpoint,
+        "teacher_digest": score.digest,
+        "reverse_kl": score.reverse_kl,
+    }
 
 
 def lock_run(session: Session, run_id: str, epoch: int) -> Run:

@@ -20,6 +20,7 @@ from agentrl.db.registry.external_policies import track_of
 from agentrl.envs import registry
 from agentrl.envs.server.in_process import needs_container
 from agentrl.ops.configuration.serving import serving_config
+from agentrl.ops.configuration.teachers import check_teachers
 from agentrl.ops.runs import hub
 from agentrl.ops.trackers import factory
 from agentrl.serving.engines import EXTERNAL, check_engine
@@ -86,6 +87,7 @@ def check(config: Config) -> None:
     curriculum.check(config.dispatch, config.tasks)
     check_servers(config.policy_servers())
     check_judges(config)
+    check_teachers(config)
     check_sampling(config)
     for server in config.policy_servers():
         check_engine(serving_config(config), server)

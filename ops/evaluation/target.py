@@ -63,10 +63,10 @@ def resolve(name: str, config: Config, store: Store | None = None) -> Target:
         identity = manifest.verify(path) if (path / manifest.FILE).exists() else None
         own = identity.checkpoint_id if identity else path.resolve().name
         files = identity.files if identity else manifest.digests(path)
-        return Target(path, own, name=name, fingerprint=_digest(files))
+        return Target(path, own, name=name, fingerprint=digest(files))
     if name.startswith(hub.PREFIX):
         path, own = hub.fetch_model(name), name.removeprefix(hub.PREFIX).replace("/", "--")
-        return Target(path, own, name=name, fingerprint=_digest(manifest.digests(path)))
+        return Target(path, own, name=name, fingerprint=digest(manifest.digests(path)))
     if match := re.fullmatch(r"external\((.*)\)", name):
         return _external(match[1], config)
     if "/" in name:
@@ -141,8 +141,8 @@ def _external(name: str, config: Config) -> Target:
     external = servers[name].external
     known = {"url": external.url, "model": external.model, "parameters": external.parameters}
     own = track_of(name)
-    return Target(path, own, external=servers[name], name=own, fingerprint=_digest(known))
+    return Target(path, own, external=servers[name], name=own, fingerprint=digest(known))
 
 
-def _digest(value: object) -> str:
+def digest(value: object) -> str:
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()

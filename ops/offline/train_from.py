@@ -30,6 +30,7 @@ from agentrl.ops.processes.trainer import bounds, ledger_config
 from agentrl.ops.runs import relocation
 from agentrl.ops.runs.begin import open_checkpoint_store
 from agentrl.ops.runs.lifecycle import RunPlace, current_config, fork_checkpoint, open_place
+from agentrl.ops.runs.teachers import pinned_teachers, with_teachers
 from agentrl.ops.tables import console, plain
 from agentrl.trainer.algorithm.presets import batch_groups, resolve_settings
 from agentrl.trainer.engines.learner import Hardware
@@ -145,6 +146,7 @@ def _learning(config: Config) -> tuple[object, ...]:
     trainer, dispatch = config.trainer, config.dispatch
     return (
         resolve_settings(trainer),
+        config.teacher,
         Hardware.from_config(config.model, trainer),
         trainer.engine,
         batch_groups(trainer, dispatch),
@@ -180,9 +182,13 @@ def _train(
     settings = resolve_settings(config.trainer)
     first = store.ask(lambda session: checkpoints.live_checkpoints(session, run_id)[0].path)
     hardware = Hardware.from_config(config.model, config.trainer)
-    learner = TorchLearner(checkpoint_store.fetch(first, config.cache()), settings, hardware)
+    path = checkpoint_store.fetch(first, config.cache())
+    teachers = pinned_teachers(config, store)
+    learner = with_teachers(
+        TorchLearner(path, settings, hardware), teachers, path, config, hardware
+    )
     files = open_checkpoint_store(config, run_id, stop)
-    ledger = Ledger(ledger_config(config), run_id, store, lambda _event: None, files)
+    ledger = Ledger(ledger_config(config, teachers), run_id, store, lambda _event: None, files)
     with trainer_lease(store, run_id, lambda: ledger.epoch):
         train(batches, learner, ledger, settings, stop)
 

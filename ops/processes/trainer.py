@@ -7,6 +7,7 @@ deepspeed  ranks; only the first opens the run         train(…, Lead) · follo
 
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,13 +22,15 @@ from agentrl.core.process import find_rank_place
 from agentrl.core.retry import FOREVER
 from agentrl.db.registry import checkpoints
 from agentrl.ops.runs.begin import OpenRun, open_checkpoint_store, open_run
+from agentrl.ops.runs.teachers import pinned_teachers, with_teachers
 from agentrl.trainer.algorithm.presets import Settings, batch_groups, inbox_bytes, resolve_settings
 from agentrl.trainer.inbox import InboxBounds
 from agentrl.trainer.ledger_config import LedgerConfig
 
 if TYPE_CHECKING:
+    from agentrl.trainer.distillation import PinnedTeacher
     from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
-    from agentrl.trainer.engines.learner import Learner
+    from agentrl.trainer.engines.learner import Hardware, Learner
     from agentrl.trainer.engines.ranks import Ranks
 
 OVER = b"\0"  # told to ranks in place of a path
@@ -44,7 +47,10 @@ def run(config: Config, stop: threading.Event) -> None:
     with open_run(config, stop) as here:
         path = _fetch_checkpoint(_first(here), config, stop)
         hardware = Hardware.from_config(config.model, config.trainer)
-        _train(config, here, TorchLearner(path, resolve_settings(config.trainer), hardware), stop)
+        teachers = pinned_teachers(config, here.store)
+        learner = TorchLearner(path, resolve_settings(config.trainer), hardware)
+        taught = with_teachers(learner, teachers, path, config, hardware)
+        _train(config, here, taught, teachers, stop)
 
 
 def bounds(config: Config, filled: Settings) -> InboxBounds:
@@ -58,16 +64,20 @@ def bounds(config: Config, filled: Settings) -> InboxBounds:
         abnormal_reward=filled.abnormal_reward,
         max_attempts=config.dispatch.max_attempts,
         held_bytes=inbox_bytes(config.trainer, config.dispatch, config.sampling),
+        taught_tasks=config.taught_tasks(),
     )
 
 
-def ledger_config(config: Config) -> LedgerConfig:
-    """Return the ledger's part of the configuration."""
+def ledger_config(config: Config, teachers: Sequence["PinnedTeacher"] = ()) -> LedgerConfig:
+    """Return the ledger's part of the configuration. Checkpoints of `teachers` are kept, too."""
     fewest, _ = batch_groups(config.trainer, config.dispatch)
     return LedgerConfig(
         run=config.run,
         tasks=list(config.tasks),
-        tracks=[track for server in config.policy_servers() for track in server.tracks],
+        tracks=[
+            *(track for server in config.policy_servers() for track in server.tracks),
+            *(f"pinned({each.checkpoint})" for each in teachers if each.is_stored),
+        ],
         alarms=config.alarms,
         min_groups=fewest,
         max_grad_norm=config.trainer.max_grad_norm,
@@ -106,23 +116,31 @@ def _rank(config: Config, stop: threading.Event) -> None:
             return
         with open_run(config, stop) as here:
             first = _first(here)
+            teachers = pinned_teachers(config, here.store)
             ranks.broadcast(first.encode())
             with coordinate_ranks(_part(config, first, ranks, stop), ranks) as learner:
-                _train(config, here, learner, stop)
+                path, hardware = _fetch_checkpoint(first, config, stop), _hardware(config, ranks)
+                taught = with_teachers(learner, teachers, path, config, hardware)
+                _train(config, here, taught, teachers, stop)
 
 
 def _part(config: Config, first: str, ranks: "Ranks", stop: threading.Event) -> "DeepSpeedLearner":
     """`first`: path in the row of the run's first checkpoint."""
     from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
-    from agentrl.trainer.engines.learner import Hardware
 
-    path = _fetch_checkpoint(first, config, stop)
-    kind = config.model.device.partition(":")[0]
-    device = kind if kind == "cpu" else f"{kind}:{ranks.local}"
-    hardware = Hardware.from_config(config.model, config.trainer, device)
+    path, hardware = _fetch_checkpoint(first, config, stop), _hardware(config, ranks)
     return DeepSpeedLearner(
         path, resolve_settings(config.trainer), hardware, config.trainer.deepspeed, ranks
     )
+
+
+def _hardware(config: Config, ranks: "Ranks") -> "Hardware":
+    """Return the hardware of this rank."""
+    from agentrl.trainer.engines.learner import Hardware
+
+    kind = config.model.device.partition(":")[0]
+    device = kind if kind == "cpu" else f"{kind}:{ranks.local}"
+    return Hardware.from_config(config.model, config.trainer, device)
 
 
 def _first(run: OpenRun) -> str:
@@ -137,7 +155,13 @@ def _fetch_checkpoint(first: str, config: Config, stop: threading.Event) -> Path
     )
 
 
-def _train(config: Config, run: OpenRun, learner: "Learner", stop: threading.Event) -> None:
+def _train(
+    config: Config,
+    run: OpenRun,
+    learner: "Learner",
+    teachers: Sequence["PinnedTeacher"],
+    stop: threading.Event,
+) -> None:
     from agentrl.trainer.inbox import Inbox
     from agentrl.trainer.lease import trainer_lease
     from agentrl.trainer.ledger import Ledger
@@ -151,7 +175,7 @@ def _train(config: Config, run: OpenRun, learner: "Learner", stop: threading.Eve
     kept_in = open_checkpoint_store(config, run.run_id, stop)
     machine = MachineUse()
     ledger = Ledger(
-        ledger_config(config),
+        ledger_config(config, teachers),
         run.run_id,
         run.store,
         announcer.announce,

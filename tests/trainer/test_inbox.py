@@ -1,6 +1,7 @@
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from agentrl.db.store import Store
 from agentrl.db.transitions import runs, updates
 from agentrl.db.transitions.updates import TrainerReplaced
 from agentrl.trainer.batch import TrainableGroup
-from agentrl.trainer.inbox import Inbox, InboxBounds, is_too_old
+from agentrl.trainer.inbox import Inbox, InboxBounds, classify_group, is_too_old
 
 BOUNDS = InboxBounds(
     min_groups=2, max_groups=3, max_staleness=2, max_lag=4, abnormal_reward=None, max_attempts=3
@@ -174,6 +175,15 @@ def test_a_stored_body_that_is_damaged_is_given_up_once_and_played_again(
     chosen = _given(inbox)
     assert chosen[1].members == (again, *bodies[1:])
     assert world.accounting() == []
+
+
+def test_a_group_without_spread_is_ready_where_its_task_has_a_teacher(
+    make_trajectory: Callable[..., Trajectory],
+) -> None:
+    flat = TrainableGroup("g", "db", (make_trajectory(), make_trajectory(seed=1)))
+    for tasks, expected in (((), GroupState.FILTERED), (("db",), GroupState.READY)):
+        bounds = replace(BOUNDS, taught_tasks=tasks)
+        assert classify_group(flat, 4, bounds, {}) == expected
 
 
 def test_groups_without_spread_are_filtered_and_old_ones_stale(world: World, inbox: Inbox) -> None:

@@ -31,7 +31,13 @@ from agentrl.core.trained_hash import ROOT, running_hash
 from agentrl.core.types import GroupState, RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
-from agentrl.db.transitions.updates import LineageChanged, RunEnded, TrainerReplaced, UpdateRefused
+from agentrl.db.transitions.updates import (
+    LineageChanged,
+    RunEnded,
+    TeacherScore,
+    TrainerReplaced,
+    UpdateRefused,
+)
 from agentrl.ops.processes.trainer import ledger_config
 from agentrl.trainer.batch import Batch, TrainableGroup
 from agentrl.trainer.checkpoint_writer import Position
@@ -41,6 +47,7 @@ from agentrl.trainer.retention import RetentionRules, retain
 from agentrl.trainer.snapshots import State
 
 EVERY = 2
+METRICS = Metrics({"loss": 0.5})
 
 
 class NoRoom(Mapping[str, torch.Tensor]):
@@ -452,7 +459,13 @@ def test_a_snapshot_that_its_trainer_could_not_name_is_found(
 
 
 def _ended_by_the_database(
-    world: World, publisher: Publisher, home: Path, group: TrainableGroup, error: StoreError
+    world: World,
+    publisher: Publisher,
+    home: Path,
+    group: TrainableGroup,
+    error: StoreError,
+    *,
+    metrics: Metrics = METRICS,
 ) -> None:
     """A trainer makes an update from version 1 that it cannot commit."""
     ledger, learner = _ledger(world, publisher, home), Counter()
@@ -465,7 +478,7 @@ def _ended_by_the_database(
             raise error
 
     with pytest.raises(type(error)):
-        ledger.commit(learner, at, [group], Metrics({"loss": 0.5}), 1.0)
+        ledger.commit(learner, at, [group], metrics, 1.0)
     event.remove(world.store.engine, "before_cursor_execute", away)
     assert world.run().version == 1
 
@@ -484,6 +497,24 @@ def test_an_update_that_was_not_committed_before_the_end_is_committed_by_the_nex
     at = _step(world, after, fresh, at, 1)
     assert at.version == 3
     assert world.accounting() == []
+
+
+def test_a_teachers_scores_are_committed_with_the_update_also_by_the_next_trainer(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    (group,) = _groups(world, 7)
+    score = TeacherScore("specialist", "other-v000009-abc", "d" * 64, 0.25)
+    scores = [score, *(None for _ in group.members[1:])]
+    metrics = Metrics({"loss": 0.5}, teacher_scores=scores)
+    away = StoreUnavailable("away")
+    _ended_by_the_database(world, publisher, tmp_path, group, away, metrics=metrics)
+    _ledger(world, publisher, tmp_path).resume(Counter())
+    rows = world.ask(
+        "SELECT episode_id, teacher, teacher_checkpoint, teacher_digest, reverse_kl"
+        " FROM update_groups WHERE teacher IS NOT NULL"
+    )
+    named = group.members[0].episode_id
+    assert rows == [(named, "specialist", "other-v000009-abc", "d" * 64, 0.25)]
 
 
 def _far_ledger(

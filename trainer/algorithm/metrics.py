@@ -46,7 +46,8 @@ def measure(batch: Batch, recorded: TokenRecord) -> dict[str, float]:
     `mismatch_k1`, `mismatch_k3`: estimates of KL(μ ‖ π) over tokens of μ.
     `effective_sample_size`: (Σw)²/Σw² of w = π/μ, as a share of the tokens. These three also of
     `_fresh` and `_lagged` tokens, with their number, `loss_tokens`. `max_ratio`: largest w.
-    `success`: share of trajectories with a score of at least 1.
+    `success`: share of trajectories with a score of at least 1. `reverse_kl`: mean of log π −
+    log π_teacher over the tokens that a teacher scored.
     """
     values = {"tokens": float(batch.tokens.size), "kl": _mean(recorded.kl[batch.loss_mask])}
     values |= _of_tokens(batch, recorded, batch.loss_mask)
@@ -58,6 +59,29 @@ def measure(batch: Batch, recorded: TokenRecord) -> dict[str, float]:
         own["normalised"] = float(task not in batch.unnormalised)
         values |= {f"{task}/{name}": value for name, value in own.items()}
     return {name: value for name, value in values.items() if np.isfinite(value)}
+
+
+def reverse_kls(batch: Batch, recorded: TokenRecord) -> list[float | None]:
+    """Return each trajectory's mean of log π − log π_teacher over the tokens that a teacher scored.
+
+    None: no teacher scored any; empty without teachers.
+    """
+    if not batch.teacher_weights.size:
+        return []
+    ends = np.cumsum(batch.lengths)
+    return [
+        _mean(own) if own.size else None
+        for start, end in zip(ends - batch.lengths, ends, strict=True)
+        for own in [_reverse_kl(batch, recorded, slice(start, end))]
+    ]
+
+
+def _reverse_kl(batch: Batch, recorded: TokenRecord, chosen: Bools | slice) -> Floats:
+    """Return log π − log π_teacher of those of the chosen tokens that a teacher scored."""
+    if not batch.teacher_weights.size:
+        return np.zeros(0, np.float32)
+    difference = recorded.logprobs[chosen] - batch.teacher_logprobs[chosen]
+    return difference[batch.teacher_weights[chosen] > 0.0]
 
 
 def staleness(groups: Sequence[TrainableGroup], version: int) -> dict[str, float]:
@@ -106,6 +130,7 @@ def _of_tokens(batch: Batch, recorded: TokenRecord, chosen: Bools) -> dict[str, 
         "entropy": _mean(recorded.entropy[chosen]),
         "clip_fraction": _mean(recorded.clipped[chosen]),
         "max_ratio": float(weights.max(initial=0.0)),
+        "reverse_kl": _mean(_reverse_kl(batch, recorded, chosen)),
     }
     parts = {"": chosen, "_fresh": chosen & batch.fresh, "_lagged": chosen & ~batch.fresh}
     for suffix, part in parts.items():

@@ -2,6 +2,8 @@
 
 MicroBatch ─▶ states of the policy ─▶ scores of its loss tokens ─▶ loss of each ─▶ Σ share · loss
           └─▶ states of the reference ─▶ their scores ─▶ KL ─┘
+
+A teacher's scores come with the MicroBatch (trainer/distillation.py) and change the advantages.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.losses import gspo, importance, kl
+from agentrl.trainer.algorithm.losses.distillation import teacher_advantages
 from agentrl.trainer.algorithm.losses.registry import known_losses
 from agentrl.trainer.algorithm.losses.tokens import Tokens
 from agentrl.trainer.algorithm.presets import Settings
@@ -32,6 +35,8 @@ class Fields(NamedTuple):
     advantages: Tensor
     shares: Tensor
     owners: Tensor
+    teacher_logprobs: Tensor
+    teacher_weights: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,10 @@ class Objective:
             log_ratios = current.detach() - behaviour
             sequence = gspo.sequence_log_ratios(log_ratios, fields.owners, len(micro.lengths))
             old = current.detach() - sequence
-        tokens = Tokens(current, old, fields.advantages, weights)
+        advantages = fields.advantages + teacher_advantages(
+            current, fields.teacher_logprobs, fields.teacher_weights
+        )
+        tokens = Tokens(current, old, advantages, weights)
         loss, clipped = chosen.token_loss(tokens, self.settings.clip)
         found = {"logprobs": current, "entropy": entropy, "clipped": clipped}
         if self.settings.kl_weight > 0:
@@ -73,6 +81,12 @@ class Objective:
             found["kl"] = penalty
             loss = loss + self.settings.kl_weight * penalty
         return (loss * fields.shares).sum(), _on_host({**found, "loss": loss})
+
+    def logprobs(self, model: Any, micro: MicroBatch) -> Floats:
+        """Return [K] log-probabilities of the micro-batch's loss tokens, without gradient."""
+        with torch.no_grad():
+            found, _ = self._scores(model, micro, self._fields(micro))
+        return _on_host({"logprobs": found})["logprobs"]
 
     def _anchor(self, micro: MicroBatch, fields: Fields) -> Tensor:
         """Return [K] log-probabilities of the reference."""

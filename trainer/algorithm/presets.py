@@ -43,6 +43,7 @@ class Settings:
     importance: Importance
     mixed_sequences: bool
     kl_weight: float
+    rewards: bool
     credit: str
     credit_options: msgspec.Struct
     advantage: str
@@ -132,6 +133,7 @@ def resolve_settings(config: Trainer) -> Settings:
         max_grad_norm=config.max_grad_norm,
         clip=clip,
         importance=importance,
+        rewards=config.rewards,
         credit_options=read_options(values["credit"], config.credit_options),
         mixed_sequences=config.mixed_sequences,
         task_norm_min_tokens=config.task_norm_min_tokens,

@@ -1,12 +1,13 @@
 """The interface between the training loop and an engine."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.sections import Model, Trainer
+from agentrl.db.transitions.updates import TeacherScore
 from agentrl.trainer.algorithm.presets import CHUNK_LOGITS, chunk_logits
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.snapshots import State
@@ -16,11 +17,14 @@ from agentrl.trainer.snapshots import State
 class Metrics:
     """The metrics of an update. `values`: finite numbers by name, those of a task as `task/name`.
 
-    `skipped`: why the optimizer did not step; empty: it did.
+    `skipped`: why the optimizer did not step; empty: it did. Per trajectory of the batch, both
+    empty without teachers: `reverse_kls` to its teacher, and `teacher_scores` for the database.
     """
 
     values: Mapping[str, float]
     skipped: str = ""
+    reverse_kls: Sequence[float | None] = ()
+    teacher_scores: Sequence[TeacherScore | None] = ()
 
 
 @dataclass(frozen=True, slots=True)

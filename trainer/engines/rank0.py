@@ -24,7 +24,7 @@ from torch import Tensor
 from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.errors import CheckpointError, RankLost
 from agentrl.trainer.algorithm.advantages import Floats
-from agentrl.trainer.algorithm.metrics import TokenRecord, measure
+from agentrl.trainer.algorithm.metrics import TokenRecord, measure, reverse_kls
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.engines.ranks import Ranks
@@ -43,6 +43,8 @@ ARRAYS: Mapping[str, str] = {  # of a MicroBatch, with the types in which they t
     "temperature": "<f4",
     "advantages": "<f4",
     "shares": "<f4",
+    "teacher_logprobs": "<f4",
+    "teacher_weights": "<f4",
 }
 
 
@@ -154,7 +156,8 @@ class Rank0Coordinator:
             places = np.concatenate([NOWHERE, *(micro.sources for micro in passes)])
             recorded.put(places, dict(zip(TOKEN_FIELDS, token_values, strict=True)))
         values = measure(batch, recorded) | dict(own.values)
-        return Metrics(values | {"seconds": time.perf_counter() - began}, own.skipped)
+        values |= {"seconds": time.perf_counter() - began}
+        return Metrics(values, own.skipped, reverse_kls(batch, recorded))
 
     def save(self, directory: Path) -> SaveReport:
         """See Learner.save: every rank gives its shards, rank 0 writes."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.errors import CheckpointError, ConfigError
-from agentrl.trainer.algorithm.metrics import TokenRecord, measure
+from agentrl.trainer.algorithm.metrics import TokenRecord, measure, reverse_kls
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
@@ -62,7 +62,7 @@ class TorchLearner:
         values |= {"learning_rate": rate, "seconds": time.perf_counter() - began}
         if math.isfinite(norm):
             values["grad_norm"] = norm
-        return Metrics(values, skipped)
+        return Metrics(values, skipped, reverse_kls(batch, recorded))
 
     def save(self, directory: Path) -> SaveReport:
         """See Learner.save; weights have the hardware's dtype."""

@@ -40,6 +40,8 @@ class MicroBatch:
     temperature: Floats
     advantages: Floats
     shares: Floats
+    teacher_logprobs: Floats
+    teacher_weights: Floats
 
 
 def micro_batches(batch: Batch, max_tokens: int) -> list[MicroBatch]:
@@ -107,6 +109,8 @@ def empty_micro_batch() -> MicroBatch:
         temperature=values,
         advantages=values,
         shares=values,
+        teacher_logprobs=values,
+        teacher_weights=values,
     )
 
 
@@ -182,6 +186,8 @@ def _pack_rows(batch: Batch, needed: Ints, rows: Ints) -> MicroBatch:
     predicts = np.flatnonzero(batch.loss_mask[places + 1])
     owners = np.repeat(np.arange(rows.size), lengths)[predicts]
     sources = places[predicts] + 1
+    untaught = np.zeros(sources.size, np.float32)
+    taught = batch.teacher_weights.size
     return MicroBatch(
         tokens=batch.tokens[places],
         lengths=tuple(lengths.tolist()),
@@ -193,4 +199,6 @@ def _pack_rows(batch: Batch, needed: Ints, rows: Ints) -> MicroBatch:
         temperature=batch.temperature[sources],
         advantages=batch.advantages[sources],
         shares=batch.shares[sources],
+        teacher_logprobs=batch.teacher_logprobs[sources] if taught else untaught,
+        teacher_weights=batch.teacher_weights[sources] if taught else untaught,
     )

@@ -95,6 +95,38 @@ def test_a_judge_that_cannot_work_is_refused_with_its_key(
         configs.check(_judged(tmp_path, old, new))
 
 
+TAUGHT = f"""
+[[teacher]]
+name = "one"
+checkpoint = "{TINY}"
+"""
+
+
+def test_a_teacher_teaches_every_task_unless_it_names_some(tmp_path: Path) -> None:
+    taught = config(tmp_path, f"trainer.rewards = false{TAUGHT}")
+    configs.check(taught)
+    assert taught.taught_tasks() == {"dbbench"}
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("trainer.rewards = false", "rewards = false: nothing teaches dbbench"),
+        (TAUGHT + TAUGHT, "teacher.name: 2 teachers are named one"),
+        (TAUGHT + TAUGHT.replace("one", "two"), "teacher.tasks: one and two both teach dbbench"),
+        (TAUGHT + 'tasks = ["dbench"]', "teacher.tasks of one.*dbench"),
+        (TAUGHT.replace(str(TINY), "no/such"), "teacher.checkpoint of one: .*contains no model"),
+        (TAUGHT.replace(str(TINY), "run@latest"), "teacher.checkpoint of one: run@latest changes"),
+        (TAUGHT.replace(str(TINY), "external(a)"), "checkpoint of one: .*is not a checkpoint"),
+    ],
+)
+def test_a_teacher_that_cannot_teach_is_refused_with_its_key(
+    tmp_path: Path, more: str, why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        configs.check(config(tmp_path, more))
+
+
 def test_a_policy_that_judges_has_no_weight_in_sampling(tmp_path: Path) -> None:
     sampling = '[sampling]\nstrategy = "weighted"\nweights = {"external(critic)" = 1.0}\n[[policy]]'
     with pytest.raises(ConfigError, match=r"sampling.weights: no server follows external"):

@@ -11,14 +11,18 @@ from msgspec import Meta
 
 from agentrl.cli.main import main
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import PolicyServer, Section, Task
+from agentrl.core.config.sections import PolicyServer, Section, Task, Teacher
 from agentrl.core.errors import ConfigError
 from agentrl.ops.configuration import keys
 from agentrl.trainer.algorithm import presets
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 COMMAND = "agentrl config keys --markdown > docs/configuration.md"
-EXAMPLE = Config(tasks={"NAME": Task()}, policy=[PolicyServer(name="one")])
+EXAMPLE = Config(
+    tasks={"NAME": Task()},
+    policy=[PolicyServer(name="one")],
+    teacher=[Teacher(name="one", checkpoint="one@1")],
+)
 FIELDS = {"section", "key", "type", "default", "meaning", "within", "by", "required"}
 SOURCE = '''
 PLACE = 1  # of no class
@@ -213,6 +217,8 @@ def test_the_array_holds_defaults_as_values(
     assert [place for place, one in listed.items() if one["required"]] == [
         ("", "tasks"),
         ("policy", "name"),
+        ("teacher", "name"),
+        ("teacher", "checkpoint"),
     ]
 
 

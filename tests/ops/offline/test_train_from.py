@@ -126,3 +126,44 @@ def test_what_cannot_be_trained_is_refused(learned: PlantedRun) -> None:
     ranks = OfflineRequest(place, "ranks", changes=["trainer.engine=deepspeed"])
     with pytest.raises(ConfigError, match="--from trains in one process"):
         train_from(ranks, threading.Event())
+
+
+TAUGHT = """
+[[teacher]]
+name = "elder"
+checkpoint = "learned@2"
+tasks = ["dbbench"]
+"""
+
+
+def test_a_teacher_from_the_store_is_named_by_rows_and_gives_the_same_weights_after_a_stop(
+    learned: PlantedRun,
+) -> None:
+    file = learned.path.with_name("taught.toml")
+    file.write_text(learned.path.read_text() + TAUGHT)
+    place = RunPlace(learned.config.store_url(), "learned", learned.config.home())
+
+    def taught(name: str) -> OfflineRequest:
+        return OfflineRequest(place, name, file=file, max_age=9)
+
+    train_from(taught("taught"), threading.Event())
+    train_from(taught("halted"), StopAfter(1, learned, "halted"))
+    assert len(weights(learned, "halted")) == 2
+    train_from(taught("halted"), threading.Event())
+    own = weights(learned, "taught")
+    assert weights(learned, "halted") == own
+    assert own[1:] != weights(learned, "learned")[1:]
+    rows = learned.ask(
+        "SELECT DISTINCT g.task, u.teacher, u.teacher_checkpoint, length(u.teacher_digest),"
+        " u.reverse_kl IS NULL FROM update_groups u JOIN groups g USING (group_id)"
+        " JOIN runs r USING (run_id) WHERE r.name = 'taught' ORDER BY g.task"
+    )
+    ((elder,),) = learned.ask(
+        "SELECT checkpoint_id FROM checkpoints c JOIN runs r USING (run_id)"
+        " WHERE r.name = 'learned' AND c.version = 2"
+    )
+    assert [tuple(row) for row in rows] == [
+        ("alfworld", None, None, None, 1),
+        ("dbbench", "elder", elder, 64, 0),
+    ]
+    assert learned.accounting() == []

@@ -1,0 +1,166 @@
+"""Teachers that score batches for a real learner; all models are tiny and random."""
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from engine_updates import ragged_batch
+from random_model import save_random_qwen3
+from tokenizers import Tokenizer, models
+
+from agentrl.core.config.sections import Trainer
+from agentrl.core.errors import ConfigError
+from agentrl.core.trajectory import Trajectory
+from agentrl.trainer.algorithm.presets import resolve_settings
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.distillation import DistillingLearner, PinnedTeacher, TeacherScorer
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import TorchLearner
+
+MakeTrajectory = Callable[..., Trajectory]
+TRAINER = Trainer(learning_rate=3e-3, rewards=False, importance="none", micro_batch_tokens=100)
+SETTINGS = resolve_settings(TRAINER)
+
+
+@pytest.fixture(scope="module")
+def other(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Other weights with the same tokenizer."""
+    directory = tmp_path_factory.mktemp("other")
+    save_random_qwen3(directory, 1)
+    shutil.copyfile(tiny / "tokenizer.json", directory / "tokenizer.json")
+    return directory
+
+
+@pytest.fixture
+def batch(make_trajectory: MakeTrajectory) -> Batch:
+    return ragged_batch(make_trajectory, chosen=SETTINGS)
+
+
+def teacher(path: Path, *tasks: str, weight: float = 1.0) -> PinnedTeacher:
+    return PinnedTeacher("one", path, f"at {path.name}", "digest", tasks, weight)
+
+
+def distilling(policy: Path, *teachers: PinnedTeacher) -> DistillingLearner:
+    scorer = TeacherScorer(teachers, policy, SETTINGS, Hardware())
+    return DistillingLearner(TorchLearner(policy, SETTINGS, Hardware()), scorer)
+
+
+def weights(learner: DistillingLearner) -> Mapping[str, torch.Tensor]:
+    return {k: v for k, v in learner.state().tensors.items() if k.startswith("weights/")}
+
+
+def test_a_teacher_scores_the_loss_tokens_of_its_tasks_like_a_plain_forward(
+    tiny: Path, other: Path, batch: Batch
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    scorer = TeacherScorer([teacher(other, "kg", weight=0.5)], tiny, SETTINGS, Hardware())
+    scored = scorer.score(batch)
+    own = batch.loss_mask & (batch.token_tasks == batch.tasks.index("kg"))
+    assert own.any()
+    assert (own != batch.loss_mask).any()
+    assert scored.teacher_weights.tolist() == (0.5 * own).tolist()
+    model = AutoModelForCausalLM.from_pretrained(other, dtype=torch.float32)
+    start = 0
+    for length in batch.lengths:
+        span = slice(start + 1, start + length)
+        tokens = torch.from_numpy(batch.tokens[start : start + length])
+        with torch.no_grad():
+            logits = model(tokens[None]).logits[0, :-1]
+        every = (logits / torch.from_numpy(batch.temperature[span])[:, None]).log_softmax(-1)
+        expected = every.gather(1, tokens[1:, None])[:, 0].numpy() * own[span]
+        assert np.abs(scored.teacher_logprobs[span] - expected).max() < 1e-5
+        start += length
+
+
+def test_a_policy_that_is_its_own_teacher_learns_nothing(tiny: Path, batch: Batch) -> None:
+    learner = distilling(tiny, teacher(tiny, "db", "kg"))
+    before = weights(learner)
+    figures = learner.update(batch)
+    assert figures.values["reverse_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert figures.values["grad_norm"] < 1e-5
+    assert all(torch.allclose(weights(learner)[k], before[k], atol=1e-4) for k in before)
+
+
+def test_rewards_do_not_matter_where_only_teachers_teach(
+    tiny: Path, other: Path, make_trajectory: MakeTrajectory, batch: Batch
+) -> None:
+    rewarded = ragged_batch(make_trajectory, chosen=resolve_settings(Trainer()))
+    assert rewarded.advantages.any()
+    assert not batch.advantages.any()
+    own = distilling(tiny, teacher(other, "db", "kg"))
+    assert own.update(batch).values["grad_norm"] > 0.01
+
+
+def test_the_advantage_of_a_teacher_is_added_to_that_of_the_rewards(
+    tiny: Path, other: Path, batch: Batch
+) -> None:
+    """One update on both is the update on advantages that were added by hand."""
+    rewards = np.linspace(-1, 1, batch.tokens.size, dtype=np.float32) * batch.loss_mask
+    mixed = replace(batch, advantages=rewards)
+    scored = TeacherScorer([teacher(other, "db", weight=0.5)], tiny, SETTINGS, Hardware()).score(
+        mixed
+    )
+    own = TeacherScorer([teacher(tiny, "db")], tiny, SETTINGS, Hardware()).score(mixed)
+    added = scored.teacher_weights * (scored.teacher_logprobs - own.teacher_logprobs)
+    first = TorchLearner(tiny, SETTINGS, Hardware()).update(scored).values
+    second = TorchLearner(tiny, SETTINGS, Hardware()).update(
+        replace(batch, advantages=rewards + added)
+    )
+    assert first["grad_norm"] == pytest.approx(second.values["grad_norm"], rel=1e-4)
+    assert first["loss"] == pytest.approx(second.values["loss"], abs=1e-5)
+
+
+def test_each_trajectory_names_its_teacher_and_its_reverse_kl(
+    tiny: Path, other: Path, batch: Batch
+) -> None:
+    learner = distilling(tiny, teacher(other, "kg"))
+    scorer = TeacherScorer([teacher(tiny, "kg")], tiny, SETTINGS, Hardware())
+    current = scorer.score(batch).teacher_logprobs
+    away = TeacherScorer([teacher(other, "kg")], tiny, SETTINGS, Hardware()).score(batch)
+    figures = learner.update(batch)
+    ends = np.cumsum(batch.lengths)
+    for task, start, end, score in zip(
+        batch.task_ids, ends - batch.lengths, ends, figures.teacher_scores, strict=True
+    ):
+        if batch.tasks[task] != "kg":
+            assert score is None
+            continue
+        chosen = batch.loss_mask[start:end]
+        expected = (current - away.teacher_logprobs)[start:end][chosen].mean()
+        assert score is not None
+        assert (score.name, score.digest) == ("one", "digest")
+        assert score.reverse_kl == pytest.approx(float(expected), abs=1e-4)
+    assert figures.values["kg/reverse_kl"] == figures.values["reverse_kl"]
+    assert "db/reverse_kl" not in figures.values
+
+
+def test_a_learner_that_resumes_from_a_state_gets_the_same_weights(
+    tiny: Path, other: Path, batch: Batch
+) -> None:
+    through, stopped = (distilling(tiny, teacher(other, "db", "kg")) for _ in range(2))
+    through.update(batch)
+    stopped.update(batch)
+    resumed = distilling(tiny, teacher(other, "db", "kg"))
+    resumed.load_state(stopped.state())
+    through.update(batch)
+    resumed.update(batch)
+    assert all(torch.equal(value, weights(resumed)[key]) for key, value in weights(through).items())
+
+
+def test_a_teacher_with_another_tokenizer_is_refused(
+    tiny: Path, other: Path, tmp_path: Path
+) -> None:
+    policy, apart = tmp_path / "policy", tmp_path / "apart"
+    for path, vocabulary in ((policy, {"a": 0, "b": 1}), (apart, {"a": 1, "b": 0})):
+        shutil.copytree(tiny, path)
+        Tokenizer(models.BPE(vocab=vocabulary, merges=[])).save(str(path / "tokenizer.json"))
+    with pytest.raises(ConfigError, match=r'teacher "one": the tokenizer of .* 2 tokens differ'):
+        TeacherScorer([teacher(apart, "db")], policy, SETTINGS, Hardware())
+    again = (policy / "tokenizer.json").read_text()
+    (apart / "tokenizer.json").write_text(again + "\n")  # another file, the same tokens
+    TeacherScorer([teacher(apart, "db")], policy, SETTINGS, Hardware())
