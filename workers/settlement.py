@@ -120,7 +120,8 @@ class Settlement:
                 lambda session: episodes.is_cancelled(session, claimed.episode_id)
             )
         except StoreUnavailable:  # told to stop
-            is_over = False
+            log.warning("Attempt ended without its claim while the store is away")
+            return "lapsed"
         if is_over:
             log.info("Attempt cancelled because its run is over")
         else:

@@ -28,7 +28,7 @@ from agentrl.db.store import Store
 TIMEOUT_S = 60.0  # of one statement
 TIMEOUTS = Timeouts(statement_s=TIMEOUT_S)
 MAX_BYTES = 2**28  # of one answer
-NO_TABLE = re.compile(r'(?:no such table: |relation ")(\w+)')  # of SQLite, of Postgres
+NO_TABLE = re.compile(r'(?:no such table: |relation ")([\w.]+)')  # of SQLite, of Postgres
 
 
 class DatabaseAbsent(StoreError):
@@ -101,7 +101,9 @@ def ask(store: Store, statement: str, bounds: QueryBounds = QueryBounds()) -> Qu
         return rows_of(store, statement, bounds)
     except StoreError as error:
         if absent := NO_TABLE.search(str(error)):
-            known = nearest(absent[1], [str(row[0]) for row in tables(store).rows])
+            known = nearest(
+                absent[1].rpartition(".")[2], [str(row[0]) for row in tables(store).rows]
+            )
             raise StoreError(f"{error}{known}") from error
         raise
 

@@ -105,7 +105,7 @@ def read(body: bytes) -> DialogueRequest:
     tools = [each for each in offered if each.type == "function"]
     if not tools:
         fields.pop("tool_choice", None)  # without tools there is nothing to choose
-    left_out = {f"tools of type {each.type[:20]}" for each in offered} - {"tools of type function"}
+    left_out = {"tools of other types than function"} if len(tools) < len(offered) else set()
     ignored = FIELDS.ignored(fields) | left_out
     input_ = typed.input
     items = [_Item(role="user", content=input_)] if isinstance(input_, str) else input_

@@ -8,13 +8,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from agentrl.core.errors import AgentRLError, EnvironmentFailure, with_hint
+from agentrl.core.errors import AgentRLError, EnvironmentFailure, ItemError, with_hint
 from agentrl.envs import registry
 from agentrl.envs.call_timeouts import TimeLimitedSource
 from agentrl.envs.contract import Expert, Item, Message, TaskSource, Tool, ToolCall
@@ -94,10 +94,17 @@ def audit_figures(
 def _attempt(name: str, figures: Iterator[Figure]) -> Iterator[Figure]:
     try:
         yield from figures
-    except EnvironmentFailure as error:
-        yield Figure(name, with_hint(str(error), error.hint), "no failure", ok=False)
-    except AgentRLError as error:
-        yield Figure(name, with_hint(str(error), error.hint), ok=None)
+    except Exception as error:  # whatever an environment raises is a finding
+        yield Figure(name, failure_text(error), "no failure", ok=False)
+
+
+def failure_text(error: Exception) -> str:
+    """Return what failed; errors that are not ours are named by their type."""
+    if isinstance(error, EnvironmentFailure):
+        return str(error)  # its hint is about the configuration of a run
+    if isinstance(error, AgentRLError):
+        return with_hint(str(error), error.hint)
+    return f"{type(error).__name__}: {error}"
 
 
 def _splits(source: TaskSource, again: TaskSource) -> Iterator[Figure]:
@@ -115,8 +122,14 @@ def _splits(source: TaskSource, again: TaskSource) -> Iterator[Figure]:
 
 
 def _held_out(source: TaskSource, settings: AuditSettings) -> Sequence[Item]:
-    """Some items of the last split."""
-    return source.items(source.splits[-1])[: settings.items]
+    """Some items of the last split. Raises ItemError if it is empty."""
+    return _some_items(source, source.splits[-1])[: settings.items]
+
+
+def _some_items(source: TaskSource, split: str) -> Sequence[Item]:
+    if not (items := source.items(split)):
+        raise ItemError(f"split {split} has no items")
+    return items
 
 
 def _rewards(source: TaskSource, settings: AuditSettings) -> Iterator[Figure]:
@@ -132,15 +145,16 @@ def _rewards(source: TaskSource, settings: AuditSettings) -> Iterator[Figure]:
     for name, policy in policies.items():
         try:
             rewards = [play(source, item, policy(item, n)).reward for n, item in enumerate(items)]
-        except EnvironmentFailure:
-            raise
-        except AgentRLError as error:
-            yield Figure(f"reward {name}", with_hint(str(error), error.hint), ok=None)
+        except ItemError as error:
+            missing = name == "expert"  # random and constant play need none
+            yield Figure(f"reward {name}", failure_text(error), ok=None if missing else False)
             continue
         reached += rewards
         mean = sum(rewards) / len(rewards)
         text = f"{mean:.2f} ({min(rewards):.2f} to {max(rewards):.2f}, {len(rewards)} episodes)"
         yield Figure(f"reward {name}", text)
+    if not reached:
+        return
     spread = len(set(reached))
     best = f"{max(reached):.2f} at best, {spread} different"
     yield Figure("reachable reward", best, "> 0, different", max(reached) > 0 and spread > 1)
@@ -162,7 +176,7 @@ def _same_answers(source: TaskSource, settings: AuditSettings) -> Iterator[Figur
 
 def _endurance(source: TaskSource, settings: AuditSettings) -> Iterator[Figure]:
     """Times of calls, calls that hang, and what many episodes leave behind."""
-    items = source.items(source.splits[0])
+    items = _some_items(source, source.splits[0])
     tools = _tools(source, items[0])
     threads, processes = threading.active_count(), _child_processes()
     seen = Endurance()
@@ -194,8 +208,8 @@ def _play_measured(source: TaskSource, item: Item, agent: Expert, seen: Enduranc
             for _turn in take_turns(environment, first, acts_of(agent), source.max_turns):
                 seen.call_s.append(time.perf_counter() - began)
                 began = time.perf_counter()
-    except EnvironmentFailure as error:
-        seen.failures.append(f"{item.item_id}: {error}")
+    except Exception as error:  # a worker counts any of them as a failed attempt
+        seen.failures.append(f"{item.item_id}: {failure_text(error)}")
     seen.kib.append(_resident_kib())
 
 
@@ -225,5 +239,8 @@ def _resident_kib() -> float:
 
 def _child_processes() -> frozenset[int]:
     """Return the ids of this process's children."""
-    found = Path("/proc/self/task").glob("*/children")
-    return frozenset(int(pid) for file in found for pid in file.read_text().split())
+    found: set[int] = set()
+    for file in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # of a thread that has just ended
+            found.update(map(int, file.read_text().split()))
+    return frozenset(found)

@@ -1,4 +1,4 @@
-"""Measures the experts of tasks, which play the walkthrough or the gold, without any policy.
+"""Measures the experts of tasks, which play the walkthrough or the gold, without a model.
 
 item ─▶ environment + expert, turn by turn ─▶ EpisodeScore
 """

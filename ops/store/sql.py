@@ -94,14 +94,15 @@ def statements(read: Callable[[str], str]) -> Iterator[str]:
 def _converse(store: Store, form: Format) -> None:
     """Read statements until the end of input. At a terminal an error does not end the prompt."""
     if not sys.stdin.isatty():
-        piped = list(statements(lambda _prompt: input()))
-        if not piped:
+        is_empty = True
+        for statement in statements(lambda _prompt: input()):
+            is_empty = False
+            print(format_result(_answer(store, statement), form), end="", flush=True)
+        if is_empty:
             raise StoreError(
                 "SQL: standard input is empty",
                 hint='pass a statement with -c "SELECT …", pipe one in, or use a terminal',
             )
-        for statement in piped:
-            print(format_result(_answer(store, statement), form), end="")
         return
     import readline  # noqa: F401 - gives input() its history
 

@@ -41,7 +41,7 @@ class Child:
     restarts: int = 0
     done: bool = False
     needed: bool = True
-    waits: bool = False  # for a service that is away; it has been told of
+    waits: bool = False  # for a service that is away, and has reported so
     stop_s: float = STOP_S
     due: float = field(default=0.0)
     after: Sequence[str] = ()

@@ -172,7 +172,7 @@ def _fingerprint(options: WarmstartOptions) -> str:
         "model": str(options.model),
         "imported": str(options.imported),
         "sizes": [options.episodes, options.batch_tokens, options.seed],
-        "style": [options.style, options.dtype],
+        "style": [options.style, options.dtype, options.device],
     }
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 

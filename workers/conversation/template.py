@@ -189,9 +189,16 @@ class ChatTemplate:
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
-        """Return what each sampled token adds to the text; empty for a part of a character."""
+        """Return what each sampled token adds to the text; empty for a part of a character.
+
+        The last one holds what the turn leaves of an unfinished character.
+        """
         stream = DecodeStream(skip_special_tokens=True)
-        return [stream.step(self.tokenizer, each) or "" for each in token_ids]
+        found = [stream.step(self.tokenizer, each) or "" for each in token_ids]
+        text, joined = self.decode(token_ids), "".join(found)
+        if found and text.startswith(joined):
+            found[-1] += text[len(joined) :]
+        return found
 
 
 _MEND = "name a model directory that holds tokenizer.json and a chat template"

@@ -168,7 +168,7 @@ CODEX: dict[str, Any] = {  # as @openai/codex 0.169.0 sends it, its texts shorte
 def test_a_request_of_codex_is_read_without_the_tools_that_openai_runs() -> None:
     asked = read(responses, **CODEX)
     assert asked.tools == (Tool("exec_command", "Runs a command.", COMMAND),)
-    assert asked.ignored == {"reasoning", "tools of type namespace", "tools of type web_search"}
+    assert asked.ignored == {"reasoning", "tools of other types than function"}
     assert Dialogue().place(asked).messages == (
         Message("system", "You are Codex.\n<permissions>\n<multi_agent_mode>"),
         Message("user", "Which year?"),

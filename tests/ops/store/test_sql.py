@@ -189,6 +189,9 @@ def test_a_mistake_is_one_line_and_the_next_statement_works(store: Store) -> Non
 def test_a_table_that_does_not_exist_is_answered_with_the_nearest_name(store: Store) -> None:
     with pytest.raises(StoreError, match=r"step.*; did you mean steps\?"):
         ask(store, "SELECT * FROM step")
+    schema = "main" if store.engine.dialect.name == "sqlite" else "public"
+    with pytest.raises(StoreError, match=r"did you mean steps\?"):
+        ask(store, f"SELECT * FROM {schema}.step")
 
 
 def test_an_empty_input_is_an_error_that_says_how_to_ask(
