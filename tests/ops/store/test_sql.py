@@ -191,7 +191,7 @@ def test_a_table_that_does_not_exist_is_answered_with_the_nearest_name(store: St
         ask(store, "SELECT * FROM step")
     schema = "main" if store.engine.dialect.name == "sqlite" else "public"
     with pytest.raises(StoreError, match=r"did you mean steps\?"):
-        ask(store, f"SELECT * FROM {schema}.step")
+        ask(store, f"SELECT * FROM {schema}.step")  # noqa: S608
 
 
 def test_an_empty_input_is_an_error_that_says_how_to_ask(
