@@ -322,11 +322,11 @@ def test_a_consumer_that_acknowledges_nothing_is_sent_so_much_and_no_more(
     with contextlib.closing(connect(amqp_url).consumer(trainer_queue(run_id))) as consumer:
         held: list[Delivery] = []
         while len(held) < PREFETCH:
-            held += (some := consumer.receive(2 * PREFETCH, 60))
+            held += (some := consumer.receive(2 * PREFETCH, 300))
             assert some
         assert consumer.receive(1, 0.2) == []
         consumer.ack(held[:5])
-        assert consumer.receive(1, 60)
+        assert consumer.receive(1, 300)
 
 
 def test_events_of_a_subscriber_that_never_reads_are_bounded(amqp_url: str, run_id: str) -> None:
@@ -334,6 +334,7 @@ def test_events_of_a_subscriber_that_never_reads_are_bounded(amqp_url: str, run_
     most, last = MAX_EVENTS + PREFETCH, f"{MAX_EVENTS + PREFETCH + 99}"
     with contextlib.closing(connect(amqp_url).subscriber(run_id)) as subscriber:
         with plain_channel(amqp_url) as channel:
+            channel.confirm_delivery()  # the queue has them all before the first is read
             for number in range(int(last) + 1):
                 event = published_event(run_id, str(number))
                 channel.basic_publish(EVENTS, run_id, encode(event))

@@ -107,6 +107,10 @@ def test_output_without_end_and_deafness_to_term_end_in_time(
         assert run(held, "echo here") == (0, "here\n")
 
 
+def _runs(client: docker.DockerClient, container: str, command: str) -> bool:
+    return any(row[-1] == command for row in client.api.top(container)["Processes"])
+
+
 def test_a_daemon_ends_with_its_container(
     engine: Engine, sandbox_image: str, docker_client: docker.DockerClient, owned: Owned
 ) -> None:
@@ -114,7 +118,11 @@ def test_a_daemon_ends_with_its_container(
         held = pool.lease()
         daemon = "trap '' TERM; while :; do sleep 1; done"
         assert run(held, f'setsid nohup bash -c "{daemon}" >/dev/null 2>&1 & disown')[0] == 0
-        assert daemon in str(docker_client.api.top(held.container)["Processes"])
+        eventually(
+            lambda: _runs(docker_client, held.container, f"bash -c {daemon}"),
+            within_s=60,
+            text=lambda: "the daemon did not start",
+        )
         pool.release(held, sound=True)
         assert not owned()
         _unharmed(pool)
