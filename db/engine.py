@@ -83,8 +83,19 @@ def _is_sqlite(url: URL) -> bool:
     return url.get_backend_name() == "sqlite"
 
 
-def make_engine(url: URL, threads: int, timeouts: Timeouts, stop: threading.Event | None) -> Engine:
-    """Create an engine, not yet connected. `threads`: number that use it without waiting."""
+def make_engine(
+    url: URL,
+    threads: int,
+    timeouts: Timeouts,
+    stop: threading.Event | None,
+    *,
+    autocommit: bool = False,
+) -> Engine:
+    """Create an engine, not yet connected. `threads`: number that use it without waiting.
+
+    `autocommit`: on Postgres each statement is a transaction, and a connection that broke while it
+    was idle is found by its next statement, which `Store.transact` repeats.
+    """
     if stop is not None:
         timeouts = replace(timeouts, pool_s=min(timeouts.pool_s, timeouts.stopping_s))
     if _is_sqlite(url):
@@ -95,9 +106,10 @@ def make_engine(url: URL, threads: int, timeouts: Timeouts, stop: threading.Even
         url,
         pool_size=threads,
         max_overflow=4 if threads > 1 else 0,
-        pool_pre_ping=True,
+        pool_pre_ping=not autocommit,
         pool_timeout=timeouts.pool_s,
         connect_args=connect_args(timeouts),
+        **({"isolation_level": "AUTOCOMMIT"} if autocommit else {}),
     )
     bound_connections(engine, timeouts, stop)
 

@@ -61,7 +61,7 @@ class GroupCommit:
 
     def __init__(self, store: Store, *, commit_s: float = COMMIT_S) -> None:
         """`store`: gets a connection of its own."""
-        self._store = store.one_thread()
+        self._store = store.one_thread(autocommit=True)
         self._commit_s = commit_s
         self._lock = threading.Lock()
         self._batch = _Batch()

@@ -424,11 +424,33 @@ def test_a_process_of_a_run_waits_for_a_free_connection_a_short_time_only(tmp_pa
     stop.set()
 
 
-def test_a_statement_that_needs_longer_than_it_may_is_given_more_time(postgres_url: str) -> None:
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_a_statement_that_needs_longer_than_it_may_is_given_more_time(
+    postgres_url: str, autocommit: bool
+) -> None:
     brief = Timeouts(statement_s=0.2, answer_s=0.2, longest_s=3600.0)
-    with closing(open_store(postgres_url, timeouts=brief, stop=threading.Event())) as store:
+    with (
+        closing(open_store(postgres_url, stop=threading.Event())) as whole,
+        closing(whole.one_thread(brief, autocommit=autocommit)) as store,
+    ):
         store.ask(lambda session: session.execute(text("SELECT pg_sleep(1)")))
         assert store.ask(lambda s: s.scalar(text("SHOW statement_timeout"))) == "200ms"
+
+
+def test_with_autocommit_a_statement_is_a_transaction_and_a_lost_connection_is_replaced(
+    postgres_url: str,
+) -> None:
+    backend = text("SELECT pg_backend_pid()")
+    last = text("SELECT query FROM pg_stat_activity WHERE pid = :pid")
+    with (
+        closing(open_store(postgres_url)) as store,
+        closing(store.one_thread(autocommit=True)) as own,
+    ):
+        pid = own.transact(lambda session: session.scalar(backend))
+        ended = store.ask(lambda session: session.scalar(last, {"pid": pid}))
+        assert ended == "SELECT pg_backend_pid()"  # no COMMIT came after it
+        store.ask(lambda session: session.execute(text(f"SELECT pg_terminate_backend({pid})")))
+        assert own.transact(lambda session: session.scalar(backend)) != pid
 
 
 def test_a_statement_that_never_ends_is_given_up_with_its_text(postgres_url: str) -> None:

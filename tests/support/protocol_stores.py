@@ -204,8 +204,8 @@ class CheckedStore(Store):
         self._database, self._faults = database, faults
         faults.attach(self.engine)
 
-    def one_thread(self, timeouts: Timeouts = LEASE) -> Store:
-        one = super().one_thread(timeouts)
+    def one_thread(self, timeouts: Timeouts = LEASE, *, autocommit: bool = False) -> Store:
+        one = super().one_thread(timeouts, autocommit=autocommit)
         self._database.attach(one.engine)
         self._faults.attach(one.engine)
         return one
