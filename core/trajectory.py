@@ -87,6 +87,13 @@ class PolicyRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return not self.trainable
 
 
+class BranchReward(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The reward of the branch that ends with a step, beside that of the whole episode."""
+
+    step: int
+    reward: float
+
+
 class Judgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The score that a judge gave an episode. `judge`: the model's name, or the function's.
 
@@ -108,8 +115,8 @@ class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     `token_ids` int32, `loss_mask` uint8 (1 = sampled by a trainable policy), `logprobs` float32
     (natural log, behaviour, 0 where the mask is 0), `policy_index` uint8 into `policies` (0 outside
-    the steps' spans). `judgement`: UNSET without a judge, so that
-    it is neither encoded nor hashed.
+    the steps' spans). `judgement`: UNSET without a judge, `branch_rewards`: UNSET if all branches
+    share the episode's reward, so that they are neither encoded nor hashed.
     """
 
     run_id: str
@@ -133,6 +140,7 @@ class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     finished_at: float
     metrics: dict[str, float] = {}
     judgement: Judgement | msgspec.UnsetType = msgspec.UNSET
+    branch_rewards: tuple[BranchReward, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def environment_reward(self) -> float:
@@ -181,6 +189,13 @@ class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             number - 1 if number and steps[number - 1].context == step.context else step.forked_from
             for number, step in enumerate(steps)
         ]
+
+    def path(self, step: int) -> list[int]:
+        """Return the steps that lead to one, with it, from the last to the first."""
+        parents, found = self.parents(), [step]
+        while (parent := parents[found[-1]]) is not None:
+            found.append(parent)
+        return found
 
     @cached_property
     def sha256(self) -> str:

@@ -103,6 +103,7 @@ def check(trajectory: Trajectory) -> None:
     if not np.array_equal(covered, mask):
         raise MessageError(f"{where}: loss_mask is not the union of the trainable steps' spans")
     _check_branches(trajectory, where)
+    _check_branch_rewards(trajectory, where)
     _check_numbers(trajectory, where)
 
 
@@ -128,11 +129,20 @@ def _check_branches(trajectory: Trajectory, where: str) -> None:
             raise MessageError(f"{where}: step {number} does not continue step {step.forked_from}")
 
 
+def _check_branch_rewards(trajectory: Trajectory, where: str) -> None:
+    """Raise MessageError unless each rewarded branch ends with a step of its own."""
+    ends = [each.step for each in trajectory.branch_rewards or ()]
+    if len(set(ends)) < len(ends) or not all(0 <= end < len(trajectory.steps) for end in ends):
+        raise MessageError(f"{where}: branches with rewards end with steps {ends}")
+
+
 def _check_numbers(trajectory: Trajectory, where: str) -> None:
     if not (math.isfinite(trajectory.reward) and math.isfinite(trajectory.score)):
         raise MessageError(f"{where}: the reward or the score is not finite")
-    if not all(math.isfinite(step.reward) for step in trajectory.steps):
-        raise MessageError(f"{where}: the reward of a step is not finite")
+    rewards = [each.reward for each in trajectory.steps]
+    rewards += [each.reward for each in trajectory.branch_rewards or ()]
+    if not all(map(math.isfinite, rewards)):
+        raise MessageError(f"{where}: the reward of a step or a branch is not finite")
     judgement = trajectory.judgement
     if judgement and not math.isfinite(judgement.score + judgement.environment_reward):
         raise MessageError(f"{where}: the judgement is not finite")

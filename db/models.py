@@ -197,6 +197,7 @@ class Step(Base):
     redrawn: Mapped[int] = mapped_column(default=0, server_default="0")  # policies replaced
     reward: Mapped[float | None]  # null: recorded before rewards of steps were
     parent: Mapped[int | None]  # None: the step before; -1: none, a conversation begins
+    branch_reward: Mapped[float | None]  # of the branch that ends with this step
 
 
 class StoredTrajectory(Base):

@@ -160,7 +160,8 @@ class Outcome:
     only when `done`; `status` then says how the episode ended. `metrics`: the last ones are those
     of the episode; PROGRESS may be given at every turn. `terms`: of the next turn. `follows`: the
     turn, from 1, that `messages` follow; 0: none, they begin a conversation with the tools of now;
-    None: the latest turn.
+    None: the latest turn. `branch_rewards`: when `done`, of the branches that end with these turns;
+    empty: all share the episode's reward.
     """
 
     messages: tuple[Message, ...]
@@ -171,6 +172,7 @@ class Outcome:
     metrics: Mapping[str, float] = field(default_factory=dict)
     terms: TurnTerms = TurnTerms()
     follows: int | None = None
+    branch_rewards: Mapping[int, float] = field(default_factory=dict)
 
 
 Recovery = Literal["replayable", "restart_only"]

@@ -18,7 +18,12 @@ from agentrl.trainer.algorithm.advantages import Floats, task_normalise
 from agentrl.trainer.algorithm.losses.registry import known_losses
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.algorithm.token_weights import shares
-from agentrl.trainer.turns import shaped_reward, token_advantages, trained_reward
+from agentrl.trainer.turns import (
+    branch_rewards,
+    shaped_reward,
+    token_advantages,
+    trained_reward,
+)
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -81,10 +86,16 @@ class Batch:
 
 
 def has_spread(group: TrainableGroup, abnormal_reward: float | None = None) -> bool:
-    """Return whether the members' rewards differ, without penalties. Otherwise there is no
-    gradient.
+    """Return whether the rewards of members, or of their branches, differ, without penalties.
+
+    Otherwise there is no gradient.
     """
-    return len({shaped_reward(member, abnormal_reward) for member in group.members}) > 1
+    rewards = {
+        reward
+        for member in group.members
+        for reward in branch_rewards(member) or [shaped_reward(member, abnormal_reward)]
+    }
+    return len(rewards) > 1
 
 
 def assemble_batch(groups: Sequence[TrainableGroup], settings: Settings) -> Batch:

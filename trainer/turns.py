@@ -39,18 +39,52 @@ def token_advantages(members: Sequence[Trajectory], settings: Settings) -> list[
 
     A token before a turn's sampled ones has the advantage of that turn; those after the last turn
     have that of the last. A trajectory with branches is one turn: its turns are in no single order.
+    If its branches have rewards of their own, each of them is compared as if it were a member, and
+    a step has the mean of the branches that it leads to.
     """
-    turns = [read_turns(each, settings) for each in members]
+    samples = [_read_samples(each, settings) for each in members]
 
     def compare(values: Sequence[float]) -> Doubles:
         return group_advantages([values], settings.advantage)[0].astype(np.float64)
 
     assign = known_credits()[settings.credit].assign
-    found = assign(turns, compare, settings.credit_options)
+    flat = [turns for each in samples for turns in each]
+    found = iter(assign(flat, compare, settings.credit_options))
     return [
-        np.repeat(advantages.astype(np.float32), np.diff(_bounds(each)))
-        for each, advantages in zip(members, found, strict=True)
+        _spread(member, [next(found) for _ in turns])
+        for member, turns in zip(members, samples, strict=True)
     ]
+
+
+def branch_rewards(trajectory: Trajectory) -> list[float]:
+    """Return the rewards of the branches that have one of their own."""
+    return [each.reward for each in trajectory.branch_rewards or ()]
+
+
+def _read_samples(trajectory: Trajectory, settings: Settings) -> list[MemberTurns]:
+    """Return the turns of each branch that has a reward of its own, or of the whole trajectory."""
+    whole = read_turns(trajectory, settings)
+    cost = trajectory.reward - whole.reward
+    samples = []
+    for branch in trajectory.branch_rewards or ():
+        step, reward = trajectory.steps[branch.step], branch.reward - cost
+        state = trajectory.tokens()[step.context : step.end].tobytes()
+        samples.append(MemberTurns(reward, np.array([reward]), (state,)))
+    return samples or [whole]
+
+
+def _spread(trajectory: Trajectory, advantages: Sequence[Doubles]) -> Floats:
+    """Return the advantage of each token, [T]. advantages: of each sample, [K] of its turns."""
+    if not trajectory.branch_rewards:
+        return np.repeat(advantages[0].astype(np.float32), np.diff(_bounds(trajectory)))
+    through: list[list[float]] = [[] for _ in trajectory.steps]
+    for branch, (advantage,) in zip(trajectory.branch_rewards, advantages, strict=True):
+        for step in trajectory.path(branch.step):
+            through[step].append(advantage)
+    shared = float(np.mean(advantages))  # of a step that leads to no branch with a reward
+    means = [np.mean(each) if each else shared for each in through]
+    ends = [step.end for step in trajectory.steps[:-1]]
+    return np.repeat(np.array(means, np.float32), np.diff([0, *ends, len(trajectory)]))
 
 
 def read_turns(trajectory: Trajectory, settings: Settings) -> MemberTurns:

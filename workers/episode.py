@@ -116,6 +116,7 @@ class EpisodeLoop:
             if answer.done:
                 self._require_repeated()
                 outcome = checked_outcome(answer)
+                self._branches.require_turns(outcome.branch_rewards)
                 break
             self._branches.observe(answer, self._env.tools)
             self._terms = answer.terms

@@ -159,6 +159,7 @@ def step_rows(trajectory: Trajectory) -> list[dict[str, Any]]:
     """A row of `steps` each; what a record and the table call alike needs no word here."""
     rows = []
     rewards = trajectory.step_rewards()
+    branches = {each.step: each.reward for each in trajectory.branch_rewards or ()}
     for (number, step), parent in zip(
         enumerate(trajectory.steps), trajectory.parents(), strict=True
     ):
@@ -178,6 +179,7 @@ def step_rows(trajectory: Trajectory) -> list[dict[str, Any]]:
                 "call": _readable(step.call),
                 "answer": _readable(step.answer),
                 "reward": rewards[number],
+                "branch_reward": branches.get(number),
             }
         )
     return rows

@@ -61,8 +61,10 @@ def checked_outcome(outcome: Outcome) -> Outcome:
     """
     if outcome.status not in TRAINABLE:
         raise EnvironmentFailure(f"the environment ended as {outcome.status}")
+    rewards = outcome.branch_rewards
     return dataclasses.replace(
         outcome,
+        branch_rewards={turn: _number(f"branch_rewards[{turn}]", n) for turn, n in rewards.items()},
         reward=checked_reward(outcome),
         score=_number("score", outcome.score),
         metrics={name: _number(f"metrics[{name!r}]", n) for name, n in outcome.metrics.items()},

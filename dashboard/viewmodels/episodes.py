@@ -233,6 +233,8 @@ def headline(step: StepRow) -> str:
         parts.append("begins a conversation" if begins else f"follows step {step.parent}")
     if step.reward:
         parts.append(f"reward {step.reward:.3g}")
+    if step.branch_reward is not None:
+        parts.append(f"branch reward {step.branch_reward:.3g}")
     if step.redrawn:
         parts.append(f"{step.redrawn} policies replaced")
     return " · ".join(parts)

@@ -18,6 +18,7 @@ class StepRow:
     """One step: policy, call, answer. Times in seconds. `reward`: None in an old row.
 
     `parent`: the step that it follows; None: the one before; -1: it begins a conversation.
+    `branch_reward`: of the branch that ends with it, if that has a reward of its own.
     """
 
     number: int
@@ -37,6 +38,7 @@ class StepRow:
     redrawn: int
     reward: float | None
     parent: int | None
+    branch_reward: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,12 @@ def first_changed_batch(session: Session, run_id: str) -> int | None:
                 original.episode_id.is_(None) | original.reward.is_distinct_from(Episode.reward)
             )
         ),
-        session.scalar(turns.where(turn.reward.is_distinct_from(Step.reward))),
+        session.scalar(
+            turns.where(
+                turn.reward.is_distinct_from(Step.reward)
+                | turn.branch_reward.is_distinct_from(Step.branch_reward)
+            )
+        ),
     )
     return min((batch for batch in found if batch is not None), default=None)
 

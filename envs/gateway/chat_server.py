@@ -22,10 +22,9 @@ from starlette.routing import Route
 
 from agentrl.core.http import HttpServer, make_application, read_body, wait_disconnected
 from agentrl.envs.gateway import anthropic, chat, responses
-from agentrl.envs.gateway.dialogue import Dialogue, Placement
+from agentrl.envs.gateway.dialogue import Dialogue, Placement, Reply
 from agentrl.envs.gateway.messages import (
     MODEL,
-    DialogueMessage,
     DialogueReply,
     DialogueRequest,
     DialogueTurn,
@@ -143,10 +142,10 @@ class EpisodeLine:
         with self._lock:
             self._dialogue.add_reply(number, turn, pending.placement, tools, message)
 
-    def conversations(self) -> list[tuple[DialogueMessage, ...]]:
-        """Return the program's conversations, that of the last reply last."""
+    def last_replies(self) -> list[Reply]:
+        """Return the last reply of each of the program's conversations, in order."""
         with self._lock:
-            return self._dialogue.conversations()
+            return self._dialogue.last_replies()
 
     def close(self) -> None:
         """Close the line; requests get no answers any more."""

@@ -28,7 +28,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reply:
+class Reply:
     """A reply. `turn`: of the policy. `whole`: the conversation that ends with it."""
 
     number: int
@@ -41,7 +41,7 @@ class Dialogue:
     """The replies of the policy, from the program's view."""
 
     def __init__(self) -> None:
-        self._replies: list[_Reply] = []
+        self._replies: list[Reply] = []
 
     def place(self, request: DialogueRequest) -> Placement:
         """Find where a request belongs. Raises RequestRefused that names the first bad message."""
@@ -56,17 +56,17 @@ class Dialogue:
         message: DialogueMessage,
     ) -> None:  # fmt: skip
         """Add a reply. `turn`: of the policy; `message`: as the program receives it."""
-        self._replies.append(_Reply(number, turn, (*placement.whole, message), tools))
+        self._replies.append(Reply(number, turn, (*placement.whole, message), tools))
 
-    def conversations(self) -> list[tuple[DialogueMessage, ...]]:
-        """Return the conversations that no other one continues; that of the last reply is last."""
-        wholes = [each.whole for each in self._replies]
+    def last_replies(self) -> list[Reply]:
+        """Return the replies whose conversations no other one continues, in order."""
         return [
-            whole
-            for number, whole in enumerate(wholes)
-            if not any(len(later) > len(whole) and later[: len(whole)] == whole
-                       for later in wholes[number + 1 :])
-        ]  # fmt: skip
+            reply
+            for number, reply in enumerate(self._replies)
+            if not any(
+                _continues(later.whole, reply.whole) for later in self._replies[number + 1 :]
+            )
+        ]
 
     def _whole(self, request: DialogueRequest) -> tuple[DialogueMessage, ...]:
         """Return the conversation of a request, also of one that names the reply it follows.
@@ -86,7 +86,7 @@ class Dialogue:
 
     def _furthest(
         self, whole: tuple[DialogueMessage, ...], tools: tuple[Tool, ...]
-    ) -> _Reply | None:
+    ) -> Reply | None:
         """Return the latest of the replies with the longest part of a conversation."""
         continued = (
             each
@@ -118,6 +118,10 @@ class Dialogue:
             for call in message.calls
         )
         return Message("assistant", message.content, calls=tuple(calls), turn=next(turns, 0))
+
+
+def _continues(later: Sequence[DialogueMessage], whole: Sequence[DialogueMessage]) -> bool:
+    return len(later) > len(whole) and later[: len(whole)] == whole
 
 
 def _merge(messages: Sequence[DialogueMessage]) -> Iterator[DialogueMessage]:

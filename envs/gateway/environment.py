@@ -132,10 +132,8 @@ class Gateway:
         event = self._event()
         if isinstance(event, PendingRequest):
             return self._next(event)
-        conversations = [
-            [plain_message(each) for each in conversation]
-            for conversation in self._line.conversations()
-        ]
+        last = self._line.last_replies()
+        conversations = [[plain_message(each) for each in reply.whole] for reply in last]
         result = Result(
             stdout=event.out,
             stderr=event.err,
@@ -143,9 +141,16 @@ class Gateway:
             conversations=conversations,
             turns=self._sampled,
         )
-        plan = self._plan
-        reward, score = call_reward(plan.reward, self._item, result, plan.timeout_s)
-        return Outcome((), done=True, reward=reward, score=score)
+        plan, count = self._plan, len(conversations)
+        scored = call_reward(plan.reward, self._item, result, plan.timeout_s, conversations=count)
+        rewards = zip(last, scored.branches, strict=False)  # or none at all
+        return Outcome(
+            (),
+            done=True,
+            reward=scored.reward,
+            score=scored.score,
+            branch_rewards={reply.turn: each for reply, each in rewards if each is not None},
+        )
 
     def close(self) -> None:
         """End the program; waiting requests get an answer that the episode is over."""

@@ -39,6 +39,18 @@ class Result:
         return lines[-1] if lines else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a reward function returned.
+
+    `branches`: of each of `Result.conversations`, None for one that is not compared; or empty.
+    """
+
+    reward: float
+    score: float
+    branches: tuple[float | None, ...] = ()
+
+
 Reward = Callable[[Mapping[str, Any], Any], Any]
 
 
@@ -68,9 +80,14 @@ def load_function(name: str, task: str, option: str) -> Callable[..., Any]:
 
 
 def call_reward(
-    function: Reward, item: Mapping[str, Any], result: Any, timeout_s: float
-) -> tuple[float, float]:
-    """Compute reward and score.
+    function: Reward,
+    item: Mapping[str, Any],
+    result: Any,
+    timeout_s: float,
+    *,
+    conversations: int = 0,
+) -> Scored:
+    """Compute reward and score, and rewards of so many conversations if there are some.
 
     Raises EnvironmentFailure: an error in the function is no reward.
     """
@@ -91,13 +108,30 @@ def call_reward(
         raise EnvironmentFailure(text) from errors[0]
     if not results:
         raise EnvironmentFailure(f"the reward function took more than {timeout_s:g} s")
-    both = results[0] if isinstance(results[0], tuple) else (results[0], results[0])
-    sound = len(both) == 2 and all(isinstance(each, int | float) for each in both)
-    if not sound or not all(map(math.isfinite, both)):
+    try:
+        return _read(results[0], conversations)
+    except (TypeError, ValueError):
+        each = f", or (reward, score, [{conversations} rewards])" if conversations else ""
         raise EnvironmentFailure(
-            f"the reward function returned {results[0]!r:.60} instead of (reward, score)"
-        )
-    return float(both[0]), float(both[1])
+            f"the reward function returned {results[0]!r:.60} instead of (reward, score){each}"
+        ) from None
+
+
+def _read(found: Any, conversations: int) -> Scored:
+    """Read what the function returned. Raises TypeError, ValueError."""
+    reward, score, *rest = found if isinstance(found, tuple) else (found, found)
+    (branches,) = rest or ([None] * conversations,)
+    if len(branches) != conversations:
+        raise ValueError
+    rewards = (None if each is None else _number(each) for each in branches)
+    return Scored(_number(reward), _number(score), tuple(rewards))
+
+
+def _number(found: Any) -> float:
+    """Raises TypeError, ValueError."""
+    if not isinstance(found, int | float) or not math.isfinite(found):
+        raise ValueError
+    return float(found)
 
 
 def _file(path: Path) -> ModuleType:

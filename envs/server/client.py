@@ -88,6 +88,7 @@ class RemoteEnvironment:
             return Outcome(messages)
         try:
             reward, score = wire.finite(answer.reward), wire.score(answer)
+            branches = {turn: wire.finite(each) for turn, each in answer.branch_rewards.items()}
         except wire.MalformedBody as error:
             raise EnvironmentFailure(
                 f"env server {self._remote.url} sent a malformed answer: {error}"
@@ -107,6 +108,7 @@ class RemoteEnvironment:
             reward=reward,
             score=score,
             metrics=_numbers(answer.metric),
+            branch_rewards=branches,
         )
 
     def close(self) -> None:

@@ -113,7 +113,7 @@ class WireTool(msgspec.Struct):
 
 
 class EnvOut(msgspec.Struct):
-    """The environment's answer: six fields of the protocol and four of ours."""
+    """The environment's answer: six fields of the protocol and five of ours."""
 
     messages: list[WireMessage]
     tools: list[WireTool] | None = None
@@ -125,6 +125,7 @@ class EnvOut(msgspec.Struct):
     error: str = ""
     terms: TurnTerms = TurnTerms()
     follows: int | None = None
+    branch_rewards: dict[int, float] = {}
 
 
 class InteractAnswer(msgspec.Struct):
@@ -178,6 +179,8 @@ def outcome_answer(outcome: Outcome, tools: Sequence[Tool], ids: Sequence[str]) 
         fields["follows"] = outcome.follows
     if not outcome.done:
         return fields | {"reward": outcome.reward, "metric": dict(outcome.metrics)}
+    if outcome.branch_rewards:
+        fields["branch_rewards"] = dict(outcome.branch_rewards)
     return fields | {
         "status": STATUSES.get(outcome.status, "unknown"),
         "finish": True,

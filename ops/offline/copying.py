@@ -110,4 +110,6 @@ def _score(body: Trajectory, reward: Reward | None) -> Trajectory:
         msgspec.structs.replace(step, reward=each)
         for step, each in zip(body.steps, rewards, strict=True)
     )
-    return msgspec.structs.replace(body, reward=math.fsum(values), steps=steps)
+    return msgspec.structs.replace(
+        body, reward=math.fsum(values), steps=steps, branch_rewards=msgspec.UNSET
+    )

@@ -156,11 +156,16 @@ def test_a_body_that_is_not_the_one_its_row_names_is_not_shown(world: World) -> 
     ("parent", "said"),
     [(None, ""), (-1, " · begins a conversation"), (0, " · follows step 0")],
 )
-def test_a_step_of_a_branch_says_what_it_follows(
+def test_a_step_of_a_branch_says_what_it_follows_and_what_the_branch_earned(
     world: World, parent: int | None, said: str
 ) -> None:
     body = world.ready(0)[0]
     world.sql("UPDATE steps SET parent = :parent WHERE number = 1", parent=parent)
+    with world.store.read() as session:
+        step = episode_steps(session, body.episode_id, body.fence)[1]
+    assert episodes.headline(step).endswith(f"environment{said}")
+    world.sql("UPDATE steps SET branch_reward = 0.5 WHERE number = 1")
+    said += " · branch reward 0.5"
     with world.store.read() as session:
         step = episode_steps(session, body.episode_id, body.fence)[1]
     assert episodes.headline(step).endswith(f"environment{said}")

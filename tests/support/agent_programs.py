@@ -54,4 +54,7 @@ def ends(item, result):
     ends = [each[-1]["content"] for each in result.conversations]
     pathlib.Path(item["into"]).write_text(json.dumps(ends))
     return float(result.turns)
+
+def each(item, result):
+    return 2.0, 1.0, [None, 0.5]
 """

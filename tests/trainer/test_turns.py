@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from agentrl.core.config.sections import Trainer
-from agentrl.core.trajectory import Trajectory
+from agentrl.core.trajectory import BranchPoint, BranchReward, Trajectory
 from agentrl.core.trajectory_body import check
 from agentrl.core.types import ABORT, Status
 from agentrl.trainer.algorithm.presets import resolve_settings
+from agentrl.trainer.batch import TrainableGroup, has_spread
 from agentrl.trainer.turns import read_turns, shaped_reward, token_advantages
 
 MakeTrajectory = Callable[..., Trajectory]
@@ -77,6 +78,54 @@ def test_tokens_have_the_advantage_of_the_turn_that_they_lead_to(
     # ±0.5 by episode; the first prompt is a state of both: returns 0.5 and 0, mean 0.25
     assert first.tolist() == [0.75] * 4 + [0.5] * 3
     assert second.tolist() == [-0.75] * 4
+
+
+def forked(make_trajectory: MakeTrajectory, *rewards: float) -> Trajectory:
+    """Two branches after step 0, that end with steps 1 and 2 and have these rewards."""
+    tokens = [1, 1, 2, 2, 3, 4, 1, 1, 2, 2, 5, 6]
+    body = make_trajectory([(2, 4), (5, 6), (11, 12)], 12, reward=0.5, tokens=tokens)
+    *steps, last = body.steps
+    branched = msgspec.structs.replace(last, branch=BranchPoint(begin=6, forked_from=0))
+    rewarded = (BranchReward(step=n, reward=reward) for n, reward in enumerate(rewards, 1))
+    found = msgspec.structs.replace(
+        body, steps=(*steps, branched), branch_rewards=tuple(rewarded) or msgspec.UNSET
+    )
+    check(found)
+    return found
+
+
+@pytest.mark.parametrize("credit", ["outcome", "discounted", "turn", "gigpo"])
+def test_branches_with_rewards_of_their_own_are_compared_as_members(
+    make_trajectory: MakeTrajectory, credit: str
+) -> None:
+    members = forked(make_trajectory, 1.0, 0.0), make_trajectory([(2, 4)], 4, reward=0.5)
+    first, second = token_advantages(members, resolve_settings(Trainer(credit=credit)))
+    # 1, 0 and 0.5 around their mean; step 0 leads to both branches
+    assert first.tolist() == [0.0] * 4 + [0.5] * 2 + [-0.5] * 6
+    assert second.tolist() == [0.0] * 4
+
+
+def test_a_step_that_leads_to_no_branch_with_a_reward_has_the_mean_of_those(
+    make_trajectory: MakeTrajectory,
+) -> None:
+    members = forked(make_trajectory, 1.0), make_trajectory([(2, 4)], 4, reward=0.0)
+    first, second = token_advantages(members, PLAIN)
+    assert first.tolist() == [0.5] * 12
+    assert second.tolist() == [-0.5] * 4
+
+
+def test_branches_without_rewards_share_that_of_the_episode(
+    make_trajectory: MakeTrajectory,
+) -> None:
+    members = forked(make_trajectory), make_trajectory([(2, 4)], 4, reward=0.0)
+    first, second = token_advantages(members, PLAIN)
+    assert (first.tolist(), second.tolist()) == ([0.25] * 12, [-0.25] * 4)
+
+
+def test_branches_that_differ_are_spread(make_trajectory: MakeTrajectory) -> None:
+    alike = TrainableGroup("g", "db", (forked(make_trajectory, 0.5, 0.5),) * 2)
+    apart = TrainableGroup("g", "db", (forked(make_trajectory, 1.0, 0.0),) * 2)
+    assert (has_spread(alike), has_spread(apart)) == (False, True)
 
 
 def test_without_steps_an_episode_is_one_turn(make_trajectory: MakeTrajectory) -> None:

@@ -17,6 +17,7 @@ from scripted_episodes import LIMITS, NOWHERE, VOCABULARY, RecordingScript, run_
 
 from agentrl.core.errors import ConfigError, EnvironmentFailure
 from agentrl.core.journal import SampledStep, decode_record, encode_record
+from agentrl.core.trajectory import BranchReward
 from agentrl.core.types import Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import Outcome, ToolCall
@@ -82,6 +83,22 @@ def test_a_trajectory_is_what_was_sent_and_sampled(
     assert np.allclose(trajectory.behaviour(), expected, atol=1e-6)
     used = {(policy.checkpoint_id, policy.version) for policy in trajectory.policies}
     assert used <= {("c0", 0), ("c1", 1)}
+
+
+def test_rewards_of_branches_stand_at_the_last_steps_of_their_turns(
+    pool: FixedPool, context: EpisodeContext
+) -> None:
+    end = replace(won(), branch_rewards={1: 0.5, 2: 1})
+    with closing(BreaksOff(2)) as client:
+        own = replace(context, client=client)
+        body = run_episode(ScriptedEnvironment(["more"], end), pool, own, seed="1")
+    ended = [n for n, step in enumerate(body.steps) if step.finish_reason != "abort"]
+    assert ended != [0, 1]
+    rewards = zip(ended, (0.5, 1.0), strict=True)
+    assert body.branch_rewards == tuple(BranchReward(step=n, reward=r) for n, r in rewards)
+    unknown = replace(won(), branch_rewards={3: 0.5})
+    with pytest.raises(EnvironmentFailure, match="ends with turn 3, unknown"):
+        run_episode(ScriptedEnvironment(["more"], unknown), pool, context, seed="1")
 
 
 class Kept:

@@ -10,7 +10,7 @@ from agentrl.broker.api import Broker, Consumer, Delivery
 from agentrl.broker.messages import EpisodeFinished, PoolChanged, decode
 from agentrl.broker.topology import TRAJECTORIES, recorder_queue
 from agentrl.core.errors import StoreError
-from agentrl.core.trajectory import BranchPoint, Trajectory
+from agentrl.core.trajectory import BranchPoint, BranchReward, Trajectory
 from agentrl.db.store import Store
 from agentrl.db.transitions import lifecycle
 from agentrl.workers.recorder import record_bodies
@@ -101,10 +101,13 @@ def test_a_step_that_does_not_follow_the_one_before_names_its_parent(
     body = world.ready(0, stored=False)[0]
     (first, second) = body.steps
     begins = msgspec.structs.replace(second, branch=BranchPoint(begin=first.end))
-    told = msgspec.structs.replace(body, steps=(first, begins))
+    told = msgspec.structs.replace(
+        body, steps=(first, begins), branch_rewards=(BranchReward(step=1, reward=0.5),)
+    )
     link.publisher().publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=told))
     _record(world, link)
-    assert world.ask("SELECT number, parent FROM steps ORDER BY number") == [(0, None), (1, -1)]
+    found = world.ask("SELECT number, parent, branch_reward FROM steps ORDER BY number")
+    assert found == [(0, None, None), (1, -1, 0.5)]
 
 
 class Once:

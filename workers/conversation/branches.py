@@ -9,7 +9,7 @@ repeats keeps the tokens that were sampled; only the first time are they in the 
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -64,6 +64,12 @@ class Branches:
         """Number the turn that was just sampled."""
         self._turns.append(_Turn(self._number, self.current.turn))
 
+    def require_turns(self, numbers: Iterable[int]) -> None:
+        """Raise EnvironmentFailure unless there is a turn of each number, from 1."""
+        unknown = [number for number in numbers if not 0 < number <= len(self._turns)]
+        if unknown:
+            raise EnvironmentFailure(f"a branch with a reward ends with turn {unknown[0]}, unknown")
+
     def observe(self, outcome: Outcome, tools: Sequence[Tool]) -> None:
         """Append an answer where it belongs. `tools`: of a conversation that begins.
 
@@ -82,32 +88,39 @@ class Branches:
         except ConfigError as error:
             raise EnvironmentFailure(f"a branch of the conversation: {error}") from error
 
-    def flatten(self, steps: Sequence[tuple[int, StepRecord]]) -> tuple[Arrays, list[StepRecord]]:
+    def flatten(
+        self, steps: Sequence[tuple[int, StepRecord]]
+    ) -> tuple[Arrays, list[StepRecord], list[int]]:
         """Return the arrays of all branches, and the steps in the order of their tokens.
 
-        `steps`: each with its branch, whose tokens its span refers to.
+        `steps`: each with its branch, whose tokens its span refers to. The third list: of each
+        turn, the number of its last step.
         """
         conversations = self._conversations[: max((branch for branch, _ in steps), default=0) + 1]
         begins = [0, *accumulate(map(len, conversations))]
         ordered = sorted(steps, key=lambda each: (each[0], each[1].start))
         ends = {(branch, step.end): number for number, (branch, step) in enumerate(ordered)}
+        last_steps = [ends[turn.branch, turn.span.stop] for turn in self._turns]
         records, seen = [], set()
         for branch, step in ordered:
             begin, parent = begins[branch], None
             if branch not in seen and (turn := self._forked_from[branch]):
-                ended = self._turns[turn - 1]
-                parent = ends[ended.branch, ended.span.stop]
+                parent = last_steps[turn - 1]
             seen.add(branch)
             point = BranchPoint(begin=begin, forked_from=parent) if branch else None
             span = {"start": begin + step.start, "end": begin + step.end}
             records.append(msgspec.structs.replace(step, **span, branch=point))
         arrays = [each.arrays() for each in conversations]
-        return Arrays(
-            b"".join(each.token_ids for each in arrays),
-            b"".join(each.loss_mask for each in arrays),
-            b"".join(each.logprobs for each in arrays),
-            b"".join(each.policy_index for each in arrays),
-        ), records
+        return (
+            Arrays(
+                b"".join(each.token_ids for each in arrays),
+                b"".join(each.loss_mask for each in arrays),
+                b"".join(each.logprobs for each in arrays),
+                b"".join(each.policy_index for each in arrays),
+            ),
+            records,
+            last_steps,
+        )
 
     def _follow(self, turn: int, messages: Sequence[Message]) -> None:
         """Go on after a turn: in its branch if nothing follows it there, else in a new one."""

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Mapping
 
-from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
+import msgspec
+
+from agentrl.core.trajectory import BranchReward, PolicyRef, StepRecord, Trajectory
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Outcome
 from agentrl.workers.conversation.branches import Branches
@@ -47,7 +49,11 @@ class TrajectoryBuilder:
 
         `metrics`: of sampling; those of the environment are in the outcome.
         """
-        arrays, steps = self._branches.flatten(self._steps)
+        arrays, steps, last_steps = self._branches.flatten(self._steps)
+        branch_rewards = tuple(
+            BranchReward(step=last_steps[turn - 1], reward=reward)
+            for turn, reward in outcome.branch_rewards.items()
+        )
         return Trajectory(
             run_id=self._run_id,
             group_id=self._claimed.group_id,
@@ -69,4 +75,5 @@ class TrajectoryBuilder:
             started_at=started,
             finished_at=finished,
             metrics={**outcome.metrics, **metrics},
+            branch_rewards=branch_rewards or msgspec.UNSET,
         )

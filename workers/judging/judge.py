@@ -155,12 +155,18 @@ def is_away(error: BaseException) -> bool:
 def with_judgement(
     trajectory: Trajectory, judgement: Judgement, section: JudgeSection, finished_at: float
 ) -> Trajectory:
-    """Return the trajectory with the judge's reward, which the last turn gets."""
+    """Return the trajectory with the judge's reward, which the last turn and all branches get."""
     own = section.environment_weight
+    judged = section.weight * judgement.score
     steps = [msgspec.structs.replace(s, reward=own * s.reward) for s in trajectory.steps]
+    branches = trajectory.branch_rewards and tuple(
+        msgspec.structs.replace(each, reward=own * each.reward + judged)
+        for each in trajectory.branch_rewards
+    )
     return msgspec.structs.replace(
         trajectory,
-        reward=own * trajectory.reward + section.weight * judgement.score,
+        reward=own * trajectory.reward + judged,
+        branch_rewards=branches,
         steps=tuple(steps),
         judgement=judgement,
         finished_at=finished_at,

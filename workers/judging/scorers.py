@@ -102,12 +102,12 @@ def function_scorer(task: str, section: JudgeSection) -> Scorer:
 
     def ask(episode: EpisodeToJudge) -> tuple[float, str]:
         try:
-            score, _ = call_reward(function, episode.item, episode, section.timeout_s)
+            found = call_reward(function, episode.item, episode, section.timeout_s)
         except EnvironmentFailure as error:
             if isinstance(error.__cause__, AWAY):
                 raise JudgeAway(str(error)) from error
             raise UnreadableReply(str(error)) from error
-        return score, ""
+        return found.reward, ""
 
     return Scorer(section.function, ask)
 

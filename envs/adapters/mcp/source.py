@@ -114,8 +114,8 @@ class McpEnvironment:
 
     def _end(self, answer: str, status: Status) -> Outcome:
         given, result = self._given, Result(answer, self._said, self._session.call)
-        found, score = call_reward(given.reward, self._item.content, result, given.timeout_s)
-        return Outcome((), done=True, status=status, reward=found, score=score)
+        found = call_reward(given.reward, self._item.content, result, given.timeout_s)
+        return Outcome((), done=True, status=status, reward=found.reward, score=found.score)
 
 
 @dataclass(frozen=True, slots=True)

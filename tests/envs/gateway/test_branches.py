@@ -207,3 +207,11 @@ def test_the_reward_is_given_every_conversation(play: Play, tmp_path: Path) -> N
     environment.call("A colour")
     assert environment.call("blue").reward == 2.0
     assert json.loads((tmp_path / "told.json").read_text()) == ["A colour", "blue"]
+
+
+def test_a_reward_may_be_of_each_conversation(play: Play) -> None:
+    environment = play(TITLED, reward="each")
+    environment.start()
+    environment.call("A colour")
+    outcome = environment.call("blue")
+    assert (outcome.reward, outcome.branch_rewards) == (2.0, {2: 0.5})

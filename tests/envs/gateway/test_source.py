@@ -11,7 +11,7 @@ import pytest
 
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.envs import registry
-from agentrl.envs.gateway.reward import Result, call_reward, load_reward
+from agentrl.envs.gateway.reward import Result, Scored, call_reward, load_reward
 from agentrl.envs.gateway.source import GatewaySource
 from agentrl.envs.tasks.datasets import MissingDataset
 
@@ -102,9 +102,20 @@ def test_a_reward_of_a_former_module_of_ours_is_told_the_present_name() -> None:
 
 def test_a_reward_may_be_of_a_module_and_a_score_of_its_own() -> None:
     assert load_reward("math:sqrt") is math.sqrt
-    assert call_reward(lambda item, _: item["r"], {"r": 2}, RESULT, 5) == (2.0, 2.0)
-    assert call_reward(lambda *_: (True, 0.5), {}, RESULT, 5) == (1.0, 0.5)
-    assert call_reward(lambda _, r: float(r.last_line == "blue"), {}, RESULT, 5)[0] == 1.0
+    assert call_reward(lambda item, _: item["r"], {"r": 2}, RESULT, 5) == Scored(2.0, 2.0)
+    assert call_reward(lambda *_: (True, 0.5), {}, RESULT, 5) == Scored(1.0, 0.5)
+    assert call_reward(lambda _, r: float(r.last_line == "blue"), {}, RESULT, 5).reward == 1.0
+
+
+def test_a_reward_may_name_one_for_each_conversation() -> None:
+    found = call_reward(lambda *_: (1, 0.5, [1, None]), {}, RESULT, 5, conversations=2)
+    assert found == Scored(1.0, 0.5, (1.0, None))
+
+
+@pytest.mark.parametrize("value", [(1.0, 1.0, [1.0]), (1.0, 1.0, 2.0), (1.0, 1.0, ["a", 1.0])])
+def test_rewards_that_do_not_fit_the_conversations_are_a_failure(value: Any) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"or \(reward, score, \[2 rewards\]\)"):
+        call_reward(lambda *_: value, {}, RESULT, 5, conversations=2)
 
 
 def test_a_reward_s_file_may_define_classes_of_its_own(tmp_path: Path) -> None:
@@ -115,14 +126,14 @@ def test_a_reward_s_file_may_define_classes_of_its_own(tmp_path: Path) -> None:
         "@dataclass\nclass Mark:\n    value: float\n"
         "def of(item, result):\n    return Mark(0.5).value\n"
     )
-    assert call_reward(load_reward(f"{path}:of"), {}, RESULT, 5) == (0.5, 0.5)
+    assert call_reward(load_reward(f"{path}:of"), {}, RESULT, 5) == Scored(0.5, 0.5)
 
 
 def broken(_: Mapping[str, Any], __: Result) -> float:
     raise ValueError("oh")
 
 
-@pytest.mark.parametrize("value", ["1", None, math.nan, math.inf, (1.0,), (1.0, "x")])
+@pytest.mark.parametrize("value", ["1", None, math.nan, math.inf, (1.0,), (1.0, "x"), (1, 1, [1])])
 def test_what_is_no_reward_is_a_failure(value: Any) -> None:
     with pytest.raises(EnvironmentFailure, match="the reward function returned"):
         call_reward(lambda *_: value, {}, RESULT, 5)
@@ -147,4 +158,4 @@ def test_the_example_s_items_can_be_answered() -> None:
     for split in ("train", "test"):
         for item in found.items(split):
             right = Result(json.dumps(item.content["answers"]), "", [], [], 1)
-            assert call_reward(function, item.content, right, 5) == (1.0, 1.0)
+            assert call_reward(function, item.content, right, 5) == Scored(1.0, 1.0)

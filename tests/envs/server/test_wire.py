@@ -61,6 +61,12 @@ def test_where_an_answer_belongs_and_what_it_asks_survive_the_trip(
     assert (answer.terms, answer.follows) == (terms, 0)
 
 
+def test_rewards_of_branches_survive_the_trip() -> None:
+    outcome = Outcome((), done=True, reward=1.0, branch_rewards={2: 0.5, 3: -1.0})
+    answer = wire.decode(wire.encode(wire.outcome_answer(outcome, (), [])), wire.EnvOut)
+    assert answer.branch_rewards == outcome.branch_rewards
+
+
 @given(value=values)
 def test_any_value_survives_the_trip(value: Any) -> None:
     assert json.loads(wire.encode(value)) == value

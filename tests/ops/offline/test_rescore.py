@@ -157,6 +157,11 @@ def test_the_first_batch_with_another_reward_is_known(history: PlantedRun) -> No
     with history.store.read() as session:
         run_id = runs.require_run(session, "recorded").run_id
         assert history_batches.first_changed_batch(session, run_id) == 2
+    history.sql(
+        "UPDATE steps SET branch_reward = 0.5 WHERE number = 1 AND episode_id LIKE 'recorded-%dbb%'"
+    )
+    with history.store.read() as session:
+        assert history_batches.first_changed_batch(session, run_id) == 1
 
 
 @pytest.mark.parametrize(

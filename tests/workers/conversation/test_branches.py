@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trajectories import trajectory
 
 from agentrl.core.errors import EnvironmentFailure, MessageError
-from agentrl.core.trajectory import StepRecord, Trajectory
+from agentrl.core.trajectory import BranchReward, StepRecord, Trajectory
 from agentrl.core.trajectory_body import check
 from agentrl.envs.contract import Message, Outcome, ToolCall, strings
 from agentrl.workers.conversation.branches import Branches
@@ -43,7 +43,7 @@ class Played:
         self.branches.end_turn()
 
     def body(self) -> Trajectory:
-        arrays, steps = self.branches.flatten(self._steps)
+        arrays, steps, _ = self.branches.flatten(self._steps)
         return msgspec.structs.replace(
             trajectory(),
             token_ids=arrays.token_ids,
@@ -171,6 +171,23 @@ def test_a_body_whose_branches_are_not_what_was_sampled_is_refused(
     steps = (*before, msgspec.structs.replace(last, branch=changed))
     with pytest.raises(MessageError, match=why):
         check(msgspec.structs.replace(body, steps=steps))
+
+
+@pytest.mark.parametrize("ends", [(1, 1), (3,), (-1,)])
+def test_a_reward_of_a_branch_that_is_none_is_refused(
+    template: ChatTemplate, ends: tuple[int, ...]
+) -> None:
+    rewards = tuple(BranchReward(step=end, reward=1.0) for end in ends)
+    with pytest.raises(MessageError, match="branches with rewards end with steps"):
+        check(msgspec.structs.replace(_forked(template), branch_rewards=rewards))
+
+
+def test_a_reward_of_a_turn_that_never_was_is_a_failure(template: ChatTemplate) -> None:
+    played = Played(template)
+    played.sample([40])
+    played.branches.require_turns([1])
+    with pytest.raises(EnvironmentFailure, match="ends with turn 2, unknown"):
+        played.branches.require_turns([1, 2])
 
 
 def test_a_branch_repeats_what_it_shares_outside_the_loss(template: ChatTemplate) -> None:

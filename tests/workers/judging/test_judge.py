@@ -14,7 +14,7 @@ from trajectories import trajectory
 from agentrl.core.config.sections import Judge as JudgeSection
 from agentrl.core.errors import JudgeError
 from agentrl.core.retry import Backoff, Retry
-from agentrl.core.trajectory import Judgement
+from agentrl.core.trajectory import BranchReward, Judgement
 from agentrl.workers.judging.judge import (
     EpisodeToJudge,
     Judge,
@@ -115,10 +115,12 @@ def test_no_more_requests_than_allowed_are_under_way() -> None:
 def test_weights_add_the_score_to_the_last_turn() -> None:
     plain = trajectory()
     steps = replace(plain.steps[0], reward=0.5), plain.steps[1]
-    played = replace(plain, reward=1.5, steps=steps)
+    branches = (BranchReward(step=0, reward=1.0),)
+    played = replace(plain, reward=1.5, steps=steps, branch_rewards=branches)
     judgement = Judgement(judge="critic", score=0.25, reply="", environment_reward=1.5)
     added = with_judgement(played, judgement, JudgeSection(weight=2.0), 9.0)
     assert (added.reward, added.step_rewards()) == (2.0, [0.5, 1.5])
+    assert added.branch_rewards == (BranchReward(step=0, reward=1.5),)
     assert (added.environment_reward, added.finished_at) == (1.5, 9.0)
     alone = JudgeSection(weight=1.0, environment_weight=0.0)
     replaced = with_judgement(played, judgement, alone, 9.0)
