@@ -154,12 +154,12 @@ class RemoteServer:
         """Send one request, which `read_s` bounds as a whole. Raises HTTPError."""
         deadline = time.monotonic() + CONNECT_S + read_s
         numbers = {wire.TURN: turn, wire.FENCE: fence}
-        told = {name: str(number) for name, number in numbers.items() if number is not None}
+        numbered = {name: str(number) for name, number in numbers.items() if number is not None}
         response = self._http.request(
             "GET" if body is None else "POST",
             f"{self.url}/{verb}",
             body=None if body is None else wire.encode(body),
-            headers=self._headers | told | tracing.headers(),
+            headers=self._headers | numbered | tracing.headers(),
             timeout=urllib3.Timeout(connect=CONNECT_S, read=read_s),
             preload_content=False,
         )
