@@ -17,7 +17,8 @@ from agentrl.envs.contract import (
     require_split,
 )
 from agentrl.envs.gateway.environment import Gateway, Plan
-from agentrl.envs.gateway.reward import load_reward
+from agentrl.envs.gateway.expert import UserExpert
+from agentrl.envs.gateway.reward import load_function, load_reward
 from agentrl.envs.tasks import options
 from agentrl.envs.tasks.datasets import MissingDataset
 
@@ -31,7 +32,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `env`: variables of the program; `${NAME}` refers to ours. `timeout_s`: of one turn, and of the
     reward. `own_user`: if AgentRL runs as root, each program runs as its own user. `untrained`:
     regular expressions; a request is left out of the loss if one is found in its system or first
-    user message.
+    user message. `expert`: `module:function`, which gives the policy's turns in a demonstration.
     """
 
     program: list[str] = []
@@ -42,6 +43,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_turns: options.Count = 30
     own_user: bool = True
     untrained: list[str] = []
+    expert: str = ""
 
 
 class GatewaySource:
@@ -95,8 +97,15 @@ class GatewaySource:
                 hint="write regular expressions of Python",
             ) from error
 
-    def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:  # noqa: ARG002
-        raise ItemError(f"item {item.item_id}: the task gateway has no demonstrator")
+    def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
+        """Create the user's expert. Raises ItemError."""
+        name = self._options.expert
+        if not name:
+            raise ItemError(
+                f"item {item.item_id}: the task gateway has no demonstrator",
+                hint="set the option expert of the task",
+            )
+        return UserExpert(load_function(name, self.name, "expert"), item.content, seed, noise)
 
 
 class UserItems:

@@ -186,7 +186,9 @@ class CloningTrainer:
         return [lesson for lessons in chosen for lesson in lessons]
 
     def _encode(self, transcripts: Sequence[Transcript]) -> list[Demonstration]:
-        return [demonstrations.encode(each, self.student.template) for each in transcripts]
+        template, style = self.student.template, self.student.style
+        encoded = (demonstrations.encode(each, template, style) for each in transcripts)
+        return [branch for branches in encoded for branch in branches]
 
     def skills(self, items: int) -> dict[str, Skill]:
         """Measure the skill in each task on `items` held-out items."""

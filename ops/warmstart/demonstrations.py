@@ -18,10 +18,11 @@ import numpy as np
 
 from agentrl.core.config.sections import Task
 from agentrl.core.errors import ItemError
-from agentrl.envs.contract import Item, Message, TaskSource, Tool, ToolCall
+from agentrl.envs.contract import Item, Message, Outcome, TaskSource, Tool, ToolCall
 from agentrl.envs.play import Act, take_turns
 from agentrl.trainer.model.cloning import Demonstration
 from agentrl.workers.conversation import toolcalls
+from agentrl.workers.conversation.branches import Branches
 from agentrl.workers.conversation.conversation import Conversation
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style
@@ -29,10 +30,15 @@ from agentrl.workers.conversation.toolcalls import Style
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The assistant's text and the messages that follow; none after the last turn."""
+    """The assistant's text and the messages that follow; none after the last turn.
+
+    `follows`: as `Outcome.follows`. `tools`: of a conversation that then begins.
+    """
 
     text: str
     answer: tuple[Message, ...]
+    follows: int | None = None
+    tools: tuple[Tool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,7 @@ class Demonstrator:
     def _episode(self, item: Item, seed: int) -> Transcript:
         expert = self.source.expert(item, seed=seed, noise=self.noise)
         texts: list[str] = []
+        turns: list[Turn] = []
 
         def agent(messages: Sequence[Message]) -> Act:
             act = expert.act(messages)
@@ -77,24 +84,32 @@ class Demonstrator:
         most = self.task.max_turns or self.source.max_turns
         with closing(self.source.make(item)) as environment:
             first, tools = environment.start().messages, environment.tools
-            played = take_turns(environment, first, agent, most)
-            answers = [outcome.messages for _, outcome in played]
-        return Transcript(tools, first, tuple(map(Turn, texts, answers)))
+            for _, said in take_turns(environment, first, agent, most):
+                turns.append(Turn(texts[-1], said.messages, said.follows, environment.tools))
+        return Transcript(tools, first, tuple(turns))
 
 
-def encode(transcript: Transcript, template: ChatTemplate) -> Demonstration:
-    """Tokenize the transcript.
+def encode(transcript: Transcript, template: ChatTemplate, style: Style) -> list[Demonstration]:
+    """Tokenize the transcript, each branch with a turn of its own.
 
-    The loss covers the assistant's tokens, including each end-of-turn token.
+    The loss covers the assistant's tokens, including each end-of-turn token. What the program of an
+    episode wrote in the assistant's place is context.
     """
-    conversation = Conversation(template, transcript.tools, transcript.first)
+    branches = Branches(Conversation, template, style, transcript.tools, transcript.first)
     for turn in transcript.turns:
         said = [*template.encode(turn.text), template.end_id]
-        conversation.sampled(said, [0.0] * len(said), 0)
-        conversation.observe(turn.answer)
-    arrays = conversation.arrays()
-    tokens = np.frombuffer(arrays.token_ids, "<i4")
-    return Demonstration(tokens.astype(np.int32), np.frombuffer(arrays.loss_mask, np.uint8))
+        branches.current.sampled(said, [0.0] * len(said), 0)
+        branches.end_turn()
+        branches.observe(Outcome(turn.answer, follows=turn.follows), turn.tools)
+    every = (each.arrays() for each in branches.conversations)
+    return [
+        Demonstration(
+            np.frombuffer(arrays.token_ids, "<i4").astype(np.int32),
+            np.frombuffer(arrays.loss_mask, np.uint8),
+        )
+        for arrays in every
+        if any(arrays.loss_mask)
+    ]
 
 
 def import_transcripts(path: Path, style: Style) -> list[Transcript]:

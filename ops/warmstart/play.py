@@ -12,6 +12,7 @@ from typing import Protocol
 from agentrl.core.types import SOLVED
 from agentrl.envs.contract import Environment, Item, TaskSource
 from agentrl.serving.engine_api import Completion, Request
+from agentrl.workers.conversation.branches import Branches
 from agentrl.workers.conversation.conversation import Conversation
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style
@@ -73,11 +74,13 @@ class _Episode:
         self._environment = environment
         self._turns_left = turns
         first = self._environment.start().messages
-        self._conversation = Conversation(player.template, self._environment.tools, first)
+        self._branches = Branches(
+            Conversation, player.template, player.style, self._environment.tools, first
+        )
         self.score = 0.0
 
     def ask(self, seed: int) -> Future[Completion]:
-        player, prompt = self._player, self._conversation.prompt()
+        player, prompt = self._player, self._branches.current.prompt()
         return player.engine.submit(
             Request(
                 policy=player.policy,
@@ -93,14 +96,15 @@ class _Episode:
     def answer(self, completion: Completion) -> bool:
         """Apply a turn; return whether the episode is over, after closing its environment."""
         player = self._player
-        self._conversation.sampled(completion.token_ids, completion.logprobs, 0)
+        self._branches.current.sampled(completion.token_ids, completion.logprobs, 0)
         tokens, environment = completion.token_ids, self._environment
         _, outcome = apply_turn(tokens, environment, player.template, player.style)
-        self._conversation.observe(outcome.messages)
+        self._branches.end_turn()
+        self._branches.observe(outcome, environment.tools)
         self._turns_left -= 1
         if outcome.done:
             self.score = outcome.score
-        full = len(self._conversation) + player.step_tokens > player.tokens
+        full = len(self._branches.current) + player.step_tokens > player.tokens
         if outcome.done or full or not self._turns_left:
             self.close()
             return True

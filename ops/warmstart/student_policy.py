@@ -59,7 +59,7 @@ class StudentPolicy:
         self.template.check_append_only()
         self._base = base
         self._scratch = scratch
-        self._style = style
+        self.style = style
         self._dtype = dtype
         self._engine = LocalEngine(str(model.device), dtype)
         self._saved = 0
@@ -117,7 +117,7 @@ class StudentPolicy:
         self.save(self._scratch / name)
         self._engine.load(name, self._scratch / name)
         try:
-            yield Player(self._engine, name, self.template, self._style, temperature)
+            yield Player(self._engine, name, self.template, self.style, temperature)
         finally:
             self._engine.unload(name)
             shutil.rmtree(self._scratch / name)

@@ -56,6 +56,11 @@ class Branches:
         return self._conversations[self._number]
 
     @property
+    def conversations(self) -> Sequence[Conversation]:
+        """Return all branches. A turn that several of them contain is in the loss of one."""
+        return self._conversations
+
+    @property
     def number(self) -> int:
         """Return the number of the current branch, from 0."""
         return self._number

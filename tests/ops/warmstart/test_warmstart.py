@@ -233,7 +233,7 @@ def test_a_demonstration_learns_the_experts_words_and_each_end(
     task = TASKS[name]
     trainer = Demonstrator(source(name, task.options), task, "plain", noise=0.2)
     for transcript in trainer.episodes(10, seed=0):
-        lesson = demonstrations.encode(transcript, template)
+        (lesson,) = demonstrations.encode(transcript, template, "plain")
         learned = lesson.token_ids[lesson.mask == 1].tolist()
         said = [[*template.encode(turn.text), template.end_id] for turn in transcript.turns]
         assert learned == [token for turn in said for token in turn]
