@@ -74,7 +74,7 @@ def main() -> None:
 def demonstrated(model: Path) -> list[Demonstration]:
     template = ChatTemplate.load(model)
     made = Demonstrator(source("dbbench", OPTIONS), Task(), "hermes", 0.0).episodes(EPISODES, 0)
-    return [demonstrations.encode(each, template) for each in made]
+    return [lesson for each in made for lesson in demonstrations.encode(each, template, "hermes")]
 
 
 def bare_step(model: Any, dtype: str) -> Step:
