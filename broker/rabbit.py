@@ -168,7 +168,7 @@ class RabbitBroker:
     def _channel(self) -> Iterator[Any]:
         where = address(self._parameters)
         try:
-            connection = pika.BlockingConnection(self._parameters)
+            connection = self._connect()
             try:
                 yield connection.channel()
             finally:
@@ -182,6 +182,12 @@ class RabbitBroker:
         except ChannelClosedByBroker as error:
             raise BrokerError(f"RabbitMQ at {where}: {error.reply_text}") from error
         except (AMQPError, OSError) as error:
+            raise self._failure(error) from error
+
+    def _connect(self) -> pika.BlockingConnection:
+        try:
+            return pika.BlockingConnection(self._parameters)
+        except ValueError as error:  # pika's, for a connection that the broker resets at once
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> BrokerError:

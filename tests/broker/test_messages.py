@@ -62,7 +62,7 @@ def test_the_rewards_of_steps_travel_and_add_up_to_the_episodes() -> None:
     assert isinstance(received, EpisodeFinished)
     assert received.trajectory.step_rewards() == [0.25, 0.75]
     wrong = msgspec.structs.replace(first, reward=float("inf"))
-    with pytest.raises(MessageError, match="the reward of a step is not finite"):
+    with pytest.raises(MessageError, match="the reward of a step or a branch is not finite"):
         check(msgspec.structs.replace(body, steps=(wrong, *body.steps[1:])))
 
 

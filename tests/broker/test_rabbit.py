@@ -3,6 +3,7 @@
 import contextlib
 import select
 import socket
+import struct
 import threading
 import time
 import uuid
@@ -379,6 +380,31 @@ def test_an_unreachable_broker_is_one_line_that_names_it() -> None:
         connect(f"amqp://guest:guest@127.0.0.1:{port}/")
     assert "\n" not in str(caught.value)
     assert caught.value.hint
+
+
+def test_a_broker_that_resets_each_connection_is_unreachable() -> None:
+    """Pika notices it at several places, one in fourteen times where it raises a ValueError."""
+    stop, at_once = threading.Event(), struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def reset_each() -> None:
+            while not stop.is_set():
+                near, _ = listener.accept()
+                near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+                near.close()
+
+        thread = threading.Thread(target=reset_each)
+        thread.start()
+        try:
+            url = f"amqp://guest:guest@127.0.0.1:{listener.getsockname()[1]}/"
+            for _ in range(100):
+                with pytest.raises(BrokerUnavailable, match="is unreachable"):
+                    connect(url)
+        finally:
+            stop.set()
+            with contextlib.suppress(OSError):
+                socket.create_connection(listener.getsockname()).close()
+            thread.join()
 
 
 def test_a_refused_login_names_the_user_and_never_the_password(amqp_url: str) -> None:

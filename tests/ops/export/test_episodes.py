@@ -72,11 +72,12 @@ def test_fine_tuning_on_the_lines_sees_the_recorded_tokens(
     out = tmp_path / "out.jsonl"
     export_sft(ExportRequest(played.path, out))
     template = ChatTemplate.load(TINY)
-    transcripts = import_transcripts(out, played.config.model.call_style)
+    style = played.config.model.call_style
+    transcripts = import_transcripts(out, style)
     names = [json.loads(line)["episode_id"] for line in out.read_text("utf-8").splitlines()]
     assert sorted(names) == sorted(played.bodies)
     for name, transcript in zip(names, transcripts, strict=True):
-        body, demonstration = played.bodies[name], encode(transcript, template)
+        body, (demonstration,) = played.bodies[name], encode(transcript, template, style)
         assert np.array_equal(demonstration.token_ids, body.tokens())
         assert np.array_equal(demonstration.mask, body.mask())
 
