@@ -1,14 +1,14 @@
 """Sampled tokens a second of a run whose workers are killed, against the same run undisturbed.
 
     AGENTRL_POSTGRES_URL=… AGENTRL_AMQP_URL=… DOCKER_HOST=… python benchmarks/worker_kills.py \
-        configs/cluster-cpu.toml [--every 10] [--seconds 120] [--journal off steps] [--rounds 1] \
-        [--json]
+        configs/cluster-cpu.toml [--workers 4] [--every 10] [--seconds 120] \
+        [--journal off steps] [--rounds 1] [--json]
 
-For each value of `worker.journal`, in turn: a run without kills, then one in which a worker gets
-SIGKILL every `--every` seconds, each in a folder of its own. Measured are `--seconds` after the
-first update: `tokens_per_s`, sampled tokens of the episodes that ended then; `kills`; `resampled`,
-tokens that policy servers sampled and nobody kept, per kill; `unaccounted`, rows of the view
-`accounting` at the end. `share`: tokens a second with kills ÷ without.
+For each value of `worker.journal`, in turn: a run without kills, then one in which one of its
+`--workers` gets SIGKILL every `--every` seconds, each in a folder of its own. Measured are
+`--seconds` after the first update: `tokens_per_s`, sampled tokens of the episodes that ended then;
+`kills`; `resampled`, tokens that policy servers sampled and nobody kept, per kill; `unaccounted`,
+rows of the view `accounting` at the end. `share`: tokens a second with kills ÷ without.
 """
 
 import argparse
@@ -46,6 +46,7 @@ def main() -> None:
     configure("benchmark", level="ERROR")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("config", type=Path)
+    parser.add_argument("--workers", type=int, default=4, help="worker processes of a run")
     parser.add_argument("--every", type=float, default=10.0, help="seconds between two kills")
     parser.add_argument("--seconds", type=float, default=120.0, help="measured of each run")
     parser.add_argument(
@@ -69,7 +70,7 @@ def main() -> None:
 def measure(given: argparse.Namespace, journal: Journal, *, kills: bool) -> dict[str, Any]:
     """Return the figures of one run. Raises SystemExit if no episode ended."""
     with tempfile.TemporaryDirectory() as home:
-        config = configured(config_loading.load(given.config), home, journal)
+        config = configured(config_loading.load(given.config), home, journal, given.workers)
         with closing(Cluster(config)) as cluster:
             cluster.aim(None)
             run_id = begin(cluster.direct)
@@ -94,10 +95,11 @@ def measure(given: argparse.Namespace, journal: Journal, *, kills: bool) -> dict
     }
 
 
-def configured(config: Config, home: str, journal: Journal) -> Config:
+def configured(config: Config, home: str, journal: Journal, workers: int) -> Config:
     replace = msgspec.structs.replace
     worker = replace(config.worker, journal=journal)
-    return replace(config, run=replace(config.run, home=home), worker=worker)
+    run = replace(config.run, home=home)
+    return replace(config, run=run, worker=worker, workers=workers)
 
 
 def wait_update(observer: RunObserver) -> None:

@@ -4,9 +4,10 @@ import ctypes
 import os
 import signal
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentrl.core.errors import ConfigError
@@ -18,8 +19,28 @@ LOCKS = Path("/proc/locks")
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 MEETING = "AGENTRL_MEETING"  # where ranks of one machine meet; those of many: MASTER_ADDR
 SUPERVISOR = "AGENTRL_SUPERVISOR"  # the variable that names the parent's pid to its children
+INSTANCE, FORMER_INSTANCE = "AGENTRL_INSTANCE", "AGENTRL_FORMER_INSTANCE"  # `Instance`
 
 log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One start of a process. `name`: unique. `former`: of the dead process that it replaces."""
+
+    name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    former: str = ""
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that tell it to the process."""
+        return {INSTANCE: self.name, FORMER_INSTANCE: self.former}
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> "Instance":
+        """Return what the supervisor named; a new one without a supervisor."""
+        if name := environ.get(INSTANCE):
+            return cls(name, environ.get(FORMER_INSTANCE, ""))
+        return cls()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agentrl.core.config.sections import Dispatch, Model, Sampling, Task
 from agentrl.core.config.sections import Worker as WorkerSection
+from agentrl.core.process import Instance
 from agentrl.core.structs import prepare_structs
 from agentrl.workers.conversation.conversation import Conversation, Converse
 from agentrl.workers.conversation.template import ChatTemplate
@@ -22,7 +23,7 @@ class EpisodeWorkerConfig:
     """What a worker takes of a configuration.
 
     `seed`: the run's. `policy_token_env`: the variable with the token of policy servers.
-    `judge_models`: the model of each policy that judges.
+    `judge_models`: the model of each policy that judges. `instance`: this process.
     """
 
     worker: WorkerSection
@@ -33,6 +34,7 @@ class EpisodeWorkerConfig:
     seed: int
     policy_token_env: str
     judge_models: Mapping[str, str] = field(default_factory=dict)
+    instance: Instance = field(default_factory=Instance)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.db.transitions.journal import FormerStep, NewStep
 from agentrl.envs.contract import Attachable, Environment, Recovery
 
-COMMIT_S = 0.05  # least time between the beginnings of two transactions
+COMMIT_S = 0.1  # least time between the beginnings of two transactions
 LOOK_S = 1.0  # between two looks whether the journal still lives
 
 Attempt = tuple[str, int]  # episode_id, fence

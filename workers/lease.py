@@ -9,7 +9,6 @@ ends      when released, or by itself `lease_s` after its last beat
 import os
 import socket
 import threading
-import uuid
 from collections.abc import Callable
 
 from sqlalchemy.orm import Session
@@ -17,6 +16,7 @@ from sqlalchemy.orm import Session
 from agentrl.core.config.sections import Worker as WorkerSection
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.logging import get_logger
+from agentrl.core.process import Instance
 from agentrl.core.threads import vital_thread
 from agentrl.db.models import Worker
 from agentrl.db.store import Store
@@ -42,7 +42,7 @@ class WorkerLease:
         waiting: Callable[[], set[Attempt]],
     ) -> None:
         """`clock`: set at every beat. `waiting`: the attempts whose deadline a beat extends."""
-        self.worker_id = f"worker-{uuid.uuid4().hex[:12]}"
+        self.worker_id = ""
         self._store = store
         self._run_id = run_id
         self._section = section
@@ -52,8 +52,12 @@ class WorkerLease:
         self._beat_store = store.one_thread()
         self._thread = vital_thread("lease", self._beat_until_closed)
 
-    def begin(self) -> None:
-        """Register the worker and start to extend its lease."""
+    def begin(self, instance: Instance) -> None:
+        """Register the worker and start to extend its lease.
+
+        The lease of the dead worker that it replaces ends, so others continue its episodes at once.
+        """
+        self.worker_id = _worker_id(instance.name)
         worker = Worker(
             worker_id=self.worker_id,
             run_id=self._run_id,
@@ -64,6 +68,8 @@ class WorkerLease:
 
         def register(session: Session) -> None:
             runs.register_worker(session, worker, lease_s=lease_s)
+            if instance.former:
+                runs.end_worker(session, _worker_id(instance.former))
 
         self._store.transact(register)
         self._clock.set(self._store.clock())
@@ -117,3 +123,7 @@ class WorkerLease:
             self._clock.set(now)
         deadline_s = self._section.attempt_deadline_s
         episodes.postpone(session, self.worker_id, self._waiting(), deadline_s=deadline_s)
+
+
+def _worker_id(instance: str) -> str:
+    return f"worker-{instance}"

@@ -48,7 +48,7 @@ class EpisodeWorker:
             for task, source in sources.items()
         }
         self.stop = threading.Event()
-        self._run_id = run_id
+        self._run_id, self._instance = run_id, config.instance
         self._running: set[Attempt] = set()
         self._running_lock = threading.Lock()
         self._waiting = WaitingAttempts()
@@ -80,7 +80,7 @@ class EpisodeWorker:
 
     def start(self) -> None:
         """Register the worker and start the heartbeat."""
-        self.lease.begin()
+        self.lease.begin(self._instance)
         if self._commits is not None:
             self._commits.start()
 

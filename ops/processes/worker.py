@@ -2,12 +2,15 @@
 of workers/worker.py.
 """
 
+import os
 import threading
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 from agentrl.broker.events import EventListener
 from agentrl.broker.messages import PoolChanged
 from agentrl.core.config.config import Config
+from agentrl.core.process import Instance
 from agentrl.db.registry.external_policies import track_of
 from agentrl.ops.runs.begin import open_run
 from agentrl.ops.tasks.task_sources import task_sources
@@ -22,7 +25,7 @@ def run(config: Config, stop: threading.Event) -> None:
     """Run episodes until SIGTERM."""
     with open_run(config, stop) as here, ExitStack() as stack:
         publisher = stack.enter_context(closing(here.broker.publisher()))
-        own = worker_config(config)
+        own = replace(worker_config(config), instance=Instance.of(os.environ))
         episodes = EpisodeWorker(own, here.run_id, here.store, publisher, task_sources(config))
         waker = EventListener(here.broker, here.run_id, (PoolChanged,), episodes.pool_changed)
         stack.callback(waker.close)

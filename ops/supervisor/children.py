@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentrl.core.config.config import Config
+from agentrl.core.process import Instance
 from agentrl.db.engine import TIMEOUTS
 from agentrl.ops.doctor.memory_items import shares_trainer_card
 from agentrl.ops.supervisor.hosts import hosts_envs
@@ -35,6 +36,7 @@ class Child:
     phase: int
     metrics: int = 0  # the port of its metrics, 0 for none
     process: subprocess.Popen[bytes] | None = None
+    instance: Instance | None = None
     started: float = 0.0
     deaths: Deaths = field(default_factory=Deaths)
     code: int = 0

@@ -44,9 +44,10 @@ class Deaths:
         self.count += 1
         self.reached = max(self.reached, reached or 0)
 
-    def pause_s(self, pace: Pace) -> float:
-        """Before the next start."""
-        return pace.back_off_s[min(self.count, len(pace.back_off_s)) - 1]
+    def pause_s(self, pace: Pace, lived_s: float) -> float:
+        """Return the pause before the next start: starts are one `back_off_s` apart."""
+        apart_s = pace.back_off_s[min(self.count, len(pace.back_off_s)) - 1]
+        return max(pace.back_off_s[0], apart_s - lived_s)
 
     def are_hopeless(self, pace: Pace, now: float) -> bool:
         """More starts would not help: too many deaths without progress, of one that stood for

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from agentrl.core.errors import AgentRLError
-from agentrl.core.process import SUPERVISOR, process_began
+from agentrl.core.process import SUPERVISOR, Instance, process_began
 from agentrl.core.telemetry import metrics
 from agentrl.ops.supervisor import exit_reasons
 from agentrl.ops.supervisor.children import RECORDER, STOP_S, TRAINER, Child
@@ -179,7 +179,10 @@ class Supervisor:
             self._rotated_at = self._clock()
 
     def _launch(self, child: Child) -> None:
-        environment = os.environ | {
+        former = child.instance.name if child.instance else ""
+        child.instance = Instance(former=former)
+        environment = os.environ | child.instance.environment()
+        environment |= {
             SUPERVISOR: str(os.getpid()),
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
             "PYTHONUNBUFFERED": "1",
@@ -193,6 +196,7 @@ class Supervisor:
     def _handle_exit(self, child: Child, code: int) -> None:
         """Decide whether it is started again, and when. Raises AgentRLError where not."""
         now, pace, deaths = self._clock(), self._pace, child.deaths
+        lived_s = now - child.started
         child.process, child.code = None, code
         if code == 0 and self._over:
             child.done = True
@@ -203,7 +207,7 @@ class Supervisor:
             self._waits(child, now, words)
             return
         child.waits = False
-        deaths.add(pace, now, now - child.started, self._reached(child.name))
+        deaths.add(pace, now, lived_s, self._reached(child.name))
         if code == REPLACED or (code == MEND and not deaths.stood):
             self._given_up(child, f"{child.name}: {words}")
         elif deaths.are_hopeless(pace, now):
@@ -211,7 +215,7 @@ class Supervisor:
             why = exit_reasons.cause(code, words)
             hint = f"see {self._log_file(child)}"
             self._given_up(child, f"{child.name} died {times}: {why}", hint)
-        child.due = now + deaths.pause_s(pace)
+        child.due = now + deaths.pause_s(pace, lived_s)
         self._write()
 
     def _waits(self, child: Child, now: float, words: str) -> None:

@@ -13,9 +13,13 @@ from store_outage import Outage, forbid_waiting, lose_next_answer
 from structlog.testing import capture_logs
 from worker_runs import Begin, Checking, admit
 
-from agentrl.core.types import EpisodeState
+from agentrl.core.config.sections import Worker as WorkerSection
+from agentrl.core.process import Instance
+from agentrl.core.types import EpisodeState, Reason
 from agentrl.db.models import Worker
+from agentrl.db.transitions import due_episodes
 from agentrl.workers.episode_context import Clock
+from agentrl.workers.lease import WorkerLease
 
 
 @pytest.fixture
@@ -67,6 +71,30 @@ def test_one_beat_extends_the_lease_of_all_episodes_until_the_end(
     worker.close()
     ended = "SELECT ended_at FROM workers WHERE worker_id <> :own"
     assert world.ask(ended, own=world.worker_id) != [(None,)]
+
+
+def test_the_episodes_of_the_dead_worker_that_it_replaces_are_lost_at_once(world: World) -> None:
+    """Those of a worker that nobody replaces wait until its lease has expired."""
+
+    def lost() -> list[str]:
+        expired = world.store.ask(lambda s: due_episodes.expired_attempts(s, world.run_id))
+        assert all(reason is Reason.LOST for _, reason in expired)
+        return [claimed.episode_id for claimed, _ in expired]
+
+    section = WorkerSection(lease_s=3600.0)
+    (first, fence), (second, _) = ((c.episode_id, c.fence) for c in admit(world))
+    leases = [
+        WorkerLease(world.store, world.run_id, section, Clock(), set) for _ in ("dead", "alive")
+    ]
+    for lease, name, episode_id in zip(leases, ("dead", "alive"), (first, second), strict=True):
+        lease.begin(Instance(name))
+        assert lease.claim(episode_id, fence)
+    assert lost() == []
+    replacing = WorkerLease(world.store, world.run_id, section, Clock(), set)
+    replacing.begin(Instance("new", former="dead"))
+    assert lost() == [first]
+    for lease in (*leases, replacing):
+        lease.release()
 
 
 def test_a_claim_whose_answer_was_lost_is_driven(

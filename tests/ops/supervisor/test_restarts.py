@@ -50,5 +50,10 @@ def test_who_lived_for_long_has_died_once() -> None:
 
 
 def test_pauses_grow_to_the_longest() -> None:
-    pauses = [died(*[(0.1, 0)] * count)[0].pause_s(PACE) for count in (1, 2, 3, 4, 9)]
+    pauses = [died(*[(0.1, 0)] * count)[0].pause_s(PACE, 0.0) for count in (1, 2, 3, 4, 9)]
     assert pauses == [1.0, 2.0, 5.0, 5.0, 5.0]
+
+
+def test_one_that_has_lived_waits_less_before_its_next_start() -> None:
+    deaths, _ = died(*[(4.0, 0)] * 9)
+    assert [deaths.pause_s(PACE, lived_s) for lived_s in (0.0, 3.0, 4.0, 20.0)] == [5, 2, 1, 1]

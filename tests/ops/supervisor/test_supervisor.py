@@ -1,5 +1,6 @@
 """Supervisors over real, tiny processes."""
 
+import ast
 import json
 import os
 import signal
@@ -97,6 +98,23 @@ def test_a_killed_process_is_started_again_and_told_of(
     assert told == ["one was killed (SIGKILL; out of memory?); restarting"]
     row = json.loads((tmp_path / "processes.json").read_text())["processes"]["one"]
     assert row == {"pid": supervisor.pids()["one"], "restarts": 1, "done": False, "metrics": 0}
+
+
+def test_each_start_has_a_name_and_the_next_one_is_told_it(tmp_path: Path, begin: Begin) -> None:
+    names = "os.environ['AGENTRL_INSTANCE'], os.environ['AGENTRL_FORMER_INSTANCE']"
+    supervisor = begin(python("named", f"import os; print(({names})); {FOR_EVER}"))
+    log = tmp_path / "logs" / "named.log"
+
+    def starts() -> list[str]:
+        return log.read_text().splitlines()
+
+    for count in (1, 2):
+        polled(supervisor, lambda count=count: len(starts()) == count)
+        os.kill(supervisor.pids()["named"], signal.SIGKILL)
+    polled(supervisor, lambda: len(starts()) == 3)
+    told = [ast.literal_eval(line) for line in starts()]
+    assert [former for _, former in told] == ["", told[0][0], told[1][0]]
+    assert len({name for name, _ in told}) == 3
 
 
 @pytest.mark.parametrize(
