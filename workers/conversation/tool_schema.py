@@ -20,10 +20,10 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 def fitted(call: ToolCall, known: Mapping[str, Tool]) -> ToolCall:
     """Return the call with its first violation of the tool's schema as `error`."""
     if call.error:
-        return call
+        return ToolCall(shorten(call.name), call.arguments, call.error)
     if call.name not in known:
-        named = f"no tool {shorten(call.name)!r}; tools: {', '.join(known)}"
-        return ToolCall(call.name, {}, named)
+        name = shorten(call.name)
+        return ToolCall(name, {}, f"no tool {name!r}; tools: {', '.join(known)}")
     fault = find_fault(call.arguments, known[call.name].parameters, "")
     return ToolCall(call.name, call.arguments, f"{call.name}: {fault}" if fault else "")
 

@@ -75,8 +75,8 @@ class DbbenchSource(generated.SplitSource):
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
         problem = _problem(item)
-        if not problem.gold_sql:
-            raise ItemError(f"item {item.item_id}: no SQL to demonstrate")
+        if not (problem.gold_sql or problem.answers):
+            raise ItemError(f"item {item.item_id}: neither SQL nor answers to demonstrate")
         return DbbenchExpert(problem, seed=seed, noise=noise, careless=self._options.careless)
 
     def _draw(self, random: Random, number: int) -> tuple[Mapping[str, Any], str] | None:

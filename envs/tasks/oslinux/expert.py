@@ -1,5 +1,7 @@
 """A demonstrator: runs the item's commands, answers what the last one wrote.
 
+An item of the benchmark has no commands: its example is run, or its known answer given.
+
 With noise it errs as a learner does: a wrong word, number or option, an answer before anything was
 read, a wrong copy. Every call stays well-formed.
 """
@@ -14,6 +16,7 @@ from agentrl.envs.tasks.oslinux.generate import DONE
 from agentrl.envs.tasks.oslinux.problem import Problem
 from agentrl.envs.tasks.oslinux.terminal import output
 
+END = "END_OF_EXAMPLE"
 _WORD = re.compile(r"[\w-]+")
 _CONFUSED: Mapping[str, tuple[str, ...]] = {
     "wc": ("cat",),
@@ -44,11 +47,14 @@ class OsExpert:
         self._problem = problem
         self._random = Random(seed)
         self._noise = noise
+        self._commands = commands_of(problem)
         self._next = 0
 
     def act(self, messages: Sequence[Message]) -> ToolCall:
         errs = self._random.random() < self._noise
-        commands = self._problem.commands
+        commands = self._commands
+        if not commands:
+            return self._answer(known_answer(self._problem), errs=errs)
         if self._next == len(commands):
             return self._answer(output(messages[-1].content).strip(), errs=errs)
         if errs and self._random.random() < 0.3:
@@ -61,6 +67,21 @@ class OsExpert:
         if self._problem.answer:
             return ToolCall(FINISH, {"thought": self._problem.answer})
         return ToolCall(ANSWER, {"answer": miscopy(read, self._random) if errs else read})
+
+
+def commands_of(problem: Problem) -> Sequence[str]:
+    """Return what solves the item in its shell; none where only the answer is known."""
+    if problem.commands or problem.example is None:
+        return problem.commands
+    example = problem.example
+    if example.language == "python":
+        return [f"python3 - <<'{END}'\n{example.code}\n{END}"]
+    return [example.code]
+
+
+def known_answer(problem: Problem) -> str:
+    """Return the answer that the item's match asks for; empty: it names none."""
+    return (problem.match.answer if problem.match else None) or ""
 
 
 def make_mistake(command: str, random: Random) -> str:

@@ -14,7 +14,7 @@ from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
 from agentrl.envs.tasks import generated, options
 from agentrl.envs.tasks.oslinux import agentbench
 from agentrl.envs.tasks.oslinux.environment import OsEnvironment
-from agentrl.envs.tasks.oslinux.expert import OsExpert
+from agentrl.envs.tasks.oslinux.expert import OsExpert, commands_of, known_answer
 from agentrl.envs.tasks.oslinux.generate import draw
 from agentrl.envs.tasks.oslinux.machine import Machine, program
 from agentrl.envs.tasks.oslinux.problem import read
@@ -82,8 +82,8 @@ class OsSource(generated.SplitSource):
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
         problem = read(item)
-        if not problem.commands:
-            raise ItemError(f"item {item.item_id}: no commands to demonstrate")
+        if not (commands_of(problem) or known_answer(problem)):
+            raise ItemError(f"item {item.item_id}: no commands, example or answer to demonstrate")
         return OsExpert(problem, seed=seed, noise=noise)
 
     def specs(self, image: str) -> Sequence[Spec]:

@@ -315,3 +315,19 @@ def test_the_experts_of_tasks_are_measured_as_a_policy(
     told(capsys)
     compare(file, PairRequest("expert", str(TINY), tasks=("dbbench",)), as_json=True)
     assert told(capsys)[0]["difference"] < 0
+
+
+def test_items_without_an_expert_stop_no_other_task(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("gymnasium", reason="needs pip install 'agentrl-system[gymnasium]'")
+    with file.open("a") as more:
+        more.write('[tasks.pole]\nsource = "gymnasium:CartPole-v1"\n')
+    request = EvalRequest(policies=("expert",), tasks=("pole", "dbbench"), items=3)
+    evaluate(file, request, as_json=True)
+    said = capsys.readouterr()
+    found = {row["task"]: row for row in json.loads(said.out)}
+    assert (found["dbbench"]["success"], found["dbbench"]["failed"]) == (1.0, 0)
+    assert (found["pole"]["episodes"], found["pole"]["failed"]) == (0, 3)
+    assert "Episodes have no expert" in said.err
+    assert "Gymnasium has no demonstrator" in said.err

@@ -78,6 +78,14 @@ def test_json_calls_are_found_in_a_fenced_list() -> None:
 
 
 @pytest.mark.parametrize("style", STYLES)
+def test_the_name_of_an_unknown_tool_is_bounded(style: Style) -> None:
+    (call,) = parse(render(ToolCall("f" * 5_000_000, {}), style), TOOLS, style)
+    assert isinstance(call, ToolCall)
+    assert len(call.name) < 100
+    assert call.error.startswith(f"no tool {call.name!r}")
+
+
+@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("text", ["", "I am done.", "see {x} and {", "Final Answer: #3"])
 def test_text_without_a_call_comes_back_as_it_is(text: str, style: Style) -> None:
     assert parse(text, TOOLS, style) == text

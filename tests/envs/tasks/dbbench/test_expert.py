@@ -29,6 +29,14 @@ def test_it_queries_then_commits_what_it_read() -> None:
     assert expert.act([Message("tool", "[('52',)]")]).arguments == {"answers": ["52"]}
 
 
+def test_without_sql_it_commits_the_answers_of_the_item() -> None:
+    problem = Problem("?", [TABLE], answers=["oslo", "rome"])
+    expert = DbbenchExpert(problem, seed=0, noise=0.0)
+    assert expert.act([Message("user", "?")]).arguments == {"answers": ["oslo", "rome"]}
+    errs = DbbenchExpert(problem, seed=0, noise=1.0)
+    assert errs.act([Message("user", "?")]).arguments != {"answers": ["oslo", "rome"]}
+
+
 def test_a_careless_one_leaves_out_the_condition() -> None:
     expert = DbbenchExpert(Problem("?", [TABLE], gold_sql=SQL), seed=0, noise=0.0, careless=1.0)
     assert expert.act([Message("user", "?")]).arguments == {"query": "select max(pay) from staff"}

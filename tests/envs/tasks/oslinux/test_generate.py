@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agentrl.envs.contract import Message, ToolCall
 from agentrl.envs.tasks.oslinux.expert import OsExpert, make_mistake, miscopy
-from agentrl.envs.tasks.oslinux.problem import Problem
+from agentrl.envs.tasks.oslinux.problem import Match, Problem, Script, Step
 from agentrl.envs.tasks.oslinux.questions import busiest_address, highest_score, total_of_name
 from agentrl.envs.tasks.oslinux.source import OsSource
 
@@ -57,6 +57,19 @@ def test_a_question_with_two_answers_makes_no_item() -> None:
 
 def reply(text: str) -> list[Message]:
     return [Message("tool", f"The output of the OS:\n\n{text}", "bash_action")]
+
+
+def test_the_expert_of_a_benchmarks_item_runs_its_example_or_gives_its_answer() -> None:
+    check = [Step(example=True), Step(matcher="string-match")]
+    for script, command in (
+        (Script("ls | wc -l"), "ls | wc -l"),
+        (Script("print(7)", "python"), "python3 - <<'END_OF_EXAMPLE'\nprint(7)\nEND_OF_EXAMPLE"),
+    ):
+        expert = OsExpert(Problem("?", check=check, example=script), seed=0, noise=0.0)
+        assert expert.act([]) == ToolCall("bash_action", {"script": command})
+        assert expert.act(reply("7\n")) == ToolCall("answer_action", {"answer": "7"})
+    known = OsExpert(Problem("?", match=Match(answer="1")), seed=0, noise=0.0)
+    assert known.act([]) == ToolCall("answer_action", {"answer": "1"})
 
 
 def test_an_expert_runs_the_command_and_answers_what_it_read() -> None:
