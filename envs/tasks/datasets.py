@@ -5,9 +5,12 @@ given by the option `data` or the variable AGENTRL_DATA.
 """
 
 import os
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+
+import msgspec
 
 from agentrl.core.errors import ItemError
 
@@ -24,7 +27,8 @@ class Dataset:
 
     `package`: the Python package that holds the data, where no files do. `origin`: whether the
     task's option `origin` takes its name; others are read along with those. `instead`: the task's
-    other dataset that is enough where this one is not here.
+    other dataset that is enough where this one is not here. `shipped`: of a path, where the
+    publisher's own tree has the same file, also relative to the data folder.
     """
 
     task: str
@@ -36,13 +40,19 @@ class Dataset:
     origin: bool = True
     instead: str = ""
     package: str = ""
+    shipped: Mapping[str, str] = field(default_factory=dict)
 
     def missing(self, root: Path | None) -> tuple[str, ...]:
         """Return the paths that do not exist under `root`, and a package that is not installed."""
         packages = (self.package,) if self.package and find_spec(self.package) is None else ()
         return packages + tuple(
-            path for path in self.paths if root is None or not (root / path).exists()
+            path for path in self.paths if root is None or not self.place(root, path).exists()
         )
+
+    def place(self, root: Path, path: str) -> Path:
+        """Return where the data folder has one of the paths, or would have it."""
+        shipped = self.shipped.get(path)
+        return root / shipped if shipped and not (root / path).exists() else root / path
 
 
 def folder(given: str = "") -> Path | None:
@@ -59,8 +69,11 @@ def folder(given: str = "") -> Path | None:
     return Path(name) if name else None
 
 
-def locate(dataset: Dataset, given: str = "") -> Path:
-    """The data folder, which holds all of the dataset. Raises MissingDataset."""
+def locate(dataset: Dataset, given: str = "", only: Collection[str] = ()) -> Path:
+    """Return the data folder, which holds all of the dataset, or `only` these of its paths.
+
+    Raises MissingDataset.
+    """
     where = f"{dataset.task}: dataset {dataset.name}"
     hint = f"run `agentrl data show {dataset.task}`"  # lists missing files and their sources
     try:
@@ -71,6 +84,30 @@ def locate(dataset: Dataset, given: str = "") -> Path:
         raise MissingDataset(
             f"{where}: there is no data folder, because {VARIABLE} is not set", hint=hint
         )
-    if missing := dataset.missing(root):
+    missing = [path for path in dataset.missing(root) if path in only or not only]
+    if missing:
         raise MissingDataset(f"{where}: {root} has no {missing[0]}", hint=hint)
     return root
+
+
+def locate_file(dataset: Dataset, path: str, given: str = "") -> Path:
+    """Return one file of the dataset, wherever the data folder has it. Raises MissingDataset."""
+    return dataset.place(locate(dataset, given, [path]), path)
+
+
+def read_rows(path: Path) -> Iterator[tuple[str, msgspec.Raw]]:
+    """Yield each row of a JSON array, or of a file with one JSON value a line, with its place.
+
+    Raises ItemError for an array that is not JSON.
+    """
+    content = path.read_bytes()
+    if not content.lstrip().startswith(b"["):
+        for number, line in enumerate(content.splitlines(), 1):
+            yield f"{path}:{number}", msgspec.Raw(line)
+        return
+    try:
+        rows = msgspec.json.decode(content, type=list[msgspec.Raw])
+    except msgspec.MsgspecError as error:
+        raise ItemError(f"{path}: {error}") from error
+    for number, row in enumerate(rows, 1):
+        yield f"{path}: item {number}", row

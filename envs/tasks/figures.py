@@ -205,15 +205,24 @@ def _shared_items(task: str, settings: Settings) -> Iterator[Figure]:
 def _imported_figures(source: TaskSource, origin: str, settings: Settings) -> Iterator[Figure]:
     published = getattr(registry.beside(source.name, "check"), "SHARED", {}).get(origin, {})
     found: dict[str, set[str]] = {}
+    absent: dict[str, MissingDataset] = {}
     with _hosting(source, settings):
         for split in source.splits:
-            items = source.items(split)
+            try:
+                items = source.items(split)
+            except MissingDataset as error:
+                absent[split] = error
+                continue
             found[split] = set(map(fingerprint, items))
             yield Figure(f"items {split}", f"{len(items):,}", "> 0", bool(items))
             if some := items[: _few(source, settings)]:
                 yield from _attempt_figures(
                     f"expert {split}", _imported_expert(source, some, split)
                 )
+    if not found:
+        raise next(iter(absent.values()))
+    for split, reason in absent.items():
+        yield Figure(f"items {split}", _error_text(reason), ok=None)
     if len(found) > 1:
         yield _overlap(found, published)
 

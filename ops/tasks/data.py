@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 from agentrl.core import logging
 from agentrl.core.errors import AgentRLError, ItemError, with_hint
 from agentrl.envs import registry
-from agentrl.envs.tasks.datasets import VARIABLE, Dataset, folder
+from agentrl.envs.contract import TaskSource
+from agentrl.envs.tasks.datasets import VARIABLE, Dataset, MissingDataset, folder
 from agentrl.ops.tables import console, plain
 
 MARKS = {True: "✓", False: "✗", None: "–"}
@@ -127,16 +128,27 @@ def _check_dataset(dataset: Dataset, data: str) -> DatasetCheck:
         return DatasetCheck(task, name, None, _missing_text(dataset, data, missing))
     if not dataset.origin:
         root = folder(data) or Path()
-        size = sum(_bytes(root / path) for path in dataset.paths)
+        size = sum(_bytes(dataset.place(root, path)) for path in dataset.paths)
         return DatasetCheck(task, name, size > 0, f"no items of its own; {size / 1e6:,.1f} MB")
     try:
         options = {"origin": name} if dataset.package else {"origin": name, "data": data}
         source = registry.source(task, options)
-        counts: Mapping[str, int] = {split: len(source.items(split)) for split in source.splits}
+        counts = {split: _count(source, split) for split in source.splits}
     except AgentRLError as error:
         return DatasetCheck(task, name, False, with_hint(str(error), error.hint))
-    found = ", ".join(f"{split}: {count:,} items" for split, count in counts.items())
+    found = ", ".join(
+        f"{split}: not here" if count is None else f"{split}: {count:,} items"
+        for split, count in counts.items()
+    )
     return DatasetCheck(task, name, any(counts.values()), found)
+
+
+def _count(source: TaskSource, split: str) -> int | None:
+    """Return the number of items of a split; None without its files."""
+    try:
+        return len(source.items(split))
+    except MissingDataset:
+        return None
 
 
 def _missing_text(dataset: Dataset, data: str, missing: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Item
-from agentrl.envs.tasks.datasets import Dataset, locate
+from agentrl.envs.tasks.datasets import Dataset, locate, locate_file, read_rows
 from agentrl.envs.tasks.dbbench.functions import key
 from agentrl.envs.tasks.dbbench.problem import Problem, Table
 
@@ -23,6 +23,17 @@ AGENTBENCH = Dataset(
     "data/dbbench/dev.jsonl of the repository THUDM/AgentBench, as agentbench_dev.jsonl",
     "Apache-2.0",
     "60 (dev)",
+    shipped={"dbbench/agentbench_dev.jsonl": "agentbench/dbbench/dev.jsonl"},
+)
+STANDARD = Dataset(
+    TASK,
+    "agentbench-standard",
+    ("dbbench/agentbench_standard.jsonl",),
+    "data/dbbench/standard.jsonl of the repository THUDM/AgentBench, as agentbench_standard.jsonl",
+    "Apache-2.0",
+    "300 (standard), of agentbench",
+    origin=False,
+    shipped={"dbbench/agentbench_standard.jsonl": "agentbench/dbbench/standard.jsonl"},
 )
 WIKITABLEQUESTIONS = Dataset(
     TASK,
@@ -36,9 +47,9 @@ WIKITABLEQUESTIONS = Dataset(
     "CC-BY-SA-4.0",
     "14,152 (train), 3,536 (test)",
 )
-DATASETS = (AGENTBENCH, WIKITABLEQUESTIONS)
+DATASETS = (AGENTBENCH, STANDARD, WIKITABLEQUESTIONS)
 SPLITS: Mapping[str, Mapping[str, str]] = {
-    "agentbench": {"dev": "agentbench_dev.jsonl"},
+    "agentbench": {"dev": AGENTBENCH.paths[0], "standard": STANDARD.paths[0]},
     "wikitablequestions": {"train": "training.tsv", "test": "pristine-seen-tables.tsv"},
 }
 MAX_NAME = 64  # characters of a name in MySQL
@@ -74,8 +85,8 @@ class _Line(msgspec.Struct):
 def items(origin: str, split: str, given: str = "") -> tuple[Item, ...]:
     """Read the items of a split, in the order of the files. Raises ItemError."""
     if origin == AGENTBENCH.name:
-        root = locate(AGENTBENCH, given)
-        return tuple(_benchmark(root / AGENTBENCH.paths[0], split))
+        dataset = AGENTBENCH if split == "dev" else STANDARD
+        return tuple(_benchmark(locate_file(dataset, SPLITS[origin][split], given), split))
     return tuple(_wiki(locate(WIKITABLEQUESTIONS, given), split))
 
 
@@ -86,12 +97,12 @@ def tables(given: str = "") -> dict[str, Mapping[str, Any]]:
 
 
 def _benchmark(path: Path, split: str) -> Iterator[Item]:
-    for number, line in enumerate(path.read_bytes().splitlines()):
+    for number, (place, row) in enumerate(read_rows(path)):
         try:
-            parsed = msgspec.json.decode(line, type=_Line)
+            parsed = msgspec.json.decode(row, type=_Line)
             problem = _problem(parsed)
         except (msgspec.MsgspecError, IndexError) as error:
-            raise ItemError(f"{path}: line {number + 1}: {error}") from error
+            raise ItemError(f"{place}: {error}") from error
         yield Item(TASK, f"{split}-{number}", msgspec.to_builtins(problem))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Item
-from agentrl.envs.tasks.datasets import Dataset, locate
+from agentrl.envs.tasks.datasets import Dataset, locate, locate_file
 from agentrl.envs.tasks.kg.graph import LocalGraph
 from agentrl.envs.tasks.kg.problem import Ontology, Problem, Rules
 from agentrl.envs.tasks.kg.program import NAME
@@ -18,7 +18,9 @@ from agentrl.envs.tasks.kg.program import NAME
 SPLITS = {
     "dev": ("agentbench_dev.json", "support_graphs/dev.jsonl"),
     "rl": ("agentbench_kg_rl_all.json", "support_graphs/kg_rl_all.jsonl"),
+    "standard": ("agentbench_std.json", "support_graphs/std.jsonl"),
 }
+_TRAINING = ("dev", "rl")  # splits of the dataset `agentbench`
 _VOCABULARY, _ROLES = "ontology/vocab.json", "ontology/fb_roles"
 _REVERSE = "ontology/reverse_properties"
 _NUMERIC = frozenset({"type.int", "type.float", "type.datetime"})
@@ -36,19 +38,42 @@ ONTOLOGY = Dataset(
 AGENTBENCH = Dataset(
     "kg",
     "agentbench",
-    (*(f"kg/{questions}" for questions, _ in SPLITS.values()), *ONTOLOGY.paths),
+    (*(f"kg/{SPLITS[split][0]}" for split in _TRAINING), *ONTOLOGY.paths),
     "data/knowledgegraph of https://github.com/THUDM/AgentBench",
     "Apache-2.0; from GrailQA, ComplexWebQuestions, GraphQuestions, WebQSP",
     "20 dev, 1,214 rl",
+    shipped={
+        "kg/agentbench_dev.json": "agentbench/knowledgegraph/dev.json",
+        "kg/agentbench_kg_rl_all.json": "agentbench/knowledgegraph/kg_rl_all.json",
+    },
+)
+STANDARD = Dataset(
+    "kg",
+    "agentbench-standard",
+    (f"kg/{SPLITS['standard'][0]}",),
+    "data/knowledgegraph/std.json of https://github.com/THUDM/AgentBench, as agentbench_std.json",
+    "as agentbench",
+    "150 standard, of agentbench",
+    origin=False,
+    shipped={"kg/agentbench_std.json": "agentbench/knowledgegraph/std.json"},
 )
 SUPPORT_GRAPHS = Dataset(
     "kg",
     "support_graphs",
-    (*(f"kg/{graphs}" for _, graphs in SPLITS.values()), f"kg/{_REVERSE}"),
+    (*(f"kg/{SPLITS[split][1]}" for split in _TRAINING), f"kg/{_REVERSE}"),
     "made from agentbench: a line {qid, triples, attributes} for a question, on which its actions "
     "give its answers; not needed where an endpoint holds Freebase",
     "as agentbench",
     "20 dev, 1,214 rl",
+    origin=False,
+)
+STANDARD_GRAPHS = Dataset(
+    "kg",
+    "support_graphs-standard",
+    (f"kg/{SPLITS['standard'][1]}",),
+    "made from agentbench-standard as support_graphs; not needed where an endpoint holds Freebase",
+    "as agentbench",
+    "150 standard",
     origin=False,
 )
 FB15K237 = Dataset(
@@ -60,7 +85,14 @@ FB15K237 = Dataset(
     "CC BY 2.5 (Freebase)",
     "310,116 triples",
 )
-DATASETS: tuple[Dataset, ...] = (AGENTBENCH, SUPPORT_GRAPHS, FB15K237, ONTOLOGY)
+DATASETS: tuple[Dataset, ...] = (
+    AGENTBENCH,
+    STANDARD,
+    SUPPORT_GRAPHS,
+    STANDARD_GRAPHS,
+    FB15K237,
+    ONTOLOGY,
+)
 _NO_GRAPH: Mapping[str, Any] = {"triples": [], "attributes": []}
 _READING = Lock()
 
@@ -128,12 +160,12 @@ def _read_cache(root: str) -> NamedGraph:
 
 def agentbench(split: str, given: str, *, graphs: bool = True) -> tuple[Item, ...]:
     """The items of a split, in the order of the benchmark, with their graphs. Raises ItemError."""
-    root = locate(AGENTBENCH, given) / "kg"
+    questions = f"kg/{SPLITS[split][0]}"
+    file = locate_file(AGENTBENCH if split in _TRAINING else STANDARD, questions, given)
     schema = Freebase.read(given)
     by_id = _graphs(split, given) if graphs else {}
-    questions = SPLITS[split][0]
     items = []
-    for record in _json(root / questions):
+    for record in _json(file):
         try:
             graph = by_id[record["qid"]] if graphs else _NO_GRAPH
             problem = _problem(record, graph, schema)
@@ -144,7 +176,8 @@ def agentbench(split: str, given: str, *, graphs: bool = True) -> tuple[Item, ..
 
 
 def _graphs(split: str, given: str) -> dict[str, Mapping[str, Any]]:
-    path = locate(SUPPORT_GRAPHS, given) / "kg" / SPLITS[split][1]
+    dataset = SUPPORT_GRAPHS if split in _TRAINING else STANDARD_GRAPHS
+    path = locate_file(dataset, f"kg/{SPLITS[split][1]}", given)
     return {graph["qid"]: graph for graph in _lines(path)}
 
 

@@ -8,7 +8,7 @@
 A script is text, {"language"?, "code"} or {"language"?, "file"}; files lie under os/scripts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,29 +16,61 @@ import msgspec
 
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Item
-from agentrl.envs.tasks.datasets import locate
-from agentrl.envs.tasks.oslinux.datasets import AGENTBENCH
+from agentrl.envs.tasks.datasets import MissingDataset, locate, locate_file, read_rows
+from agentrl.envs.tasks.oslinux.datasets import AGENTBENCH, STANDARD, TREE
 from agentrl.envs.tasks.oslinux.matchers import MATCHERS
 
-SPLITS = {"train": "os/os_train.jsonl", "dev": "os/os_dev.jsonl"}
+SPLITS = {
+    "train": "os/os_train.jsonl",
+    "dev": "os/os_dev.jsonl",
+    "standard": "os/os_standard.jsonl",
+}
 SCRIPTS = "os/scripts"
+FOLDERS = range(1, 8)  # of the tree, that the split `standard` consists of
+OF_TRAINING = "7"  # the folder of scripts that the tree's training items name
 
 
 def load(split: str, given: str) -> tuple[Item, ...]:
     """Read the items of a split. Raises ItemError that names the line."""
-    root = locate(AGENTBENCH, given)
-    path = root / SPLITS[split]
-    items = []
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+    return tuple(
+        item
+        for path, scripts, prefix in _files(split, given)
+        for item in _items(path, scripts, prefix)
+    )
+
+
+def _files(split: str, given: str) -> Iterator[tuple[Path, Path, str]]:
+    """Yield the files of a split, the folder of their scripts and the beginning of their ids."""
+    dataset = STANDARD if split == "standard" else AGENTBENCH
+    path = locate_file(dataset, SPLITS[split], given)
+    root = locate(dataset, given, [SPLITS[split]])
+    tree = root / TREE
+    if path == root / SPLITS[split]:
+        yield path, root / SCRIPTS, f"{split}#"
+    elif split != "standard":
+        yield path, tree / "scripts" / (OF_TRAINING if split == "train" else split), f"{split}#"
+    else:
+        for folder in FOLDERS:
+            files = sorted((tree / "data" / str(folder)).glob("*.json"))
+            if not files:
+                raise MissingDataset(
+                    f"os: dataset {dataset.name}: {tree / 'data' / str(folder)} has no JSON file",
+                    hint="run `agentrl data show os`",
+                )
+            for file in files:
+                yield file, tree / "scripts" / str(folder), f"{split}-{folder}-{file.stem}#"
+
+
+def _items(path: Path, scripts: Path, prefix: str) -> Iterator[Item]:
+    for number, (place, encoded) in enumerate(read_rows(path)):
         try:
-            row = msgspec.json.decode(line, type=dict[str, Any])
-            content = content_of(row, root / SCRIPTS)
+            row = msgspec.json.decode(encoded, type=dict[str, Any])
+            content = content_of(row, scripts)
         except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
-            raise ItemError(f"os: {path}:{number}: {type(error).__name__}: {error}") from error
+            raise ItemError(f"os: {place}: {type(error).__name__}: {error}") from error
         except ItemError as error:
-            raise ItemError(f"os: {path}:{number}: {error}") from error
-        items.append(Item("os", str(row.get("id", f"{split}#{number - 1}")), content))
-    return tuple(items)
+            raise ItemError(f"os: {place}: {error}") from error
+        yield Item("os", str(row.get("id", f"{prefix}{number}")), content)
 
 
 def content_of(row: Mapping[str, Any], scripts: Path) -> dict[str, Any]:

@@ -26,8 +26,12 @@ def measured(folder: Path, *lines: object) -> dict[str, bool | None]:
 
 
 def test_a_split_without_items_is_wrong_and_has_no_expert(tmp_path: Path) -> None:
-    assert measured(tmp_path) == {"items dev": False}
+    assert measured(tmp_path) == {"items dev": False, "items standard": None}
 
 
-def test_one_split_shares_nothing_and_says_nothing_about_it(tmp_path: Path) -> None:
-    assert measured(tmp_path, QUESTION) == {"items dev": True, "expert dev": None}
+def test_one_split_alone_shares_nothing_and_says_nothing_about_it(tmp_path: Path) -> None:
+    assert measured(tmp_path, QUESTION) == {
+        "items dev": True,
+        "expert dev": True,
+        "items standard": None,
+    }

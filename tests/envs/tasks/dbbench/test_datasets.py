@@ -64,9 +64,22 @@ def source(origin: str, folder: Path) -> TaskSource:
     return registry.source("dbbench", {"origin": origin, "data": str(folder)})
 
 
+def test_the_benchmarks_standard_split_is_read_as_it_is_shipped(invented: Path) -> None:
+    benchmark = source("agentbench", invented)
+    with pytest.raises(ItemError, match=r"agentbench-standard: .* has no dbbench/agentbench_stand"):
+        benchmark.items("standard")
+    assert len(benchmark.items("dev")) == 1
+    shipped = invented / "agentbench" / "dbbench" / "standard.jsonl"
+    shipped.parent.mkdir(parents=True)
+    for text in (json.dumps([LINE, LINE]), f"{json.dumps(LINE)}\n" * 2):
+        shipped.write_text(text)
+        items = source("agentbench", invented).items("standard")
+        assert [item.item_id for item in items] == ["standard-0", "standard-1"]
+
+
 def test_a_line_of_the_benchmark_becomes_an_item(invented: Path) -> None:
     benchmark = source("agentbench", invented)
-    assert benchmark.splits == ("dev",)
+    assert benchmark.splits == ("dev", "standard")
     (item,) = benchmark.items("dev")
     problem = read(item.item_id, Problem, item.content)
     assert item.item_id == "dev-0"
@@ -92,7 +105,7 @@ def test_a_query_of_the_benchmark_has_its_label_as_answers(invented: Path) -> No
 @pytest.mark.parametrize("line", ["{}", "no json", '{"type": []}', json.dumps(LINE | {"type": []})])
 def test_a_line_that_is_not_understood_is_named(invented: Path, line: str) -> None:
     (invented / "dbbench" / "agentbench_dev.jsonl").write_text(json.dumps(LINE) + "\n" + line)
-    with pytest.raises(ItemError, match="line 2"):
+    with pytest.raises(ItemError, match=r"agentbench_dev\.jsonl:2: "):
         source("agentbench", invented).items("dev")
 
 

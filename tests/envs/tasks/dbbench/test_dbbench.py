@@ -180,9 +180,9 @@ def test_a_missing_library_is_named_where_it_is_needed_and_nowhere_else(
         DbbenchSource(options).make(item)
 
 
-def test_an_item_without_sql_has_no_expert() -> None:
+def test_an_item_without_sql_and_answers_has_no_expert() -> None:
     item = Item(
         "dbbench", "x", {"question": "?", "tables": [{"name": "t", "columns": [], "rows": []}]}
     )
-    with pytest.raises(ItemError, match="no SQL"):
+    with pytest.raises(ItemError, match="neither SQL nor answers"):
         DbbenchSource({}).expert(item, seed=0)

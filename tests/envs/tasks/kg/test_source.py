@@ -37,7 +37,7 @@ GRAPH = {
 def folder(tmp_path: Path) -> Path:
     """A data folder of one question in each split, in the benchmark's form."""
     root = tmp_path / "kg"
-    for questions, graphs in datasets.SPLITS.values():
+    for questions, graphs in (datasets.SPLITS[split] for split in ("dev", "rl")):
         for path, text in ((questions, json.dumps([QUESTION])), (graphs, json.dumps(GRAPH) + "\n")):
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text)
@@ -58,7 +58,9 @@ def options(folder: Path, **more: object) -> dict[str, object]:
 
 def test_an_item_holds_its_graph_and_what_of_the_ontology_that_needs(folder: Path) -> None:
     source = KgSource(options(folder))
-    assert source.splits == ("dev", "rl")
+    assert source.splits == ("dev", "rl", "standard")
+    with pytest.raises(ItemError, match=r"agentbench-standard: .* has no kg/agentbench_std\.json"):
+        source.items("standard")
     (item,) = source.items("rl")
     assert item.item_id == "rl-1_grailqa"
     assert item.content["triples"] == GRAPH["triples"]

@@ -40,14 +40,14 @@ def folder(tmp_path: Path) -> Path:
     scripts = tmp_path / "os/scripts/init"
     scripts.mkdir(parents=True)
     (scripts / "make.sh").write_text("touch a\n")
-    for path, row in zip(SPLITS.values(), (INLINED, OWN), strict=True):
+    for path, row in zip(SPLITS.values(), (INLINED, OWN, OWN), strict=True):
         (tmp_path / path).write_text(json.dumps(row) + "\n")
     return tmp_path
 
 
 def test_both_shapes_are_the_same_problem(folder: Path) -> None:
     source = OsSource({"origin": "agentbench", "data": str(folder)})
-    assert source.splits == ("train", "dev")
+    assert source.splits == ("train", "dev", "standard")
     (train,), (dev,) = source.items("train"), source.items("dev")
     assert (train.item_id, dev.item_id) == ("train#0", "dev#0")
     for item in (train, dev):
@@ -60,6 +60,45 @@ def test_both_shapes_are_the_same_problem(folder: Path) -> None:
         assert content["check"] == [{"example": True}, {"matcher": "integer-match"}]
         assert content["example"]["code"] == "ls | wc -l"
         assert content["start"]["code"] == "sleep 9 &"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A data folder with the repository's own folder, two items in each file."""
+    top = tmp_path / "agentbench/os_interaction"
+    for folder in ("dev", *map(str, range(1, 8))):
+        scripts = top / "scripts" / folder / "init"
+        scripts.mkdir(parents=True)
+        (scripts / "make.sh").write_text(f"touch {folder}\n")
+    files = ["data/dev.json", "train_0317/training.json", "data/4/b.json", "data/4/a.json"]
+    for file in (*files, *(f"data/{folder}/x.json" for folder in (1, 2, 3, 5, 6, 7))):
+        (top / file).parent.mkdir(parents=True, exist_ok=True)
+        (top / file).write_text(json.dumps([OWN, OWN], indent=1))
+    return tmp_path
+
+
+def test_the_repositorys_own_folder_is_read_as_it_is(tree: Path) -> None:
+    source = OsSource({"origin": "agentbench", "data": str(tree)})
+    made = {each.item_id: each.content["init"][0]["code"] for each in source.items("standard")}
+    assert [*made][5:11] == [
+        "standard-3-x#1", "standard-4-a#0", "standard-4-a#1",
+        "standard-4-b#0", "standard-4-b#1", "standard-5-x#0",
+    ]  # fmt: skip
+    assert len(made) == 16
+    assert (made["standard-1-x#0"], made["standard-7-x#1"]) == ("touch 1\n", "touch 7\n")
+    for split, script in (("dev", "touch dev\n"), ("train", "touch 7\n")):
+        assert [each.content["init"][0]["code"] for each in source.items(split)] == [script] * 2
+
+
+def test_a_missing_file_stops_only_its_split(tree: Path) -> None:
+    (tree / "agentbench/os_interaction/data/3/x.json").unlink()
+    (tree / "agentbench/os_interaction/train_0317/training.json").unlink()
+    source = OsSource({"origin": "agentbench", "data": str(tree)})
+    with pytest.raises(ItemError, match="data/3 has no JSON file"):
+        source.items("standard")
+    with pytest.raises(ItemError, match=r"has no os/os_train\.jsonl"):
+        source.items("train")
+    assert len(source.items("dev")) == 2
 
 
 @pytest.mark.parametrize(

@@ -302,6 +302,7 @@ def test_a_broken_item_is_an_error_that_names_it(content: dict[str, Any], why: s
     assert any(each in str(raised.value) for each in why.split("|"))
 
 
-def test_an_item_without_commands_has_no_expert() -> None:
-    with pytest.raises(ItemError, match="no commands"):
-        OsSource({}).expert(Item("os", "x", COUNT), seed=0)
+def test_an_item_without_commands_example_and_answer_has_no_expert() -> None:
+    changed = {"description": "Make x.", "check": [{"script": {"code": "test -e x"}}]}
+    with pytest.raises(ItemError, match="no commands, example or answer"):
+        OsSource({}).expert(Item("os", "x", changed), seed=0)
