@@ -81,9 +81,9 @@ def release(data: str = "") -> Release:
     return Folder(datasets.locate(GAMES, data) / "alfworld")
 
 
-def listed_games(data: str = "") -> list[str]:
-    """Return the paths of AgentBench's training list, in its order. Raises ItemError."""
-    path = datasets.locate(LIST, data) / LIST.paths[0]
+def listed_games(data: str = "", dataset: datasets.Dataset = LIST) -> list[str]:
+    """Return the paths of one of AgentBench's lists, in its order. Raises ItemError."""
+    path = datasets.locate_file(dataset, dataset.paths[0], data)
     try:
         kinds = msgspec.json.decode(path.read_bytes(), type=dict[str, list[str]])
     except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:

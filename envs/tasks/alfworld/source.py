@@ -11,14 +11,17 @@ from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Environment, Expert, Item, Recovery
 from agentrl.envs.tasks import generated, options
 from agentrl.envs.tasks.alfworld import games, walkthrough_search
+from agentrl.envs.tasks.alfworld.datasets import STANDARD
 from agentrl.envs.tasks.alfworld.environment import AlfworldEnvironment
 from agentrl.envs.tasks.alfworld.expert import AlfworldExpert
 from agentrl.envs.tasks.alfworld.generate import draw
 from agentrl.envs.tasks.alfworld.playable import GeneratedGame, ReleaseGame, play_game
 from agentrl.envs.tasks.alfworld.problem import APPLIANCES, LAMP, AlfworldProblem, kind_of
 from agentrl.envs.tasks.alfworld.walkthrough_expert import ReplayExpert
+from agentrl.envs.tasks.datasets import MissingDataset
 
-RELEASE = ("train", "valid_train", "valid_seen")
+RELEASE = ("train", "valid_train", "valid_seen", "valid_unseen", "standard")
+WHERE = "run `agentrl data show alfworld`"
 
 
 class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
@@ -38,8 +41,9 @@ class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
 class AlfworldSource(generated.SplitSource):
     """A TaskSource of generated households, or of games of ALFWorld's release.
 
-    Of the release, `train` is AgentBench's list as far as its games are there, in its order; the
-    other splits are the release's own, sorted. An item's id is the path of its game.
+    Of the release, `train` is AgentBench's list as far as its games are there, and `standard` its
+    test list, both in its order; the other splits are the release's own, sorted. An item's id is
+    the path of its game.
     """
 
     name = "alfworld"
@@ -88,13 +92,21 @@ class AlfworldSource(generated.SplitSource):
 
     def _read(self, split: str) -> list[Item]:
         known = self._release.paths()
+        local = set(known)
         if split == "train":
-            local = set(known)
             paths = [path for path in games.listed_games(self._options.data) if path in local]
+        elif split == "standard":
+            paths = games.listed_games(self._options.data, STANDARD)
+            if absent := [path for path in paths if path not in local]:
+                raise MissingDataset(
+                    f"{self.name}: {len(absent)} of the {len(paths)} games of split {split} are "
+                    f"not here, such as {absent[0]}",
+                    hint=WHERE,
+                )
         else:
             paths = [path for path in known if path.split("/")[1] == split]
         if not paths:
-            raise ItemError(f"{self.name}: no game of split {split} is there")
+            raise MissingDataset(f"{self.name}: no game of split {split} is there", hint=WHERE)
         return [self._item(path) for path in paths]
 
     def _item(self, path: str) -> Item:

@@ -91,10 +91,29 @@ def test_an_index_that_is_broken_or_gone_is_an_error_that_says_so(
 
 def test_the_splits_are_the_list_and_the_parts_of_the_release(folder: Path) -> None:
     found = source(folder)
-    assert found.splits == ("train", "valid_train", "valid_seen")
-    ids = [[item.item_id for item in found.items(split)] for split in found.splits]
+    assert found.splits == ("train", "valid_train", "valid_seen", "valid_unseen", "standard")
+    ids = [[item.item_id for item in found.items(split)] for split in found.splits[:3]]
     assert ids == [[TRAIN], [TRAIN.replace("train/a", "valid_train/b")], [ids[2][0]]]
     assert ids[2][0].startswith("json_2.1.1/valid_seen/")
+
+
+def test_the_benchmarks_test_list_names_games_that_must_all_be_here(folder: Path) -> None:
+    with pytest.raises(ItemError, match="no game of split valid_unseen"):
+        source(folder).items("valid_unseen")
+    with pytest.raises(ItemError, match=r"agentbench-standard: .* no alfworld/agentbench_new_std"):
+        source(folder).items("standard")
+    shipped = folder / "agentbench/alfworld/new_std.json"
+    shipped.parent.mkdir(parents=True)
+    games = [f"json_2.1.1/valid_unseen/{name}/game.tw-pddl" for name in "zy"]
+    shipped.write_text(json.dumps({"tidy": games}))
+    for name in games:
+        with pytest.raises(ItemError, match=f"games of split standard are not here, such as {name}"):
+            source(folder).items("standard")
+        copy = folder / "alfworld" / name
+        copy.parent.mkdir(parents=True)
+        copy.write_bytes((folder / "alfworld" / TRAIN).read_bytes())
+    assert [item.item_id for item in source(folder).items("standard")] == games
+    assert [item.item_id for item in source(folder).items("valid_unseen")] == games[::-1]
 
 
 @pytest.mark.parametrize("style", ["full", "compact"])
