@@ -7,32 +7,23 @@ Only the attempt that a row of `episodes` names may append, under its own fence.
 former attempt that was on its way when the episode moved on commits rows that no chain leads to.
 """
 
-import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
-from sqlalchemy import Table, and_, bindparam, delete, exists, or_, select, text
-from sqlalchemy.dialects import sqlite
+from sqlalchemy import CursorResult, and_, delete, exists, or_, select, text
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import GROUP_OPEN, EpisodeState
 from agentrl.db.columns import columns_of
 from agentrl.db.models import Episode, Group, JournaledStep, StoredTrajectory
-from agentrl.db.store import now
 
 AT_ONCE = 500  # ids of one statement
 
-_JOURNAL, _EPISODES = cast(Table, JournaledStep.__table__), cast(Table, Episode.__table__)
-OWNED = select(_EPISODES.c.episode_id, _EPISODES.c.fence, _EPISODES.c.started_at).where(
-    _EPISODES.c.episode_id.in_(bindparam("ids", expanding=True)),
-    _EPISODES.c.state == EpisodeState.RUNNING,
-)
-_ROW: dict[str, Any] = {column.name: bindparam(column.name) for column in _JOURNAL.c}
-INSERT = sqlite.insert(_JOURNAL).values(_ROW | {"written_at": now()}).on_conflict_do_nothing()
-# On Postgres one statement with one parameter: each further one costs a worker processor time.
-APPEND = text("""
+
+# One statement for all steps, with one parameter: each further one costs a worker processor time.
+APPEND_ON_POSTGRES = text("""
 WITH owned AS (
   SELECT s.* FROM json_to_recordset(CAST(:steps AS json)) AS s (
     episode_id text, fence integer, number integer, parent_fence integer, attempt integer,
@@ -47,6 +38,17 @@ appended AS (
   FROM owned ON CONFLICT DO NOTHING)
 SELECT episode_id, fence, started_at FROM owned
 """)
+# One statement for each step, which appends nothing where its attempt does not own the episode.
+APPEND_ON_SQLITE = text("""
+INSERT INTO journal (
+  episode_id, fence, number, parent_fence, attempt, run_id, body, written_at)
+SELECT :episode_id, :fence, :number, :parent_fence, :attempt, :run_id, :body,
+       (julianday('now') - 2440587.5) * 86400.0
+FROM episodes
+WHERE episode_id = :episode_id AND fence = :fence AND started_at = :started_at
+      AND state = 'running'
+ON CONFLICT DO NOTHING
+""").execution_options(preserve_rowcount=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,11 @@ def append_steps(session: Session, steps: Sequence[NewStep]) -> set[tuple[str, i
     named = {(step.episode_id, step.fence, step.started_at) for step in steps}
     if session.get_bind().dialect.name == "postgresql":
         encoded = msgspec.json.encode(steps).decode()  # bodies in base64
-        owned = {tuple(row) for row in session.execute(APPEND, {"steps": encoded})}
+        owned = {tuple(row) for row in session.execute(APPEND_ON_POSTGRES, {"steps": encoded})}
     else:
-        owned = _append_owned(session, steps)
+        rows = [{name: getattr(step, name) for name in NewStep.__slots__} for step in steps]
+        appended = cast(CursorResult[Any], session.execute(APPEND_ON_SQLITE, rows)).rowcount
+        owned = named if appended == len(steps) else _owned(session, named)
     return {(episode_id, fence) for episode_id, fence, _ in named - owned}
 
 
@@ -184,15 +188,10 @@ def prune(session: Session, run_id: str) -> int:
     return cast(Any, result).rowcount or 0
 
 
-def _append_owned(session: Session, steps: Sequence[NewStep]) -> set[tuple[Any, ...]]:
-    """Append the steps of attempts that own their episodes, and return these attempts."""
-    ids = sorted({step.episode_id for step in steps})
-    owned = {tuple(row) for row in session.execute(OWNED, {"ids": ids})}
-    rows = [
-        {name: value for name, value in dataclasses.asdict(step).items() if name != "started_at"}
-        for step in steps
-        if (step.episode_id, step.fence, step.started_at) in owned
-    ]
-    if rows:
-        session.execute(INSERT, rows)
-    return owned
+def _owned(session: Session, attempts: Collection[tuple[str, int, Any]]) -> set[tuple[Any, ...]]:
+    """Return the attempts that own these episodes now."""
+    query = select(Episode.episode_id, Episode.fence, Episode.started_at).where(
+        Episode.episode_id.in_({episode_id for episode_id, _, _ in attempts}),
+        Episode.state == EpisodeState.RUNNING,
+    )
+    return {tuple(row) for row in session.execute(query)}
