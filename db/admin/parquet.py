@@ -13,7 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import JSON, Column, Connection, Float, Integer, LargeBinary, Select, Table, select
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    Integer,
+    LargeBinary,
+    Select,
+    Table,
+    select,
+)
 from sqlalchemy.exc import DBAPIError
 
 from agentrl.core.errors import StoreError, nearest
@@ -175,6 +186,7 @@ def _type(column: Column[Any]) -> "pa.DataType":
     import pyarrow as pa
 
     kinds: list[tuple[type, pa.DataType]] = [
+        (Boolean, pa.bool_()),
         (Integer, pa.int64()),
         (Float, pa.float64()),
         (LargeBinary, pa.large_binary()),

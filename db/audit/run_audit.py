@@ -219,7 +219,7 @@ def _tokens(session: Session, run_id: str) -> Iterator[Finding]:
         select(
             Step.episode_id, Step.fence, func.sum(Step.token_end - Step.token_start).label("tokens")
         )
-        .where(Step.run_id == run_id)
+        .where(Step.run_id == run_id, Step.version >= 0, Step.trained)
         .group_by(Step.episode_id, Step.fence)
         .subquery()
     )

@@ -18,7 +18,8 @@ class StepRow:
     """One step: policy, call, answer. Times in seconds. `reward`: None in an old row.
 
     `parent`: the step that it follows; None: the one before; -1: it begins a conversation.
-    `branch_reward`: of the branch that ends with it, if that has a reward of its own.
+    `branch_reward`: of the branch that ends with it, if that has a reward of its own. `trained`:
+    False: a rule of its task leaves it out of the loss.
     """
 
     number: int
@@ -39,6 +40,7 @@ class StepRow:
     reward: float | None
     parent: int | None
     branch_reward: float | None
+    trained: bool
 
 
 @dataclass(frozen=True, slots=True)

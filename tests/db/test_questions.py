@@ -189,6 +189,9 @@ tokens-unused
   stale        too_stale    2         20      1/9
   open         NULL         1         10      1/18
 
+untraceable-tokens
+  version  episode_id  updates  trained  sampled  unknown  unserved
+
 where-time-goes
   task      episodes  queue_s  policy_s  env_s  other_s  siblings_s  trainer_s
   alfworld  6         2.0      10/3      5/6    19/3     0.5         30.0
@@ -283,3 +286,47 @@ def test_the_page_shows_questions_as_they_are() -> None:
     asked = [each.sql + "\n" for each in questions()]
     assert shown
     assert all(block.partition("```")[0] in asked for block in shown)
+
+
+@pytest.mark.parametrize(
+    ("damage", "row"),
+    [
+        ("UPDATE steps SET trained = FALSE WHERE episode_id = 'g-b-1' AND number = 2",
+         (1, "g-b-1", 1, 30, 20, 0, 0)),
+        ("UPDATE update_groups SET loss_tokens = 21 WHERE episode_id = 'g-a-0'",
+         (1, "g-a-0", 1, 21, 20, 0, 0)),
+        ("DELETE FROM steps WHERE episode_id = 'g-f-1'", (2, "g-f-1", 1, 10, 0, 0, 0)),
+        ("UPDATE steps SET checkpoint_id = 'c9' WHERE episode_id = 'g-a-1'",
+         (1, "g-a-1", 1, 10, 10, 1, 1)),
+        ("UPDATE steps SET requested_at = requested_at - 1e4 WHERE episode_id = 'g-b-0'",
+         (1, "g-b-0", 1, 20, 20, 0, 2)),
+    ],
+)  # fmt: skip
+def test_a_trained_token_without_its_sample_is_an_answer(
+    told: Store, damage: str, row: tuple[Any, ...]
+) -> None:
+    with told.write() as session:
+        session.connection().exec_driver_sql(damage)
+    assert answer_question(told, "untraceable-tokens").rows == [(RUN, *row)]
+
+
+def test_tokens_that_two_updates_trained_are_an_answer(told: Store) -> None:
+    with told.write() as session:
+        session.connection().exec_driver_sql(
+            "UPDATE updates SET state = 'committed' WHERE state = 'rolled_back'"
+        )
+        session.connection().exec_driver_sql(
+            "UPDATE update_groups SET episode_id = 'g-f-0' WHERE episode_id = 'g-e-0'"
+        )
+    twice = [row[2:4] for row in answer_question(told, "untraceable-tokens").rows]
+    assert twice.count(("g-f-0", 2)) == 2
+
+
+def test_tokens_that_a_rule_leaves_out_are_not_learned(told: Store) -> None:
+    before = {row[1:3]: row[3] for row in answer_question(told, "learned-tokens", RUN).rows}
+    with told.write() as session:
+        session.connection().exec_driver_sql(
+            "UPDATE steps SET trained = FALSE WHERE episode_id = 'g-b-1' AND number = 2"
+        )
+    after = {row[1:3]: row[3] for row in answer_question(told, "learned-tokens", RUN).rows}
+    assert after == before | {("c0", "current"): before["c0", "current"] - 10}

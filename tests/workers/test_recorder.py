@@ -100,14 +100,15 @@ def test_a_step_that_does_not_follow_the_one_before_names_its_parent(
 ) -> None:
     body = world.ready(0, stored=False)[0]
     (first, second) = body.steps
-    begins = msgspec.structs.replace(second, branch=BranchPoint(begin=first.end))
+    begins = msgspec.structs.replace(second, branch=BranchPoint(begin=first.end), trained=False)
     told = msgspec.structs.replace(
         body, steps=(first, begins), branch_rewards=(BranchReward(step=1, reward=0.5),)
     )
     link.publisher().publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=told))
     _record(world, link)
-    found = world.ask("SELECT number, parent, branch_reward FROM steps ORDER BY number")
-    assert found == [(0, None, None), (1, -1, 0.5)]
+    columns = "number, parent, branch_reward, trained"
+    found = world.ask(f"SELECT {columns} FROM steps ORDER BY number")  # noqa: S608
+    assert found == [(0, None, None, True), (1, -1, 0.5, False)]
 
 
 class Once:

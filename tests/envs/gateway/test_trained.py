@@ -13,6 +13,7 @@ from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import RunState
 from agentrl.db.models import StoredTrajectory
 from agentrl.db.queries import progress
+from agentrl.db.questions import answer_question
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import runs
 from agentrl.workers.conversation.template import ChatTemplate
@@ -45,6 +46,7 @@ def test_an_unmodified_program_is_trained(tmp_path: Path) -> None:
             assert (run.state, run.version) == (RunState.COMPLETED, UPDATES)
             assert progress.disagreements(session, run.run_id) == []
             assert session.execute(text("SELECT * FROM unserved_steps")).all() == []
+        assert answer_question(store, "untraceable-tokens").rows == []
         check_bodies(store)
 
 

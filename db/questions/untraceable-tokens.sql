@@ -1,0 +1,25 @@
+-- Trained tokens without their sample
+-- Trained episodes whose tokens were not each sampled, once, by the checkpoint that their steps
+-- name; no row in a sound run. `sampled`: tokens in the loss by the steps; `trained`: by the update.
+-- Of the steps: `unknown` name no checkpoint, `unserved` one that was not served.
+WITH members AS (
+  SELECT u.run_id, u.update_id, u.version, m.episode_id, m.fence, m.loss_tokens AS trained,
+         COUNT(*) OVER (PARTITION BY u.run_id, m.episode_id) AS updates
+  FROM update_groups m JOIN updates u ON u.update_id = m.update_id
+  WHERE u.state = 'committed'),
+traced AS (
+  SELECT m.run_id, m.update_id, m.version, m.episode_id, m.trained, m.updates,
+         COALESCE(SUM(CASE WHEN s.trained AND s.version >= 0
+                           THEN s.token_end - s.token_start END), 0) AS sampled,
+         COUNT(CASE WHEN s.version >= 0 AND c.checkpoint_id IS NULL THEN 1 END) AS unknown,
+         COUNT(n.number) AS unserved
+  FROM members m
+  LEFT JOIN steps s ON s.episode_id = m.episode_id AND s.fence = m.fence
+  LEFT JOIN checkpoints c ON c.checkpoint_id = s.checkpoint_id AND c.version = s.version
+  LEFT JOIN unserved_steps n
+    ON n.episode_id = s.episode_id AND n.fence = s.fence AND n.number = s.number
+  GROUP BY m.run_id, m.update_id, m.version, m.episode_id, m.trained, m.updates)
+SELECT r.name AS run, t.version, t.episode_id, t.updates, t.trained, t.sampled, t.unknown, t.unserved
+FROM traced t JOIN runs r ON r.run_id = t.run_id
+WHERE t.updates > 1 OR t.trained <> t.sampled OR t.unknown > 0 OR t.unserved > 0
+ORDER BY r.name, t.version, t.episode_id
