@@ -86,6 +86,7 @@ class Transition(StrEnum):
     RETRY = "retry"
     RELEASE = "release"
     LOSE_BODY = "lose_body"
+    CONTINUE = "continue"  # of an episode from its recorded steps: it starts anew
     CLOSE = "close"  # of a ready group
     MOVE_RUN = "move_run"
     COMMIT = "commit"  # of an update

@@ -272,11 +272,8 @@ class Takeover:
         """Delete what former attempts recorded; return an empty journal. `status`: why."""
         log.warning("Episode starts anew despite its recorded steps", reason=status, detail=detail)
         metrics.TAKEOVERS.labels(task=claimed.task, status=status).inc()
-        self._store.transact(
-            lambda session: journal.forget_former(
-                session, claimed.episode_id, claimed.fence, claimed.started_at
-            )
-        )
+        attempt = claimed.episode_id, claimed.fence, claimed.started_at
+        self._store.transact(lambda session: journal.forget_former(session, *attempt, why=status))
         return AttemptJournal(self._append, self._run_id, claimed)
 
 

@@ -24,6 +24,7 @@ REFUSED: Mapping[str, str] = {
     Transition.RETRY: "a worker reported that an attempt failed",
     Transition.RELEASE: "a worker gave an episode back",
     Transition.LOSE_BODY: "a trajectory was reported lost",
+    Transition.CONTINUE: "a worker wanted to continue an episode from its recorded steps",
     Transition.CLOSE: "the trainer wanted to close a group",
     Transition.MOVE_RUN: "the state of the run was to change",
     Transition.COMMIT: "a trainer wanted to commit an update",
@@ -45,22 +46,23 @@ def page(store: Store, run_id: str) -> None:
         st.caption("Checks the whole run with the views `accounting` and `unserved_steps`.")
     _balance(view)
     _given_up(view)
-    st.subheader("Messages and processes that came too late")
+    st.subheader("Refused transitions")
     table(
         [
             {
                 "what was refused": REFUSED.get(each.transition, each.transition),
-                "because the row was": each.found,
+                "because it was": each.found,
                 "times": each.number,
                 "latest": f"{duration(each.age_s)} ago",
             }
             for each in view.refused
         ],
-        "None. No message or process was too late.",
+        "None. Everything came in time.",
     )
     st.caption(
-        "They changed nothing. In a healthy run these are late duplicates, replaced attempts, and "
-        "messages after the end of the run or group."
+        "They changed nothing. In a healthy run these are late duplicates, replaced attempts, "
+        "messages after the end of the run or group, and episodes that start anew because their "
+        "recorded steps cannot be continued."
     )
 
 

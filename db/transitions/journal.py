@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from agentrl.core.types import GROUP_OPEN, EpisodeState
 from agentrl.db.columns import columns_of
 from agentrl.db.models import Episode, Group, JournaledStep, StoredTrajectory
+from agentrl.db.transitions import refusals
 
 AT_ONCE = 500  # ids of one statement
 
@@ -126,19 +127,26 @@ def chain(rows: Sequence[FormerStep]) -> list[FormerStep] | None:
     return found if found[0].number == 0 else None
 
 
-def forget_former(session: Session, episode_id: str, fence: int, started_at: float | None) -> None:
-    """Delete what attempts before this one stored, if it still owns the episode."""
+def forget_former(
+    session: Session, episode_id: str, fence: int, started_at: float | None, *, why: str
+) -> None:
+    """Delete what attempts before this one stored, if it still owns the episode.
+
+    `why` the attempt does not continue it becomes a row of `refusals`.
+    """
     owns = exists().where(
         Episode.episode_id == episode_id,
         Episode.fence == fence,
         Episode.started_at == started_at,
         Episode.state == EpisodeState.RUNNING,
     )
-    session.execute(
+    result = session.execute(
         delete(JournaledStep)
         .where(JournaledStep.episode_id == episode_id, JournaledStep.fence < fence, owns)
         .execution_options(synchronize_session=False)
     )
+    if cast(CursorResult[Any], result).rowcount:
+        refusals.of_continuation(session, episode_id, fence, why)
 
 
 def forget_episodes(session: Session, episode_ids: Collection[str]) -> None:

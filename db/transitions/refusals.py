@@ -3,7 +3,8 @@
     a compare-and-set that changed nothing ─▶ `refusals` ─▶ view `refused_transitions` (counts)
 
 Rows are only inserted, so counting takes no lock that a transition could wait for. In a healthy run
-they are late duplicates and abandoned attempts; accounting shows whether any did harm.
+they are late duplicates, abandoned attempts, and attempts whose recorded steps could not be
+continued; accounting shows whether any did harm.
 """
 
 from collections.abc import Sequence
@@ -28,6 +29,20 @@ def of_episode(session: Session, transition: Transition, episode_id: str, fence:
         literal(fence),
         Episode.state,
         Episode.fence,
+        now(),
+    ).where(Episode.episode_id == episode_id)
+    _add(session, refusal)
+
+
+def of_continuation(session: Session, episode_id: str, fence: int, why: str) -> None:
+    """Record that an attempt could not continue the recorded steps of the ones before it."""
+    refusal = select(
+        Episode.run_id,
+        literal(Transition.CONTINUE.value),
+        Episode.episode_id,
+        literal(fence),
+        literal(why),
+        null().cast(Integer),
         now(),
     ).where(Episode.episode_id == episode_id)
     _add(session, refusal)

@@ -91,14 +91,19 @@ def test_an_attempt_that_starts_anew_leaves_only_its_own_steps(
 
     def forget(by: ClaimedEpisode) -> None:
         world.store.transact(
-            lambda s: journal.forget_former(s, by.episode_id, by.fence, by.started_at)
+            lambda s: journal.forget_former(
+                s, by.episode_id, by.fence, by.started_at, why="diverged"
+            )
         )
 
     forget(replace(second, started_at=1.0))  # an attempt that the database forgot
     assert kept(world) == [(1, 0), (1, 1)]
     append(world, new_step(world, second, 0))
-    forget(second)
+    for _ in range(2):  # a commit whose answer was lost is repeated
+        forget(second)
     assert kept(world) == [(2, 0)]
+    query = "SELECT transition, found, number FROM refused_transitions"
+    assert world.ask(query) == [("continue", "diverged", 1)]
 
 
 @pytest.mark.parametrize("reason", [Reason.ENV_ERROR, Reason.TIMEOUT, Reason.PUBLISH_FAILED])
