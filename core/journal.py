@@ -1,8 +1,8 @@
 """What the journal keeps of an attempt, and the decoding of the bodies.
 
-Its sampled steps, in order, are its conversation: `context` and `token_ids` of each, one after the
-other, are the tokens of its trajectory up to the last sampled one. An episode whose last action has
-taken effect and that a judge has yet to score is a record of its own, and the last one.
+Its sampled steps, in order, are its conversation: `context` and `token_ids` of each of a branch, one
+after the other, are the tokens of that branch up to the last sampled one. An episode whose last
+action has taken effect and that a judge has yet to score is a record of its own, and the last one.
 """
 
 import math
@@ -18,10 +18,10 @@ from agentrl.core.trajectory_body import VERSION, Wire, check
 class SampledStep(Wire, frozen=True, kw_only=True, tag="SampledStep"):
     """One policy call, before its action takes effect.
 
-    `context`: int32 tokens between the previous step and this one, which hold the answer to the
-    previous step, or the first prompt. `token_ids` int32 and `logprobs` float32: one entry for each
-    sampled token. `step`: without the call, the answer and the time of the environment, which come
-    after it; its `policy_index` means nothing here.
+    `context`: int32 tokens between the previous step of its branch and this one, which hold the
+    answer to the previous step, or all that the branch begins with. `token_ids` int32 and
+    `logprobs` float32: one entry for each sampled token. `step`: without the call, the answer and
+    the time of the environment, which come after it; its `policy_index` means nothing here.
     """
 
     step: StepRecord

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from policy_servers import CLAIMED, FixedPool, ScriptedEnvironment
 
+from agentrl.core.journal import SampledStep, decode_record, encode_record
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.trajectory_body import check
 from agentrl.serving.engine_api import Request
@@ -30,6 +31,23 @@ class RecordingScript:
         tokens += sorted(request.stop_ids)[:1] if source.random() < 0.8 else tokens * 8
         self.turns.append((request.prompt, tokens[: request.max_tokens]))
         return tokens
+
+
+class MemoryJournal:
+    """A journal in memory. `recorded`: what a former attempt kept."""
+
+    def __init__(self, recorded: Sequence[SampledStep] = ()) -> None:
+        self.steps = list(recorded)
+        self.remaining = len(self.steps)
+
+    def next_recorded(self) -> SampledStep | None:
+        if not self.remaining:
+            return None
+        self.remaining -= 1
+        return self.steps[len(self.steps) - self.remaining - 1]
+
+    def append(self, step: SampledStep) -> None:
+        self.steps.append(decode_record(encode_record(step)))
 
 
 def run_episode(

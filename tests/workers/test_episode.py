@@ -13,10 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from policy_servers import FixedPool, ScriptedEnvironment, serve, won
-from scripted_episodes import LIMITS, NOWHERE, VOCABULARY, RecordingScript, run_episode
+from scripted_episodes import (
+    LIMITS,
+    NOWHERE,
+    VOCABULARY,
+    MemoryJournal,
+    RecordingScript,
+    run_episode,
+)
 
 from agentrl.core.errors import ConfigError, EnvironmentFailure
-from agentrl.core.journal import SampledStep, decode_record, encode_record
 from agentrl.core.trajectory import BranchReward
 from agentrl.core.types import Status
 from agentrl.db.registry.checkpoints import LivePolicy
@@ -101,23 +107,6 @@ def test_rewards_of_branches_stand_at_the_last_steps_of_their_turns(
         run_episode(ScriptedEnvironment(["more"], unknown), pool, context, seed="1")
 
 
-class Kept:
-    """A journal in memory. `recorded`: what a former attempt kept."""
-
-    def __init__(self, recorded: Sequence[SampledStep] = ()) -> None:
-        self.steps = list(recorded)
-        self.remaining = len(self.steps)
-
-    def next_recorded(self) -> SampledStep | None:
-        if not self.remaining:
-            return None
-        self.remaining -= 1
-        return self.steps[len(self.steps) - self.remaining - 1]
-
-    def append(self, step: SampledStep) -> None:
-        self.steps.append(decode_record(encode_record(step)))
-
-
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     answers=st.lists(st.text(max_size=30), max_size=6),
@@ -132,13 +121,13 @@ def test_an_episode_continues_after_any_step_that_was_kept(
     """What was kept stands in the trajectory as it was sampled; even a turn that had broken off."""
     tokens, cut, seed = given_numbers
     with closing(BreaksOff(tokens)) as client:
-        own, whole = replace(context, client=client), Kept()
+        own, whole = replace(context, client=client), MemoryJournal()
         first = run_episode(
             ScriptedEnvironment(answers, won()), pool, own, seed=str(seed), journal=whole
         )
         cut = min(cut, len(whole.steps))
         asked = len(client.asked)
-        again = Kept(whole.steps[:cut])
+        again = MemoryJournal(whole.steps[:cut])
         second = run_episode(
             ScriptedEnvironment(answers, won()), pool, own, seed=f"{seed} again", journal=again
         )
