@@ -1,8 +1,9 @@
 """What the journal keeps of an attempt, and the decoding of the bodies.
 
-Its sampled steps, in order, are its conversation: `context` and `token_ids` of each of a branch, one
-after the other, are the tokens of that branch up to the last sampled one. An episode whose last
-action has taken effect and that a judge has yet to score is a record of its own, and the last one.
+Its sampled steps, in order, are its conversation: `context` and `token_ids` of each step of a
+branch, one after the other, are the tokens of that branch up to the last sampled one. An episode
+whose last action has taken effect and that a judge has yet to score is a record of its own, and
+the last one.
 """
 
 import math
