@@ -1,18 +1,14 @@
 """Programs that speak the OpenAI chat API, played by hand: what they ask, what they are told."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from agent_programs import LOOK, Play, reward_of
 from running import eventually, processes_of
 
-from agentrl.core.config.sections import Envs, Task
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.envs.contract import Counting, Message, Outcome, ToolCall
-from agentrl.envs.server.client import RemoteSource
-from agentrl.envs.server.server import EnvServer
 
 LOOKS = """
 messages = [{"role": "system", "content": "act"}, user(item["id"])]
@@ -274,25 +270,3 @@ def test_closing_ends_the_program_and_may_be_repeated_or_come_before_the_start(
     environment.close()
     environment.close()
     eventually(lambda: not processes_of(tmp_path), within_s=60, text=lambda: "it runs on")
-
-
-def test_a_program_may_run_behind_an_env_server(play: Play, tmp_path: Path) -> None:
-    play(LOOKS)
-    options = {
-        "program": [sys.executable, str(tmp_path / "program.py")],
-        "items": str(tmp_path / "items.jsonl"),
-        "reward": f"{tmp_path / 'reward.py'}:said",
-    }
-    server = EnvServer({"gateway": Task(options=options)})
-    try:
-        far = RemoteSource(Envs(url=server.url), "gateway", options)
-        environment = far.make(far.items("train")[0])
-        first = environment.start()
-        assert first.messages == (Message("system", "act"), Message("user", "one"))
-        assert [tool.name for tool in environment.tools] == ["look"]
-        assert environment.call([LOOK]).messages[0].content == "mug is blue"
-        outcome = environment.call("blue")
-        assert (outcome.done, outcome.reward, outcome.score) == (True, 1.0, 0.5)
-        environment.close()
-    finally:
-        server.close()
