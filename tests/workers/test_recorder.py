@@ -100,15 +100,31 @@ def test_a_step_that_does_not_follow_the_one_before_names_its_parent(
 ) -> None:
     body = world.ready(0, stored=False)[0]
     (first, second) = body.steps
-    begins = msgspec.structs.replace(second, branch=BranchPoint(begin=first.end), trained=False)
+    begins = msgspec.structs.replace(second, branch=BranchPoint(begin=first.end))
     told = msgspec.structs.replace(
         body, steps=(first, begins), branch_rewards=(BranchReward(step=1, reward=0.5),)
     )
     link.publisher().publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=told))
     _record(world, link)
-    columns = "number, parent, branch_reward, trained"
-    found = world.ask(f"SELECT {columns} FROM steps ORDER BY number")  # noqa: S608
-    assert found == [(0, None, None, True), (1, -1, 0.5, False)]
+    found = world.ask("SELECT number, parent, branch_reward FROM steps ORDER BY number")
+    assert found == [(0, None, None), (1, -1, 0.5)]
+
+
+def test_a_step_that_is_left_out_of_the_loss_says_so(world: World, link: Broker) -> None:
+    body = world.ready(0, stored=False)[0]
+    (first, second) = body.steps
+    start, length = second.start, len(body)
+    untrained = msgspec.structs.replace(second, trained=False)
+    body = msgspec.structs.replace(
+        body,
+        steps=(first, untrained),
+        loss_mask=body.loss_mask[:start] + bytes(length - start),
+        logprobs=body.logprobs[: 4 * start] + bytes(4 * (length - start)),
+    )
+    link.publisher().publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=body))
+    _record(world, link)
+    found = world.ask("SELECT number, trained FROM steps ORDER BY number")
+    assert found == [(0, True), (1, False)]
 
 
 class Once:
