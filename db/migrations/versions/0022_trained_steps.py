@@ -14,8 +14,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    trained = sa.Column("trained", sa.Boolean(), nullable=False, server_default=sa.true())
-    op.add_column("steps", trained)
+    op.add_column(
+        "steps", sa.Column("trained", sa.Boolean(), nullable=False, server_default=sa.true())
+    )
 
 
 def downgrade() -> None:
