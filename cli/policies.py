@@ -1,4 +1,4 @@
-"""Commands that create, export and serve policies: warmstart, export, serve."""
+"""Commands that create, export, push and serve policies: warmstart, export, push, serve."""
 
 import shlex
 import sys
@@ -24,6 +24,12 @@ SERVED = typer.Argument(
     "RUN@latest.",
     show_default=False,
 )
+PUSHED = typer.Argument(
+    ..., metavar="DIR", help="Folder that `agentrl export` wrote.", show_default=False
+)
+REPOSITORY = typer.Argument(
+    ..., metavar="OWNER/NAME", help="Repository on the Hub.", show_default=False
+)
 WRITTEN = "Output directory; with --sft the output file. It must not exist yet."
 OUT = typer.Argument(..., metavar="OUT", help=WRITTEN, show_default=False)
 OPTIONAL = typer.Option(
@@ -46,6 +52,7 @@ PHASES = typer.Option(
 def add(app: typer.Typer) -> None:
     """Register the commands."""
     app.command()(export)
+    app.command()(push)
     app.command()(serve)
     app.command()(warmstart)
 
@@ -88,6 +95,25 @@ def export(
     from agentrl.ops.runs.export import export as write
 
     print(write(checkpoint, out, config, merge_lora=merge_lora))
+
+
+def push(
+    folder: Path = PUSHED,
+    repository: str = REPOSITORY,
+    public: bool = typer.Option(
+        False, "--public", help="Create a public repository. Default: a private one."
+    ),
+) -> None:
+    """Upload an exported dataset or checkpoint to the Hugging Face Hub.
+
+    The token is read from HF_TOKEN, or from the file that HF_TOKEN_FILE names. HF_ENDPOINT selects
+    another Hub. Shards that a former push left are replaced.
+
+    Example: agentrl push episodes me/episodes
+    """
+    from agentrl.ops.export.push import push as upload
+
+    print(upload(folder, repository, public=public))
 
 
 def serve(
