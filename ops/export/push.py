@@ -91,4 +91,5 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _status(error: BaseException) -> int | None:
-    return getattr(getattr(error, "response", None), "status_code", None)
+    status: int | None = getattr(getattr(error, "response", None), "status_code", None)
+    return status

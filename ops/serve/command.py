@@ -14,7 +14,7 @@ from agentrl.core import config_loading, logging
 from agentrl.core.access import is_loopback
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
-from agentrl.core.errors import ConfigError
+from agentrl.core.errors import ConfigError, PolicyError
 from agentrl.envs.gateway.model_server import ModelServer, ServedAt
 from agentrl.ops.evaluation.server import Servers
 from agentrl.ops.evaluation.target import Target, fit_config, resolve
@@ -22,7 +22,7 @@ from agentrl.ops.serve.chat_policy import ChatPolicy
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style
 
-log = logging.get_logger()
+LOOK_S = 1.0  # between two looks at the engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ServeRequest:
 
 
 def serve(request: ServeRequest, stop: threading.Event) -> None:
-    """Serve until `stop`. Raises ConfigError, StoreError, CheckpointError."""
+    """Serve until `stop`. Raises ConfigError, StoreError, CheckpointError, PolicyError."""
     logging.configure("serve")
     at = ServedAt(request.host, request.port, secret(request.token_env))
     if not at.token and not is_loopback(at.host):
@@ -63,7 +63,9 @@ def serve(request: ServeRequest, stop: threading.Event) -> None:
         policy = ChatPolicy(engine, target.checkpoint_id, template, style)
         with closing(ModelServer(name, policy.reply, at)) as server:
             print(f"{name} is served on {server.url}/v1; call style {style}", flush=True)
-            stop.wait()
+            while not stop.wait(LOOK_S):
+                if not engine.alive():
+                    raise PolicyError("the engine's thread ended")
 
 
 def _resolve(request: ServeRequest) -> tuple[Config, Target]:
