@@ -1,9 +1,9 @@
-"""Commands that create and export policies: warmstart, export."""
+"""Commands that create, export, push and serve policies: warmstart, export, push, serve."""
 
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -17,6 +17,19 @@ FOUND = (
     "With --dataset or --sft: configuration file of the run."
 )
 TARGET = typer.Argument(..., metavar="CHECKPOINT", help=FOUND, show_default=False)
+SERVED = typer.Argument(
+    ...,
+    metavar="CHECKPOINT",
+    help="A directory, hub:OWNER/NAME, or with --config a checkpoint id, RUN@VERSION or "
+    "RUN@latest.",
+    show_default=False,
+)
+PUSHED = typer.Argument(
+    ..., metavar="DIR", help="Folder that `agentrl export` wrote.", show_default=False
+)
+REPOSITORY = typer.Argument(
+    ..., metavar="OWNER/NAME", help="Repository on the Hub.", show_default=False
+)
 WRITTEN = "Output directory; with --sft the output file. It must not exist yet."
 OUT = typer.Argument(..., metavar="OUT", help=WRITTEN, show_default=False)
 OPTIONAL = typer.Option(
@@ -39,6 +52,8 @@ PHASES = typer.Option(
 def add(app: typer.Typer) -> None:
     """Register the commands."""
     app.command()(export)
+    app.command()(push)
+    app.command()(serve)
     app.command()(warmstart)
 
 
@@ -80,6 +95,72 @@ def export(
     from agentrl.ops.runs.export import export as write
 
     print(write(checkpoint, out, config, merge_lora=merge_lora))
+
+
+def push(
+    folder: Path = PUSHED,
+    repository: str = REPOSITORY,
+    public: bool = typer.Option(
+        False, "--public", help="Create a public repository. Default: a private one."
+    ),
+) -> None:
+    """Upload an exported dataset or checkpoint to a Hub.
+
+    HF_ENDPOINT selects another Hub than Hugging Face's. The token is read from HF_TOKEN, or from
+    the file that HF_TOKEN_FILE names. Shards that a former push left are replaced.
+
+    Example: agentrl push episodes me/episodes
+    """
+    from agentrl.ops.export.push import push as upload
+
+    print(upload(folder, repository, public=public))
+
+
+def serve(
+    checkpoint: str = SERVED,
+    config: Path | None = OPTIONAL,
+    name: str = typer.Option("", "--name", help="Name of the model. Default: the checkpoint's."),
+    host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on."),
+    port: int = typer.Option(8000, "--port", min=0, max=65535, help="Port; 0: any free one."),
+    token_env: str = typer.Option(
+        "", "--token-env", help="Variable with the bearer token of requests. Default: none."
+    ),
+    device: str = typer.Option("", "--device", help="Device: cpu, cuda, cuda:1. Default: cpu."),
+    dtype: Literal["", "float32", "bfloat16"] = typer.Option(
+        "", "--dtype", help="Data type of the weights. Default: float32.", show_default=False
+    ),
+    call_style: Literal["", "plain", "hermes", "qwen_xml", "glm", "json"] = typer.Option(
+        "",
+        "--call-style",
+        help="Format of tool calls. Default: the one that the chat template writes, else plain.",
+        show_default=False,
+    ),
+) -> None:
+    """Serve a checkpoint over OpenAI Chat Completions, with tools.
+
+    Programs that speak this API, such as Inspect and lm-eval, can measure it (docs/serve.md). With
+    --config, the defaults are those of its [model]. Ctrl-C or SIGTERM ends the command.
+
+    Example: agentrl serve models/tiny --port 8000
+    """
+    from agentrl.ops.processes.entry import stop_on_signals
+    from agentrl.ops.serve.command import ServeRequest
+    from agentrl.ops.serve.command import serve as start
+
+    start(
+        ServeRequest(
+            checkpoint,
+            config,
+            name=name,
+            host=host,
+            port=port,
+            token_env=token_env,
+            device=device,
+            dtype=dtype,
+            style=call_style or None,
+        ),
+        stop_on_signals(),
+    )
 
 
 def warmstart(

@@ -135,6 +135,7 @@ def read(body: bytes) -> DialogueRequest:
             logprobs=bool(typed.logprobs),
         ),
         ignored=FIELDS.ignored(fields),
+        tuning={name: fields[name] for name in FIELDS.tuning if fields.get(name) is not None},
     )
 
 

@@ -167,7 +167,7 @@ class ChatServer:
             Route(api.PATH, functools.partial(self._ask, api), methods=["POST"]) for api in APIS
         ]
         routes.append(Route("/v1/models", self._models))
-        self._http.start(make_application(routes, _fault))
+        self._http.start(make_application(routes, error_response))
 
     def open(self, line: EpisodeLine) -> None:
         self._lines[line.token] = line
@@ -179,34 +179,34 @@ class ChatServer:
     async def _ask(self, api: ModelApi, request: Request) -> Response:
         line = self._line(request)
         if line is None:
-            return _fault(401, "the key is of no episode that runs")
+            return error_response(401, "the key is of no episode that runs")
         body = await read_body(request, MAX_BODY)
         if body is None:
-            return _fault(413, f"the body exceeds {MAX_BODY} bytes")
+            return error_response(413, f"the body exceeds {MAX_BODY} bytes")
         try:
             pending = line.ask(api, body, retry=request.headers.get(RETRIES, "0") != "0")
         except RequestRefused as error:
-            return _fault(400, str(error), error.field)
+            return error_response(400, str(error), error.field)
         leaving = asyncio.ensure_future(wait_disconnected(request))
         reply = asyncio.wrap_future(pending.reply)
         delivered = False
         try:
             await asyncio.wait((reply, leaving), return_when=asyncio.FIRST_COMPLETED)
             if reply.cancelled():
-                return _fault(400, "the episode is over")
+                return error_response(400, "the episode is over")
             delivered = reply.done() and not leaving.done()
-            return reply.result() if delivered else _fault(400, "the client left")
+            return reply.result() if delivered else error_response(400, "the client left")
         finally:
             leaving.cancel()
             line.leave(pending, delivered=delivered)
 
     async def _models(self, request: Request) -> Response:
         if self._line(request) is None:
-            return _fault(401, "the key is of no episode that runs")
+            return error_response(401, "the key is of no episode that runs")
         model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "agentrl"}
         model |= {"type": "model", "display_name": MODEL, "created_at": "1970-01-01T00:00:00Z"}
         ends = {"first_id": MODEL, "last_id": MODEL, "has_more": False}
-        return _json(200, {"object": "list", "data": [model]} | ends)
+        return json_response(200, {"object": "list", "data": [model]} | ends)
 
     def _line(self, request: Request) -> EpisodeLine | None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -228,12 +228,14 @@ def _chat_server() -> ChatServer:
     return ChatServer()
 
 
-def _fault(status: int, message: str, param: str | None = None) -> Response:
+def error_response(
+    status: int, message: str, param: str | None = None, *, code: str | None = None
+) -> Response:
     """Return an error as the packages of both vendors read it."""
     kind = FAULTS.get(status, "invalid_request_error")
-    error = {"message": message, "type": kind, "param": param, "code": None}
-    return _json(status, {"type": "error", "error": error})
+    error = {"message": message, "type": kind, "param": param, "code": code}
+    return json_response(status, {"type": "error", "error": error})
 
 
-def _json(status: int, value: Any) -> Response:
+def json_response(status: int, value: Any) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")

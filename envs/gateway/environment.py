@@ -37,7 +37,13 @@ from agentrl.envs.gateway.chat_server import (
     PendingRequest,
     chat_server,
 )
-from agentrl.envs.gateway.messages import DialogueReply, DialogueTurn, TokenCounts, policy_turn
+from agentrl.envs.gateway.messages import (
+    DialogueReply,
+    DialogueTurn,
+    TokenCounts,
+    cut_at_stop,
+    policy_turn,
+)
 from agentrl.envs.gateway.process import Program, ProgramEnd
 from agentrl.envs.gateway.request_fields import is_json_object
 from agentrl.envs.gateway.reward import Result, Reward, call_reward
@@ -163,7 +169,7 @@ class Gateway:
         """Add a turn to the answer of a request, and send it if it is the last one."""
         stopped_at = ""
         if isinstance(calls, str):
-            calls, stopped_at = _cut(calls, pending.request.terms.stop)
+            calls, stopped_at = cut_at_stop(calls, pending.request.terms.stop)
         self._sampled += 1
         message = policy_turn(self._sampled, calls)
         turn = DialogueTurn(message, self._length, stopped_at, self._tokens)
@@ -233,7 +239,7 @@ def _faults(
     if isinstance(calls, str):
         if request.must_call:
             return (Message("user", NO_CALL),)
-        text, _ = _cut(calls, request.terms.stop)
+        text, _ = cut_at_stop(calls, request.terms.stop)
         wrong = request.must_json and not cut and not is_json_object(text)
         return (Message("user", NO_JSON),) if wrong else ()
     if any(call.error for call in calls):
@@ -241,13 +247,6 @@ def _faults(
     if request.single and len(calls) > 1:
         return tuple(Message("tool", ONE_CALL, call.name) for call in calls)
     return ()
-
-
-def _cut(text: str, stop: Sequence[str]) -> tuple[str, str]:
-    """Return a text up to the first of the stop texts, and which one that is."""
-    found = [(at, each) for each in stop if (at := text.find(each)) >= 0]
-    at, which = min(found, default=(len(text), ""))
-    return text[:at], which
 
 
 @cache

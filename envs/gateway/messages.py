@@ -17,11 +17,12 @@ MODEL = "agentrl"
 
 
 class RequestRefused(Exception):
-    """A request refused with status 400. `field`: of the request."""
+    """A request refused with status 400. `field`: of the request. `code`: for programs."""
 
-    def __init__(self, field: str, text: str) -> None:
+    def __init__(self, field: str, text: str, *, code: str | None = None) -> None:
         super().__init__(f"{field}: {text}")
         self.field = field
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class DialogueRequest:
     at least one. `must_json`: a turn without a call is a JSON object. `follows`: the number of the
     reply that `messages` follow; None: they are the whole conversation. `count`: how many turns the
     reply has, each sampled anew. `ignored`: fields that would change the sampling, tools that are
-    left out. `echo`: fields that a reply repeats.
+    left out. `echo`: fields that a reply repeats. `tuning`: those that tune the sampling, with
+    their values, where the API reads them.
     """
 
     messages: tuple[DialogueMessage, ...]
@@ -80,6 +82,7 @@ class DialogueRequest:
     follows: int | None = None
     ignored: frozenset[str] = field(default=frozenset(), compare=False)
     echo: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    tuning: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +123,10 @@ def policy_turn(number: int, calls: Sequence[ToolCall] | str) -> DialogueMessage
         for n, each in enumerate(calls)
     )
     return DialogueMessage("assistant", "", calls=tuple(named))
+
+
+def cut_at_stop(text: str, stop: Sequence[str]) -> tuple[str, str]:
+    """Return a text up to the first of the stop texts, and which one that is."""
+    found = [(at, each) for each in stop if (at := text.find(each)) >= 0]
+    at, which = min(found, default=(len(text), ""))
+    return text[:at], which

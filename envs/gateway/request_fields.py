@@ -51,11 +51,19 @@ def decode_request(body: bytes, kind: type[T]) -> tuple[dict[str, Any], T]:
     """Return the fields of a body, plain and typed. Raises RequestRefused."""
     try:
         fields = msgspec.json.decode(body, type=dict[str, Any])
-        return fields, msgspec.convert(fields, kind)
+        return fields, convert_fields(fields, kind)
     except msgspec.ValidationError as error:
-        raise RequestRefused(_field(str(error)), str(error)) from error
+        raise RequestRefused("body", str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestRefused("body", f"not JSON: {error}") from error
+
+
+def convert_fields(fields: Mapping[str, Any], kind: type[T]) -> T:
+    """Return the fields as a Struct. Raises RequestRefused that names the wrong one."""
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise RequestRefused(_field(str(error)), str(error)) from error
 
 
 def decode_arguments(text: str | None) -> Any:

@@ -66,7 +66,7 @@ class Servers:
         with ExitStack() as stack:
             if not lasting:
                 stack.callback(self.close)
-            engine, name = self._load_engine(config, target), target.checkpoint_id
+            engine, name = self.load_engine(config, target), target.checkpoint_id
             stack.callback(_forget, engine, name)
             table = ServedCheckpoints()
             table.serve(CURRENT, name, target.version or 0)
@@ -89,8 +89,8 @@ class Servers:
         if engine is not None:
             engine.close()
 
-    def _load_engine(self, config: Config, target: Target) -> LoadingEngine:
-        """An engine that holds the target: the kept one, or one made for it.
+    def load_engine(self, config: Config, target: Target) -> LoadingEngine:
+        """An engine that holds the target: the kept one, or one made for it, until `close`.
 
         A vLLM that was lost meanwhile starts with what it held, whose files may be gone by now.
         """

@@ -1,0 +1,101 @@
+"""An HTTP server of OpenAI's Chat Completions for one model, for programs of other people.
+
+    POST /v1/chat/completions ─▶ token, size, fields, model ─▶ Sampler ─▶ body
+
+`chat_server.py` serves the programs of episodes; this one knows no episode.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from agentrl.core.access import admits
+from agentrl.core.errors import PolicyError
+from agentrl.core.http import HttpServer, make_application, read_body, wait_disconnected
+from agentrl.envs.gateway import chat
+from agentrl.envs.gateway.chat_server import error_response, json_response
+from agentrl.envs.gateway.messages import DialogueReply, DialogueRequest, RequestRefused
+from agentrl.envs.gateway.request_fields import MAX_BODY
+
+Sampler = Callable[[DialogueRequest], Awaitable[DialogueReply]]
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedAt:
+    """Where a model is served. `token`: of every request; empty: none is asked for."""
+
+    host: str
+    port: int
+    token: str = ""
+
+
+class ModelServer:
+    """Serves one model, whose turns `sample` draws. It raises RequestRefused, PolicyError."""
+
+    def __init__(self, model: str, sample: Sampler, at: ServedAt) -> None:
+        """Bind and answer requests. Raises ConfigError."""
+        self._model = model
+        self._sample = sample
+        self._token = at.token
+        self._http = HttpServer("serve", at.host, at.port, guarded=bool(at.token))
+        self.url = self._http.url
+        routes = [
+            Route(chat.PATH, self._guard(self._chat), methods=["POST"]),
+            Route("/v1/models", self._guard(self._models)),
+        ]
+        self._http.start(make_application(routes, error_response))
+
+    def close(self) -> None:
+        """Finish running requests for about a second, and release the port."""
+        self._http.close()
+
+    def _guard(self, handler: Handler) -> Handler:
+        async def guarded(request: Request) -> Response:
+            if admits(self._token, request.headers.get("authorization", "")):
+                return await handler(request)
+            text = "the bearer token is missing or wrong"
+            return error_response(401, text, code="invalid_api_key")
+
+        return guarded
+
+    async def _chat(self, http: Request) -> Response:
+        body = await read_body(http, MAX_BODY)
+        if body is None:
+            return error_response(413, f"the body exceeds {MAX_BODY} bytes")
+        try:
+            request = chat.read(body)
+            if request.model != self._model:
+                text = f"model {request.model[:80]!r} is not served here, only {self._model}"
+                return error_response(404, text, "model", code="model_not_found")
+            reply = await _unless_left(http, self._sample(request))
+        except RequestRefused as error:
+            return error_response(400, str(error), error.field, code=error.code)
+        except PolicyError as error:
+            return error_response(503, str(error), code="policy_failed")
+        if reply is None:
+            return Response(status_code=499)
+        kind = "text/event-stream" if request.stream else "application/json"
+        return Response(chat.answer(reply), media_type=kind)
+
+    async def _models(self, _: Request) -> Response:
+        model: dict[str, Any] = {"id": self._model, "object": "model"}
+        model |= {"created": 0, "owned_by": "agentrl"}
+        return json_response(200, {"object": "list", "data": [model]})
+
+
+async def _unless_left(http: Request, sampling: Awaitable[DialogueReply]) -> DialogueReply | None:
+    """Return what is sampled; None for a client that left, whose sampling is then cancelled."""
+    turn = asyncio.ensure_future(sampling)
+    leaving = asyncio.ensure_future(wait_disconnected(http))
+    try:
+        await asyncio.wait((turn, leaving), return_when=asyncio.FIRST_COMPLETED)
+        return turn.result() if turn.done() else None
+    finally:
+        turn.cancel()
+        leaving.cancel()
