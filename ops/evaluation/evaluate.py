@@ -207,7 +207,10 @@ class EpisodePlayer(ABC):
 
     @abstractmethod
     def _attempt(self, work: Work, attempt: int) -> EpisodeScore:
-        """Play an episode. Raises ItemError, EnvironmentFailure, PolicyError, OutOfTime, Stopped."""
+        """Play an episode.
+
+        Raises ItemError, EnvironmentFailure, PolicyError, OutOfTime, Stopped.
+        """
 
 
 class Evaluator(EpisodePlayer):

@@ -1,4 +1,4 @@
-"""`agentrl eval CONFIG --paper`: the benchmarks as the paper measures them, and its row beside ours.
+"""`agentrl eval CONFIG --paper`: the benchmarks as the paper measures them, beside its own row.
 
 A configuration that differs from the protocol is refused. The paper is arXiv:2510.04206.
 """
@@ -106,9 +106,7 @@ def describe(
     ]
 
 
-def show(
-    results: Sequence[tuple[Target, PlanResult]], absent: Mapping[Plan, AgentRLError]
-) -> None:
+def show(results: Sequence[tuple[Target, PlanResult]], absent: Mapping[Plan, AgentRLError]) -> None:
     """Print a row for each split: ours, the paper's, and what was not measured."""
     table = plain(
         "policy", "task", "split", "turns", "items", "success", "95 % interval", "score",

@@ -96,7 +96,7 @@ def test_a_policy_is_measured_on_a_category_of_bfcl_by_its_name(
         ({"kg": 'options.rules = "permissive"'}, "options.rules is permissive, not strict"),
         ({"os": "options.origin = 'generated'"}, "options.origin is generated, not agentbench"),
         ({"webshop": "options.attributes = true"}, "options.attributes is True, not False"),
-        ({"lake": "source = 'gymnasium:CliffWalking-v1'"}, "the configuration has none of alfworld"),
+        ({"lake": "source = 'gymnasium:CliffWalking-v1'"}, "the configuration has none of alf"),
     ],
 )
 def test_a_configuration_that_differs_from_the_protocol_is_refused(
