@@ -65,6 +65,12 @@ def measure(
     ),
     greedy: bool = typer.Option(False, "--greedy", help="Same as --temperature 0."),
     again: bool = typer.Option(False, "--again", help="Repeat episodes that were already played."),
+    paper: bool = typer.Option(
+        False,
+        "--paper",
+        help="Measure the benchmarks as the paper does, greedily unless --temperature is given, "
+        "and print its row beside ours. Refuse a configuration that differs from its protocol.",
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON array and no progress."),
 ) -> None:
     """Evaluate policies on tasks and splits. The word `measure` may be omitted.
@@ -85,6 +91,7 @@ def measure(
         repeats=repeats,
         temperature=0.0 if greedy else temperature,
         again=again,
+        paper=paper,
     )
     evaluate(config, request, as_json=as_json)
 

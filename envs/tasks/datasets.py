@@ -4,6 +4,7 @@ Data is never part of the project. It is in one folder per task under the data f
 given by the option `data` or the variable AGENTRL_DATA.
 """
 
+import codecs
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -98,16 +99,28 @@ def locate_file(dataset: Dataset, path: str, given: str = "") -> Path:
 def read_rows(path: Path) -> Iterator[tuple[str, msgspec.Raw]]:
     """Yield each row of a JSON array, or of a file with one JSON value a line, with its place.
 
-    Raises ItemError for an array that is not JSON.
+    A file that is one JSON object has one row. Raises ItemError for an array that is not JSON.
     """
-    content = path.read_bytes()
-    if not content.lstrip().startswith(b"["):
+    content = path.read_bytes().removeprefix(codecs.BOM_UTF8).strip()
+    if content.startswith(b"["):
+        try:
+            rows = msgspec.json.decode(content, type=list[msgspec.Raw])
+        except msgspec.MsgspecError as error:
+            raise ItemError(f"{path}: {error}") from error
+        for number, row in enumerate(rows, 1):
+            yield f"{path}: item {number}", row
+    elif _is_json(content):
+        yield f"{path}:1", msgspec.Raw(content)
+    else:
         for number, line in enumerate(content.splitlines(), 1):
-            yield f"{path}:{number}", msgspec.Raw(line)
-        return
+            if line.strip():
+                yield f"{path}:{number}", msgspec.Raw(line)
+
+
+def _is_json(content: bytes) -> bool:
+    """Return whether the content is one JSON value."""
     try:
-        rows = msgspec.json.decode(content, type=list[msgspec.Raw])
-    except msgspec.MsgspecError as error:
-        raise ItemError(f"{path}: {error}") from error
-    for number, row in enumerate(rows, 1):
-        yield f"{path}: item {number}", row
+        msgspec.json.decode(content, type=msgspec.Raw)
+    except msgspec.MsgspecError:
+        return False
+    return True

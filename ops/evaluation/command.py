@@ -16,10 +16,11 @@ from rich.progress import Progress
 
 from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
-from agentrl.core.errors import AgentRLError, ConfigError, nearest
+from agentrl.core.errors import AgentRLError, ConfigError, ItemError, nearest
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
 from agentrl.envs.contract import TaskSource
+from agentrl.ops.evaluation import paper
 from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint
 from agentrl.ops.evaluation.evaluate import Evaluator, Plan, PlanResult, Work, work_of
 from agentrl.ops.evaluation.evaluation_rows import EvaluationRecord, forget_evaluations
@@ -37,7 +38,8 @@ class EvalRequest:
     for `resolve`. Neither: the run's latest.
 
     No task: all of the file. No split: each task's eval_split. `items` None: the whole split.
-    `temperature` None: the configuration's. `again`: repeat finished episodes.
+    `temperature` None: the configuration's. `again`: repeat finished episodes. `paper`: measure
+    the benchmarks as the paper does (paper.py), greedily where `temperature` is None.
     """
 
     checkpoints: Sequence[str] = ()
@@ -48,6 +50,7 @@ class EvalRequest:
     repeats: int = 1
     temperature: float | None = None
     again: bool = False
+    paper: bool = False
 
 
 class Interrupted(AgentRLError):
@@ -57,7 +60,8 @@ class Interrupted(AgentRLError):
 def evaluate(path: Path, request: EvalRequest, *, as_json: bool) -> None:
     """Evaluate what is missing, and print all results.
 
-    Raises ConfigError, ItemError, CheckpointError, StoreError, Interrupted.
+    A split that is not there stops no other one. Raises ConfigError, ItemError, CheckpointError,
+    StoreError, Interrupted.
     """
     logging.configure("eval", level="WARNING")
     config = config_loading.load(path)
@@ -67,23 +71,59 @@ def evaluate(path: Path, request: EvalRequest, *, as_json: bool) -> None:
         EXPERT if name == EXPERT.name else resolve(name, config)
         for name in names or versions(config, ["latest"])
     ]
-    found = task_sources(only(config, plans))
-    work = {plan: work_of(plan, found[plan.task]) for plan in plans}
+    found, work, absent = load_work(config, plans)
     make_home(config)
     with closing(open_store(config.store_url())) as store:
         migrate.ensure(store)
         if request.again:
             for target in targets:
-                forget_evaluations(store, fit_config(config, target), target, plans)
+                forget_evaluations(store, fit_config(config, target), target, list(work))
         with closing(Matrix(config, store, found, work)) as matrix:
             measured = matrix.measure(targets, quiet=as_json)
         results = [(target, one) for target, ones in measured for one in ones]
+    report(results, absent, paper_mode=request.paper, as_json=as_json)
+
+
+def load_work(
+    config: Config, plans: Sequence[Plan]
+) -> tuple[dict[str, TaskSource], dict[Plan, list[Work]], dict[Plan, ItemError]]:
+    """Return the task sources, the episodes of each plan, and the plans whose items are not there.
+
+    Raises ItemError if there are no items at all.
+    """
+    found: dict[str, TaskSource] = {}
+    work: dict[Plan, list[Work]] = {}
+    absent: dict[Plan, ItemError] = {}
+    for plan in plans:
+        try:
+            if plan.task not in found:
+                found |= task_sources(only(config, [plan]))
+            work[plan] = work_of(plan, found[plan.task])
+        except ItemError as error:
+            absent[plan] = error
+    if not work:
+        raise next(iter(absent.values()))
+    return found, work, absent
+
+
+def report(
+    results: Sequence[tuple[Target, PlanResult]],
+    absent: Mapping[Plan, ItemError],
+    *,
+    paper_mode: bool,
+    as_json: bool,
+) -> None:
+    """Print the results. Raises ItemError for splits that are not there, unless they have a row."""
+    rows = [describe_result(target, one) for target, one in results] if as_json else []
     if as_json:
-        print(
-            msgspec.json.encode([describe_result(target, one) for target, one in results]).decode()
-        )
+        print(msgspec.json.encode(paper.describe(rows, absent) if paper_mode else rows).decode())
+    elif paper_mode:
+        paper.show(results, absent)
     else:
         show(results)
+    for plan, error in () if paper_mode else absent.items():
+        text = f"task {plan.task}, split {plan.split} is not measured: {error}"
+        raise ItemError(text, hint=error.hint)
 
 
 def make_plans(config: Config, request: EvalRequest) -> list[Plan]:
@@ -91,6 +131,12 @@ def make_plans(config: Config, request: EvalRequest) -> list[Plan]:
     for task in request.tasks:
         if task not in config.tasks:
             raise ConfigError(f"the configuration has no task {task}{nearest(task, config.tasks)}")
+    if request.paper:
+        if request.splits:
+            raise ConfigError("--paper names the splits itself", hint="leave --splits out")
+        return paper.make_plans(
+            config, request.tasks, request.items, request.temperature, request.repeats
+        )
     temperature = (
         config.sampling.temperature if request.temperature is None else request.temperature
     )

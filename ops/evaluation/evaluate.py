@@ -153,11 +153,14 @@ class EpisodePlayer(ABC):
         self._config = config
         self._beat_s = beat_s
         self._stop = EndingEvent(stop)
+        self._lock = threading.Lock()
+        self._unplayable: dict[Plan, list[str]] = {}  # reasons, one of each episode
 
     def play(self, work: Sequence[Work]) -> Iterator[list[tuple[Work, EpisodeScore | None]]]:
         """Episodes as they end, and nothing every `beat_s` until one does.
 
-        None stands for one that the infrastructure failed `max_attempts` times.
+        None stands for one that the infrastructure failed `max_attempts` times, or of an item that
+        cannot be played.
         Who stops asking, or raises Stopped by `stop`, waits until running episodes have noticed.
         """
         began = time.monotonic()
@@ -178,13 +181,25 @@ class EpisodePlayer(ABC):
                 raise
 
     def close(self) -> None:
-        """End episodes that still run, with Stopped."""
+        """End episodes that still run, with Stopped; say which could not be played at all."""
         self._stop.set()
+        for plan, reasons in self._unplayable.items():
+            log.warning(
+                "Episodes cannot be played",
+                task=plan.task,
+                split=plan.split,
+                episodes=len(reasons),
+                one_of_them=reasons[0],
+            )
 
     def _episode(self, work: Work) -> tuple[Work, EpisodeScore | None]:
         for attempt in range(1, self._config.dispatch.max_attempts + 1):
             try:
                 return work, self._attempt(work, attempt)
+            except ItemError as error:  # another attempt would not mend it
+                with self._lock:
+                    self._unplayable.setdefault(work.plan, []).append(str(error))
+                break
             except (EnvironmentFailure, PolicyError, OutOfTime) as error:
                 item = work.item.item_id
                 log.warning("Attempt failed", item_id=item, attempt=attempt, error=str(error))
@@ -192,7 +207,10 @@ class EpisodePlayer(ABC):
 
     @abstractmethod
     def _attempt(self, work: Work, attempt: int) -> EpisodeScore:
-        """Play an episode. Raises EnvironmentFailure, PolicyError, OutOfTime, Stopped."""
+        """Play an episode.
+
+        Raises ItemError, EnvironmentFailure, PolicyError, OutOfTime, Stopped.
+        """
 
 
 class Evaluator(EpisodePlayer):

@@ -5,26 +5,21 @@ item ─▶ environment + expert, turn by turn ─▶ EpisodeScore
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 
 from agentrl.core.config.config import Config
-from agentrl.core.errors import ItemError
-from agentrl.core.logging import get_logger
 from agentrl.core.types import Status
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.play import acts_of, outcome_of, take_turns
-from agentrl.ops.evaluation.evaluate import EpisodePlayer, EpisodeScore, Plan, Work
+from agentrl.ops.evaluation.evaluate import EpisodePlayer, EpisodeScore, Work
 from agentrl.workers.attempt_errors import EpisodeStopped
-
-log = get_logger()
 
 
 class ExpertEvaluator(EpisodePlayer):
     """Plays each item with its own expert, seeded by the repeat.
 
-    An episode of an item without an expert counts as failed; `close` says how many there were.
+    An episode of an item without an expert cannot be played.
     """
 
     def __init__(
@@ -34,31 +29,7 @@ class ExpertEvaluator(EpisodePlayer):
         stop: threading.Event | None = None,
     ) -> None:
         super().__init__(config, stop)
-        self._lock = threading.Lock()
         self._sources = sources
-        self._without: Counter[Plan] = Counter()  # episodes without an expert
-        self._reasons: dict[Plan, str] = {}
-
-    def close(self) -> None:
-        super().close()
-        for plan, count in self._without.items():
-            log.warning(
-                "Episodes have no expert",
-                task=plan.task,
-                split=plan.split,
-                episodes=count,
-                one_of_them=self._reasons[plan],
-            )
-
-    def _episode(self, work: Work) -> tuple[Work, EpisodeScore | None]:
-        try:
-            self._sources[work.plan.task].expert(work.item, seed=work.repeat)
-        except ItemError as error:
-            with self._lock:
-                self._without[work.plan] += 1
-                self._reasons.setdefault(work.plan, str(error))
-            return work, None
-        return super()._episode(work)
 
     def _attempt(self, work: Work, attempt: int) -> EpisodeScore:  # noqa: ARG002
         source, item = self._sources[work.plan.task], work.item

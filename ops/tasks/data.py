@@ -33,7 +33,7 @@ def list_datasets(data: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows))
         return
-    table = plain("", "task", "dataset", "items", "licence", "missing")
+    table = plain("", "task", "dataset", "items as published", "licence", "missing")
     for row in rows:
         missing = ", ".join(row["missing"])
         table.add_row(

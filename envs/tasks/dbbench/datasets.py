@@ -62,7 +62,7 @@ class _Column(msgspec.Struct):
 
 class _Shape(msgspec.Struct):
     columns: list[_Column]
-    rows: list[list[str | int | float | None]]
+    rows: list[list[str | int | float | bool | None]]
 
 
 class _Placed(msgspec.Struct):
@@ -75,11 +75,11 @@ class _Line(msgspec.Struct):
 
     description: str
     type: list[str]
-    label: list[str]
     table: _Placed
-    add_description: str = ""
-    evidence: str = ""
-    answer_md5: str = ""
+    label: list[str | int | float] | None = None
+    add_description: str | None = None
+    evidence: str | None = None
+    answer_md5: str | None = None
 
 
 def items(origin: str, split: str, given: str = "") -> tuple[Item, ...]:
@@ -117,14 +117,15 @@ def _problem(line: _Line) -> Problem:
         question=line.description,
         tables=[table],
         kind=kind,
-        evidence=line.evidence,
-        description=line.add_description,
+        evidence=line.evidence or "",
+        description=line.add_description or "",
     )
+    labels = [str(label) for label in line.label or ()]
     if not problem.modifies:
-        return msgspec.structs.replace(problem, answers=line.label)
+        return msgspec.structs.replace(problem, answers=labels)
     # A hash is written as the driver's rows: [('…',)]
-    md5 = line.answer_md5.strip("[](),'\" ")
-    return msgspec.structs.replace(problem, answer_md5=md5, gold_sql=line.label[0])
+    md5 = (line.answer_md5 or "").strip("[](),'\" ")
+    return msgspec.structs.replace(problem, answer_md5=md5, gold_sql="".join(labels[:1]))
 
 
 def _wiki(root: Path, split: str) -> Iterator[Item]:

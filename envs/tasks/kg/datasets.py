@@ -10,7 +10,7 @@ from typing import Any
 
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Item
-from agentrl.envs.tasks.datasets import Dataset, locate, locate_file
+from agentrl.envs.tasks.datasets import Dataset, locate, locate_file, read_rows
 from agentrl.envs.tasks.kg.graph import LocalGraph
 from agentrl.envs.tasks.kg.problem import Ontology, Problem, Rules
 from agentrl.envs.tasks.kg.program import NAME
@@ -165,12 +165,12 @@ def agentbench(split: str, given: str, *, graphs: bool = True) -> tuple[Item, ..
     schema = Freebase.read(given)
     by_id = _graphs(split, given) if graphs else {}
     items = []
-    for record in _json(file):
+    for place, record in _rows(file):
         try:
             graph = by_id[record["qid"]] if graphs else _NO_GRAPH
             problem = _problem(record, graph, schema)
         except (KeyError, TypeError, ValueError) as error:
-            raise ItemError(f"kg: {questions}: {record.get('qid')}: no item: {error!r}") from error
+            raise ItemError(f"kg: {place}: no item: {error!r}") from error
         items.append(Item("kg", f"{split}-{record['qid']}", problem.content()))
     return tuple(items)
 
@@ -178,7 +178,7 @@ def agentbench(split: str, given: str, *, graphs: bool = True) -> tuple[Item, ..
 def _graphs(split: str, given: str) -> dict[str, Mapping[str, Any]]:
     dataset = SUPPORT_GRAPHS if split in _TRAINING else STANDARD_GRAPHS
     path = locate_file(dataset, f"kg/{SPLITS[split][1]}", given)
-    return {graph["qid"]: graph for graph in _lines(path)}
+    return {graph["qid"]: graph for _, graph in _rows(path)}
 
 
 def ranges_of(root: Path) -> dict[str, str]:
@@ -223,10 +223,9 @@ def _json(path: Path) -> Any:
         raise ItemError(f"{path}: {error}") from error
 
 
-def _lines(path: Path) -> Iterator[Any]:
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise ItemError(f"{path}: {error}") from error
+def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+    for place, row in read_rows(path):
+        try:
+            yield place, json.loads(bytes(row))
+        except ValueError as error:
+            raise ItemError(f"kg: {place}: {error}") from error

@@ -8,6 +8,7 @@ from typing import Any
 
 import docker
 import pytest
+from adapter_pages import task_of_page
 
 from agentrl.core.config.sections import Envs, Task
 from agentrl.core.errors import AgentRLError, ConfigError, EnvironmentFailure, ItemError
@@ -70,8 +71,8 @@ def opened(
     pools: list[Sandboxes] = []
     images: set[str] = set()
 
-    def open_one(options: Any = None, **changed: str | None) -> HarborSource:
-        root = written("count", sandbox_image, **changed)
+    def open_one(options: Any = None, name: str = "count", **changed: str | None) -> HarborSource:
+        root = written(name, sandbox_image, **changed)
         source = HarborSource("bench", str(root), options or {})
         pools.extend(make_sandboxes(source, engine, ""))
         built = (each for each in source.specs("") if each.build and each.build.folder)
@@ -116,6 +117,19 @@ FINISH = ToolCall("finish_action", {"thought": "done"})
 def said(environment: HarborEnvironment, script: str) -> str:
     (message,) = environment.call([bash(script)]).messages
     return message.content.removeprefix("The output of the OS:\n\n")
+
+
+def test_the_configuration_of_the_page_plays_its_episodes(
+    written: Written, opened: Opened, sandbox_image: str
+) -> None:
+    page = task_of_page("harbor")
+    assert (page.source, page.eval_split) == ("harbor:tasks", "test")
+    written("test/other", sandbox_image)
+    source = opened(page.options, name="train/count")
+    assert source.splits == ("train", "test")
+    for split in source.splits:
+        (item,) = source.items(split)
+        assert play(source, item, source.expert(item, seed=0)).reward == 1.0
 
 
 def test_the_solution_is_rewarded_and_the_image_built_once(

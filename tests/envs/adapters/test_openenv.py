@@ -11,6 +11,7 @@ from typing import Any
 
 import docker
 import pytest
+from adapter_pages import task_of_page
 
 from agentrl.core.config.sections import Envs, Task
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
@@ -171,6 +172,20 @@ def test_the_tasks_of_a_server_are_items_of_its_splits(sources: Sources) -> None
         assert system.content == "You act in words. Call act with an action."
         assert user.content == "A word of 3 letters."
         assert environment.call(act("fig")).reward == 1.0
+    finally:
+        environment.close()
+
+
+def test_the_configuration_of_the_page_plays_its_episodes(sources: Sources) -> None:
+    page = task_of_page("openenv")
+    assert page.source == "openenv:http://127.0.0.1:8000"
+    task = registry.source("words", page.options, sources["words"])
+    environment = task.make(task.items("train")[0])
+    try:
+        assert environment.start().messages[0].content == "Guess the word."
+        assert environment.call(act("fig")).reward == -0.25
+        ended = environment.call(act("apple"))
+        assert (ended.done, ended.reward, ended.score) == (True, 1.0, 1.0)
     finally:
         environment.close()
 

@@ -1,4 +1,6 @@
-"""The configurations that the pages of adapters show, as a reader copies them."""
+"""The configurations that the pages of adapters show, as a reader copies them.
+
+Those of harbor, openenv, reasoning-gym and verifiers are played by the tests of their adapters."""
 
 import os
 import re
@@ -10,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from adapter_pages import PAGES, configurations
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
@@ -17,9 +20,7 @@ from agentrl.envs.contract import Item, Message, Outcome, ToolCall
 from agentrl.envs.play import outcome_of, take_turns
 from agentrl.ops.tasks.task_sources import task_sources
 
-DOCS = Path(__file__).parents[3] / "docs"
-WORLDS = DOCS / "examples" / "worlds"
-PAGES = sorted((DOCS / "adapters").glob("*.md"))
+WORLDS = Path(__file__).parents[3] / "docs" / "examples" / "worlds"
 LONGEST = 15  # lines of a configuration
 
 
@@ -51,13 +52,7 @@ MOVES: dict[str, tuple[str, Move]] = {
 }
 
 
-def configurations(page: Path) -> list[str]:
-    """Return the blocks of a page that configure a task."""
-    blocks = re.findall(r"^```toml\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    return [block for block in blocks if "source = " in block]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda page: page.stem)
 def test_a_page_shows_short_configurations_without_an_unknown_key(page: Path) -> None:
     for block in configurations(page):
         assert len(block.splitlines()) <= LONGEST
@@ -65,7 +60,7 @@ def test_a_page_shows_short_configurations_without_an_unknown_key(page: Path) ->
 
 
 def test_every_adapter_has_a_page_with_a_configuration() -> None:
-    shown = {page.stem for page in PAGES if configurations(page)}
+    shown = {page.stem for page in PAGES.glob("*.md") if configurations(page)}
     assert shown == {
         "gymnasium",
         "harbor",
@@ -83,7 +78,7 @@ def test_the_configuration_of_a_page_plays_its_episodes(
 ) -> None:
     adapter, move = MOVES[task]
     pytest.importorskip(adapter, reason=f"needs pip install 'agentrl-system[{adapter}]'")
-    page = DOCS / "adapters" / f"{adapter}.md"
+    page = PAGES / f"{adapter}.md"
     (block,) = [each for each in configurations(page) if f"[tasks.{task}]" in each]
     lay_out(page, tmp_path)
     monkeypatch.chdir(tmp_path)

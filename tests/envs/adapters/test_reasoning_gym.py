@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from adapter_pages import task_of_page
 
 from agentrl.core.config.sections import Envs, Task
 from agentrl.core.errors import EnvironmentFailure, ItemError
@@ -43,6 +44,13 @@ def test_the_datasets_own_answer_scores_one_and_another_one_less() -> None:
         wrong = sums.expert(item, seed=place, noise=1.0)
         assert play(sums, item, wrong).score < 1
     assert answered(sums, "no number").reward == 0.0
+
+
+def test_the_configuration_of_the_page_plays_its_episodes() -> None:
+    page = task_of_page("reasoning-gym")
+    sums = registry.source("sums", page.options, page.source)
+    rewards = [play(sums, item, sums.expert(item, seed=0)).reward for item in sums.items("train")]
+    assert rewards == [1.0] * 120
 
 
 def test_partial_scores_of_a_dataset_are_rewards() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from adapter_pages import task_of_page
 
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.envs import registry
@@ -110,6 +111,20 @@ def test_the_rollout_of_a_package_gives_its_reward_and_metrics(options: dict[str
         environment.close()
     assert (outcome.done, outcome.reward, outcome.score) == (True, 2.0, 1.0)
     assert outcome.metrics == {"named": 1.0, "replies": 2.0, "finds_uv": 1.0}
+
+
+def test_the_configuration_of_the_page_plays_its_episodes(options: dict[str, Any]) -> None:
+    page = task_of_page("verifiers")
+    assert page.options["python"] == ".venv-verifiers/bin/python"
+    task = registry.source("colours", {**page.options, **options}, page.source)
+    environment = task.make(task.items("train")[0])
+    try:
+        (first,) = environment.start().messages
+        thing = first.content.removeprefix("Which colour has ").removesuffix("?")
+        (answer,) = environment.call([ToolCall("look", {"thing": thing})]).messages
+        assert environment.call(answer.content).reward == 2.0
+    finally:
+        environment.close()
 
 
 def test_its_turn_limit_ends_an_episode_with_its_reward(options: dict[str, Any]) -> None:

@@ -329,5 +329,5 @@ def test_items_without_an_expert_stop_no_other_task(
     found = {row["task"]: row for row in json.loads(said.out)}
     assert (found["dbbench"]["success"], found["dbbench"]["failed"]) == (1.0, 0)
     assert (found["pole"]["episodes"], found["pole"]["failed"]) == (0, 3)
-    assert "Episodes have no expert" in said.err
+    assert "Episodes cannot be played" in said.err
     assert "Gymnasium has no demonstrator" in said.err

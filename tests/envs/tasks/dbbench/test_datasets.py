@@ -71,10 +71,25 @@ def test_the_benchmarks_standard_split_is_read_as_it_is_shipped(invented: Path) 
     assert len(benchmark.items("dev")) == 1
     shipped = invented / "agentbench" / "dbbench" / "standard.jsonl"
     shipped.parent.mkdir(parents=True)
-    for text in (json.dumps([LINE, LINE]), f"{json.dumps(LINE)}\n" * 2):
+    lines = f"\ufeff{json.dumps(LINE)}\n\n{json.dumps(LINE)}\n\n"
+    for text in (json.dumps([LINE, LINE]), lines):
         shipped.write_text(text)
         items = source("agentbench", invented).items("standard")
         assert [item.item_id for item in items] == ["standard-0", "standard-1"]
+
+
+def test_what_a_line_leaves_out_or_has_as_null_is_optional(invented: Path) -> None:
+    query = {name: LINE[name] for name in ("description", "table")} | {"type": ["other"]}
+    query |= {"label": [3, "x"], "add_description": None, "evidence": None, "answer_md5": None}
+    change = {name: LINE[name] for name in ("description", "table", "type", "answer_md5")}
+    path = invented / "dbbench" / "agentbench_dev.jsonl"
+    path.write_text(json.dumps(query, indent=1))  # a file of one object
+    (item,) = source("agentbench", invented).items("dev")
+    assert read(item.item_id, Problem, item.content).answers == ["3", "x"]
+    path.write_text(json.dumps([query, change]))
+    item = source("agentbench", invented).items("dev")[1]
+    problem = read(item.item_id, Problem, item.content)
+    assert (problem.gold_sql, problem.description, len(problem.answer_md5)) == ("", "", 32)
 
 
 def test_a_line_of_the_benchmark_becomes_an_item(invented: Path) -> None:
