@@ -11,9 +11,9 @@ from agentrl.dashboard.links import Here
 from agentrl.dashboard.viewmodels import episodes, tokens
 from agentrl.dashboard.viewmodels.tokens import TokenView
 from agentrl.dashboard.widgets import linked_table, plain_text
-from agentrl.db.queries.episode_detail import EpisodeDetail, Member, episode_steps
-from agentrl.db.queries.episode_filter import EpisodeFilter, Order
-from agentrl.db.queries.episode_search import SearchResult, tasks_of
+from agentrl.db.queries.episodes.detail import EpisodeDetail, Member, episode_steps
+from agentrl.db.queries.episodes.filter import EpisodeFilter, Order
+from agentrl.db.queries.episodes.search import SearchResult, tasks_of
 from agentrl.db.store import Store
 
 PAGE = episodes.PAGE
