@@ -233,7 +233,13 @@ def test_a_home_that_cannot_be_made(person: Person) -> None:
 
 
 def test_verbs_over_a_store_that_is_not_there(person: Person) -> None:
-    for verb in (("runs",), ("sql",), ("run", "pause"), ("run", "delete", "--yes")):
+    for verb in (
+        ("runs",),
+        ("sql",),
+        ("dead", "list"),
+        ("run", "pause"),
+        ("run", "delete", "--yes"),
+    ):
         assert "no database at" in person.types(*verb, str(person.file))
     assert person.left() == []
 
