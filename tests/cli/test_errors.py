@@ -244,6 +244,15 @@ def test_verbs_over_a_store_that_is_not_there(person: Person) -> None:
     assert person.left() == []
 
 
+def test_a_phase_of_a_warm_start_that_cannot_be_read(person: Person) -> None:
+    start = ("warmstart", str(person.file), "--out", str(person.folder / "out"), "--phase")
+    line = person.types(*start, "many")
+    assert "--phase many: text where a number is expected. Hint: write STEPS[:NOISE" in line
+    assert "--phase: dbbnch is not known; did you mean dbbench?" in person.types(
+        *start, "10:dbbnch=0.1"
+    )
+
+
 def test_an_evaluation_of_nothing(person: Person) -> None:
     file, tiny = str(person.file), str(TINY)
     line = person.types("eval", file, "--policy", str(person.folder / "none"))
