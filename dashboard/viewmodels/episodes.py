@@ -98,7 +98,7 @@ def nothing(result: SearchResult, *, first: bool) -> str:
     if result.older is not None:
         return "No episode on this page matches the filter."
     if result.beyond:
-        none = f"None of the newest {result.looked:,} episodes matches."
+        none = f"None of the newest {result.window:,} episodes matches."
         return f"{none} Order by newest to search more."
     return "No episode matches." if first else "No more episodes."
 

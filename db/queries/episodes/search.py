@@ -84,13 +84,13 @@ class EpisodeRow:
 class SearchResult:
     """A page. `older`: start of the next page; None: there is none.
 
-    `looked`: largest number of searched episodes. `beyond`: older episodes may match but are on no
+    `window`: largest number of searched episodes. `beyond`: older episodes may match but are on no
     page, because only the newest are sorted.
     """
 
     rows: Sequence[EpisodeRow]
     older: PageCursor | None
-    looked: int
+    window: int
     beyond: bool
 
 

@@ -142,7 +142,7 @@ def test_only_so_many_of_the_newest_are_sorted(world: World) -> None:
         world.sql(sets, a=100 + at, t=9 - at, e=body.episode_id)
     page = found(world, EpisodeFilter(order=Order.TOKENS), None, SearchLimits(window=4))
     assert [row.tokens for row in page.rows] == [7, 6, 5, 4]
-    assert (page.looked, page.older, page.beyond) == (4, None, True)
+    assert (page.window, page.older, page.beyond) == (4, None, True)
     assert not found(world, EpisodeFilter(order=Order.TOKENS), None, SearchLimits(window=7)).beyond
 
 
@@ -153,7 +153,7 @@ def test_a_look_that_finds_nothing_says_where_to_go_on(world: World) -> None:
     pages = list(paged(world, EpisodeFilter(words="RARE"), SearchLimits(words=2)))
     assert [len(page.rows) for page in pages] == [0, 0, 1, 0]
     assert pages[2].rows[0].episode_id == oldest
-    assert all(page.looked == 2 for page in pages)
+    assert all(page.window == 2 for page in pages)
 
 
 @pytest.mark.parametrize("few", [0, 3, 5_000])
