@@ -1,4 +1,4 @@
-"""Chromium, and what it tells of a page of the dashboard: when it stands, what it heard."""
+"""Drive Chromium for `dashboard.py`: when a page is complete, and what its WebSocket received."""
 
 import base64
 import shutil

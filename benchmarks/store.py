@@ -56,9 +56,9 @@ from agentrl.db.queries import (
     episode_search,
     progress,
 )
-from agentrl.db.queries.episode_detail import episode_detail
-from agentrl.db.queries.episode_filter import EpisodeFilter, Order
-from agentrl.db.queries.episode_search import SearchLimits, SearchResult
+from agentrl.db.queries.episodes.detail import episode_detail
+from agentrl.db.queries.episodes.filter import EpisodeFilter, Order
+from agentrl.db.queries.episodes.search import SearchLimits, SearchResult
 from agentrl.db.registry import checkpoints, leases, lineage
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import (

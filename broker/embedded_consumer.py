@@ -46,7 +46,7 @@ class EmbeddedConsumer:
                 rows = self._retry.call(partial(self._rows, limit), limit_s=max(left, SETTLE_S))
             except BrokerUnavailable:
                 return []
-            deliveries = self._decoded(rows)
+            deliveries = self._decode_rows(rows)
             left = end - time.monotonic()
             if deliveries or left <= 0:
                 return deliveries
@@ -102,7 +102,7 @@ class EmbeddedConsumer:
             self._cursor = rows[-1][0]
         return rows
 
-    def _decoded(self, rows: list[tuple[int, bytes]]) -> list[Delivery]:
+    def _decode_rows(self, rows: list[tuple[int, bytes]]) -> list[Delivery]:
         deliveries = []
         for number, body in rows:
             try:

@@ -34,10 +34,10 @@ CLOSE_S = 10.0  # for a connection to end in good order
 class ChannelUser(Protocol):
     """The owner of a link. Both methods are called on the link's thread."""
 
-    def opened(self, channel: Any) -> None:
+    def on_open(self, channel: Any) -> None:
         """Set up a new channel, then call `link.ready()`."""
 
-    def lost(self) -> None:
+    def on_loss(self) -> None:
         """Handle the loss of the connection with its channel and all delivery tags."""
 
 
@@ -129,7 +129,7 @@ class RabbitConnection:
             if not self._started.is_set():
                 self._stopping.set()
                 self._started.set()
-            self._owner.lost()
+            self._owner.on_loss()
             if not self._stopping.is_set():
                 self._tell()
             lasted_s = time.monotonic() - began
@@ -147,9 +147,11 @@ class RabbitConnection:
         self.blocked, self.reply_code = "", 0
         connection = pika.SelectConnection(
             self._parameters,
-            on_open_callback=lambda opened: opened.channel(on_open_callback=self._opened),
-            on_open_error_callback=self._ended,
-            on_close_callback=self._ended,
+            on_open_callback=lambda connection: connection.channel(
+                on_open_callback=self._on_channel_open
+            ),
+            on_open_error_callback=self._on_end,
+            on_close_callback=self._on_end,
         )
         connection.add_on_connection_blocked_callback(self._block)
         connection.add_on_connection_unblocked_callback(self._unblock)
@@ -177,11 +179,11 @@ class RabbitConnection:
         except Exception as error:  # the first one is what is told
             get_logger().warning("Broker connection not closed", error=str(error))
 
-    def _opened(self, channel: Any) -> None:
+    def _on_channel_open(self, channel: Any) -> None:
         channel.add_on_close_callback(self._channel_closed)
         self.generation += 1
         self._channel = channel
-        self._owner.opened(channel)
+        self._owner.on_open(channel)
 
     def _block(self, connection: Any, frame: Any) -> None:
         self.blocked = str(frame.method.reason) or "an alarm"
@@ -204,7 +206,7 @@ class RabbitConnection:
         if channel.connection.is_open:
             channel.connection.close()
 
-    def _ended(self, connection: Any, reason: BaseException) -> None:
+    def _on_end(self, connection: Any, reason: BaseException) -> None:
         if connection.is_closed and "Normal shutdown" not in str(reason):
             self.why = reason_of(reason)
         connection.ioloop.stop()

@@ -101,13 +101,13 @@ class RabbitConsumer:
     def close(self) -> None:
         self._link.close()
 
-    def opened(self, channel: Any) -> None:
+    def on_open(self, channel: Any) -> None:
         channel.confirm_delivery(self._on_confirm)
         channel.basic_qos(prefetch_count=PREFETCH)
         channel.add_on_cancel_callback(lambda _: channel.close(404, "the queue was deleted"))
         channel.basic_consume(self._queue, self._on_message, callback=lambda _: self._link.ready())
 
-    def lost(self) -> None:
+    def on_loss(self) -> None:
         self._burials.clear()
         self._buried = 0
         with suppress(queue.Empty):
@@ -158,7 +158,7 @@ class RabbitSubscriber(RabbitConsumer):
         self._run_id = run_id
         super().__init__(parameters, "")
 
-    def opened(self, channel: Any) -> None:
+    def on_open(self, channel: Any) -> None:
         self._queue = f"events.{self._run_id}.{uuid.uuid4().hex}"
         channel.exchange_declare(EVENTS, "direct", durable=True)
         channel.queue_declare(
@@ -168,7 +168,7 @@ class RabbitSubscriber(RabbitConsumer):
             arguments={"x-max-length": MAX_EVENTS},
         )
         channel.queue_bind(self._queue, EVENTS, self._run_id)
-        super().opened(channel)
+        super().on_open(channel)
 
     def receive(self, limit: int, timeout_s: float) -> Sequence[Delivery]:
         deliveries = super().receive(limit, timeout_s)

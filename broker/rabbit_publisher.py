@@ -94,13 +94,13 @@ class RabbitPublisher:
     def close(self) -> None:
         self._link.close()
 
-    def opened(self, channel: Any) -> None:
+    def on_open(self, channel: Any) -> None:
         for exchange in EXCHANGES:
             channel.exchange_declare(exchange, "direct", durable=True)
         channel.add_on_return_callback(self._on_return)
         channel.confirm_delivery(self._on_confirm, callback=lambda _: self._on_ready(channel))
 
-    def lost(self) -> None:
+    def on_loss(self) -> None:
         """Queue unconfirmed messages again, in order, before later ones."""
         waiting = list(self._unconfirmed.values())
         if self._link.reply_code == PRECONDITION_FAILED:

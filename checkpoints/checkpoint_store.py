@@ -84,12 +84,12 @@ class CheckpointStore:
             return []
         folder = f"{self.url.rstrip('/')}/{self.home.name}"
 
-        def listed(fs: Any, path: str) -> list[str]:
+        def list_folder(fs: Any, path: str) -> list[str]:
             fs.invalidate_cache()
             return fs.ls(path, detail=False) if fs.isdir(path) else []
 
         paths = call_with_patience(
-            folder, Patience(self.limits.fetch_s, self.stop, self.limits), listed
+            folder, Patience(self.limits.fetch_s, self.stop, self.limits), list_folder
         )
         return sorted(str(name).rstrip("/").rpartition("/")[2] for name in paths)
 

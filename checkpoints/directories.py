@@ -77,10 +77,10 @@ def write_directory(directory: Path) -> Iterator[Path]:
 
 def remove(directory: Path) -> None:
     """Delete a checkpoint; it is renamed first. It may be absent."""
-    doomed = directory.with_name(f".{directory.name}.removed")
+    trash = directory.with_name(f".{directory.name}.removed")
     if directory.exists():
-        directory.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+        directory.rename(trash)
+    shutil.rmtree(trash, ignore_errors=True)
 
 
 def _write_error(directory: Path, reason: str, number: int | None) -> CheckpointError:

@@ -60,7 +60,7 @@ def requeue(
     letters: list[str] = LETTERS,
     every: bool = typer.Option(False, "--all", help="Requeue all dead letters of the run."),
 ) -> None:
-    """Move dead letters back to their queues, each once.
+    """Move dead letters back to the queues that they came from.
 
     Example: agentrl dead requeue configs/quickstart.toml 0f3c9a41d2be
     """

@@ -100,7 +100,9 @@ def play(
 def check(
     tasks: list[str] = TASKS,
     origin: str = ORIGIN,
-    limit: int = typer.Option(0, "--limit", min=0, help="Items per check; 0: as the check says."),
+    limit: int = typer.Option(
+        0, "--limit", min=0, help="Items per check; 0 leaves the number to each check."
+    ),
     seed: int = typer.Option(0, "--seed", help="Seed of generated items."),
     docker: str = DOCKER,
     image: str = IMAGE,
@@ -126,7 +128,9 @@ def audit(
     task: str = TASK,
     items: int = typer.Option(20, min=1, help="Held-out items for rewards and repetition."),
     episodes: int = typer.Option(1000, min=1, help="Random episodes for times and memory."),
-    timeout: float = typer.Option(60.0, min=0.1, help="Seconds after which a call hangs."),
+    timeout: float = typer.Option(
+        60.0, min=0.1, help="Seconds after which a call counts as hanging."
+    ),
     option: list[str] = OPTION,
     data: str = DATA,
     origin: str = ORIGIN,
@@ -138,7 +142,8 @@ def audit(
 
     The table shows whether splits share items, whether repeated actions get the same answers,
     which rewards expert, random and constant play reach, how long calls take, which of them hang,
-    and what many episodes leave in memory. The exit code is 1 if a figure is out of its bounds (✗).
+    and how much memory many episodes leave behind. The exit code is 1 if a figure is out of its
+    bounds (✗).
 
     Example: agentrl envs audit gymnasium:Blackjack-v1 --json
     """

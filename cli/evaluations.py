@@ -101,7 +101,7 @@ def compare(
     first: str = FIRST,
     second: str = SECOND,
     tasks: str = TASKS,
-    splits: str = typer.Option("", help="Splits (comma-separated). Default: all measured."),
+    splits: str = typer.Option("", help="Splits (comma-separated). Default: all that both have."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON array."),
 ) -> None:
     """Compare two evaluated policies with a paired test per item.

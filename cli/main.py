@@ -68,7 +68,7 @@ experiments.add(app)
 chaos.add(app)
 
 
-def tell_version(*, wanted: bool) -> None:
+def print_version(*, wanted: bool) -> None:
     """Print the installed version and exit."""
     if wanted:
         from importlib.metadata import PackageNotFoundError, version
@@ -91,7 +91,7 @@ def root(
         "--version",
         help="Show the installed version.",
         is_eager=True,
-        callback=lambda value: tell_version(wanted=value),
+        callback=lambda value: print_version(wanted=value),
     ),
 ) -> None:
     """Options of every command."""

@@ -85,8 +85,9 @@ def memory(
 ) -> None:
     """Print the memory that a model takes on each card.
 
-    Tables in Markdown, for LoRA and full fine-tuning with each ZeRO stage, for serving, and for
-    4,096 to 32,768 tokens. Without MODEL, of many published models (docs/model-memory.md).
+    The output is Markdown: tables for LoRA and full fine-tuning with each ZeRO stage, for serving,
+    and for 4,096 to 32,768 tokens. Without MODEL it covers many published models
+    (docs/model-memory.md).
 
     Example: agentrl model memory models/smollm2
     """

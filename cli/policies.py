@@ -12,11 +12,11 @@ from agentrl.cli.processes import CONFIG
 if TYPE_CHECKING:
     from agentrl.ops.warmstart.cloning_trainer import Phase
 
-FOUND = (
+TARGET_HELP = (
     "A directory, or with --config a checkpoint id, RUN@VERSION or RUN@latest. "
     "With --dataset or --sft: configuration file of the run."
 )
-TARGET = typer.Argument(..., metavar="CHECKPOINT", help=FOUND, show_default=False)
+TARGET = typer.Argument(..., metavar="CHECKPOINT", help=TARGET_HELP, show_default=False)
 SERVED = typer.Argument(
     ...,
     metavar="CHECKPOINT",
@@ -30,12 +30,12 @@ PUSHED = typer.Argument(
 REPOSITORY = typer.Argument(
     ..., metavar="OWNER/NAME", help="Repository on the Hub.", show_default=False
 )
-WRITTEN = "Output directory; with --sft the output file. It must not exist yet."
-OUT = typer.Argument(..., metavar="OUT", help=WRITTEN, show_default=False)
+OUT_HELP = "Output directory; with --sft the output file. It must not exist yet."
+OUT = typer.Argument(..., metavar="OUT", help=OUT_HELP, show_default=False)
 OPTIONAL = typer.Option(
     None, "--config", help="Configuration file whose database lists the checkpoint."
 )
-MADE = typer.Option(..., "--out", help="Output directory.", show_default=False)
+OUT_DIRECTORY = typer.Option(..., "--out", help="Output directory.", show_default=False)
 MODEL = typer.Option(None, "--model", help="Model to start from. Default: a new tiny model.")
 IMPORTED = typer.Option(
     None, "--imported", help="JSONL file with recorded episodes. Default: the experts play."
@@ -165,7 +165,7 @@ def serve(
 
 def warmstart(
     config: Path = CONFIG,
-    out: Path = MADE,
+    out: Path = OUT_DIRECTORY,
     model: Path | None = MODEL,
     imported: Path | None = IMPORTED,
     phase: list[str] = PHASES,
@@ -213,7 +213,8 @@ def warmstart(
 
 
 def _phase(text: str, tasks: list[str]) -> "Phase":
-    """Parse a value of --phase. Raises typer.BadParameter."""
+    """Parse a value of --phase. Raises ConfigError."""
+    from agentrl.core.errors import ConfigError
     from agentrl.ops.warmstart.cloning_trainer import Phase
 
     steps, noise, until, rate = (*text.split(":", 3), "", "", "")[:4]
@@ -225,14 +226,18 @@ def _phase(text: str, tasks: list[str]) -> "Phase":
             rate=float(rate) if rate else None,
         )
     except ValueError as error:
-        raise typer.BadParameter(f"--phase {text}: {error}") from error
+        raise ConfigError(
+            f"--phase {text}: text where a number is expected",
+            hint="write STEPS[:NOISE[:UNTIL[:RATE]]], such as 1000:0.1",
+        ) from error
 
 
 def _noise(text: str, tasks: list[str]) -> dict[str, float]:
+    from agentrl.core.errors import require_known
+
     if "=" not in text:
         return dict.fromkeys(tasks, float(text or 0.0))
     pairs = [pair.partition("=") for pair in text.split(",")]
-    unknown = [task for task, _, _ in pairs if task not in tasks]
-    if unknown:
-        raise ValueError(f"the configuration has no task {unknown[0]}")
+    for task, _, _ in pairs:
+        require_known("--phase", task, tasks)
     return {task: float(share) for task, _, share in pairs}

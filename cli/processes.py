@@ -60,8 +60,8 @@ def track(config: Path = CONFIG, supervised: bool = SUPERVISED) -> None:
     """Export metrics to W&B, MLflow and TensorBoard.
 
     The key trackers.use selects the trackers; to set it without editing the file, export
-    AGENTRL__TRACKERS__USE='["tensorboard"]'. The command ends when the run ends. Started again,
-    also after the run, it continues where it stopped.
+    AGENTRL__TRACKERS__USE='["tensorboard"]'. The command ends with the run. If you start it again,
+    even after the run, it continues where it stopped.
 
     Example: agentrl track configs/quickstart.toml
     """
@@ -124,8 +124,8 @@ def health(
 ) -> None:
     """Check whether a process on this machine is healthy.
 
-    Made for container probes: the exit code is 1 if the process is not healthy. It works for runs
-    on RabbitMQ, not for embedded runs.
+    The command is made for container probes: the exit code is 1 if the process is not healthy. It
+    works for runs on RabbitMQ, not for embedded runs.
 
     Example: agentrl health configs/compose.toml policy --name policy-lagged
     """

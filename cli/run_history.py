@@ -64,8 +64,8 @@ def runs(
 def sql(
     config: str = WHERE,
     query: str = typer.Option("", "--command", "-c", help="SQL statement. Default: open a prompt."),
-    question: str = typer.Option("", "--question", help="Name of a prepared question to ask."),
-    listed: bool = typer.Option(False, "--questions", help="List the prepared questions."),
+    question: str = typer.Option("", "--question", help="Name of a saved question to ask."),
+    listed: bool = typer.Option(False, "--questions", help="List the saved questions."),
     form: Format = FORMAT,
     store: str = STORE,
 ) -> None:

@@ -111,9 +111,9 @@ def train(
 ) -> None:
     """Train a new run on the history of another run.
 
-    Nothing is played: the batches are the groups that the updates of the history looked at, in
-    their order. Interrupted, the same command continues. The report shows each update with its
-    effective sample size, and where groups were too old.
+    No episode is played: each batch holds the groups that one update of the history looked at, in
+    the same order. After an interruption the same command continues. The report shows each update
+    with its effective sample size, and where groups were too old.
 
     Example: agentrl train --from configs/quickstart.toml --set trainer.loss=gspo
     """

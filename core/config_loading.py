@@ -35,7 +35,9 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> Config:
         hint = f"give {inside}" if inside.is_file() else "give the path of a TOML file"
         raise ConfigError(f"{path}: {error.strerror}", hint=hint) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8", hint="give the path of a TOML file") from error
+        raise ConfigError(
+            f"{path}: not a UTF-8 text", hint="give the path of a TOML file"
+        ) from error
     return loads(text, str(path), os.environ if environ is None else environ)
 
 
@@ -44,7 +46,7 @@ def loads(text: str, source: str = "config", environ: Mapping[str, str] | None =
     try:
         tree = tomllib.loads(text, parse_float=_parse_finite)
     except (ValueError, RecursionError) as error:  # numbers and nesting beyond Python's bounds too
-        raise ConfigError(f"{source}: not TOML: {error}") from error
+        raise ConfigError(f"{source}: not valid TOML: {error}") from error
     _refuse_unknown(Config, tree, source, "")
     overrides = {name: text for name, text in (environ or {}).items() if name.startswith(PREFIX)}
     for name, value in sorted(overrides.items()):
@@ -62,12 +64,12 @@ def command(verb: str, path: Path, environ: Mapping[str, str] | None = None) -> 
     The variables are put before the command. A value that may be a secret is shown as `NAME=…`.
     """
     known = sorted((os.environ if environ is None else environ).items())
-    told = [
+    variables = [
         f"{name}={_describe_override(name, text)}"
         for name, text in known
         if name.startswith(PREFIX)
     ]
-    return " ".join([*told, "agentrl", verb, shlex.quote(str(path))])
+    return " ".join([*variables, "agentrl", verb, shlex.quote(str(path))])
 
 
 def with_changes(config: Config, changes: Sequence[str]) -> Config:

@@ -93,6 +93,8 @@ def in_words(error: BaseException) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the end of an error text: the known name nearest to `name`, or all known names."""
     names = sorted(known)
+    if not names:
+        return "; none is known"
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(names)}"
 

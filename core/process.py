@@ -14,7 +14,7 @@ from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
 
 TRIES, AGAIN_S = 5, 0.12  # where Linux asks to try again
-TOLD = 128 + signal.SIGTERM  # exit code of one that ends with its run and was told to before
+TERMINATED = 128 + signal.SIGTERM  # exit code of one that ends with its run and was told to before
 LOCKS = Path("/proc/locks")
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 MEETING = "AGENTRL_MEETING"  # where ranks of one machine meet; those of many: MASTER_ADDR

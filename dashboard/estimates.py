@@ -72,11 +72,11 @@ def stop_rules(
         found.append(Rule("updates", f"{version} of {config.stop_updates}", share, seconds))
     if config.stop_hours:
         whole = 3600 * config.stop_hours
-        told = f"{elapsed_s / 3600:.1f} of {config.stop_hours:g} h"
-        found.append(Rule("hours", told, elapsed_s / whole, max(0.0, whole - elapsed_s)))
+        progress = f"{elapsed_s / 3600:.1f} of {config.stop_hours:g} h"
+        found.append(Rule("hours", progress, elapsed_s / whole, max(0.0, whole - elapsed_s)))
     if config.stop_success and worst is not None:
-        told = f"{worst:.0%} of {config.stop_success:.0%}"
-        found.append(Rule("success of every task", told, worst / config.stop_success, None))
+        progress = f"{worst:.0%} of {config.stop_success:.0%}"
+        found.append(Rule("success of every task", progress, worst / config.stop_success, None))
     return found
 
 

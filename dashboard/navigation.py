@@ -29,7 +29,7 @@ from agentrl.dashboard.widgets import show_start
 from agentrl.db.store import Store
 from agentrl.db.transitions.runs import run_names
 
-LOOKED = "looked for the run"  # of the session's state
+SEARCHED_RUN = "looked for the run"  # of the session's state
 IN_URL = "run in the URL"  # of the session's state: the name that was written there last
 
 
@@ -100,10 +100,10 @@ def not_started(name: str, start: str) -> None:
 
     @st.fragment(run_every=START_EVERY_S)
     def look_again() -> None:
-        if st.session_state.get(LOOKED):
-            st.session_state[LOOKED] = False
+        if st.session_state.get(SEARCHED_RUN):
+            st.session_state[SEARCHED_RUN] = False
             st.rerun(scope="app")
-        st.session_state[LOOKED] = True
+        st.session_state[SEARCHED_RUN] = True
 
     look_again()
 

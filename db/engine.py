@@ -74,7 +74,7 @@ def no_url() -> StoreError:
     )
 
 
-def shown(url: URL) -> str:
+def mask_password(url: URL) -> str:
     """Return a URL without its password."""
     return url.difference_update_query(["password"]).render_as_string(hide_password=True)
 
@@ -147,7 +147,9 @@ def bound_connections(
         "lock_timeout": timeouts.lock_s,
         "idle_in_transaction_session_timeout": timeouts.idle_s,
     }
-    told = "; ".join(f"SET {name} = {round(1000 * value)}" for name, value in settings.items())
+    set_timeouts = "; ".join(
+        f"SET {name} = {round(1000 * value)}" for name, value in settings.items()
+    )
 
     class Bounded(BoundedConnection):
         silence = Silence(timeouts.statement_s + timeouts.answer_s, timeouts.stopping_s, stop)
@@ -157,8 +159,8 @@ def bound_connections(
         return Bounded.connect(*arguments, **named)
 
     @event.listens_for(engine, "connect")
-    def _bound(connection: Any, _record: Any) -> None:
-        connection.execute(f"{told}; SET random_page_cost = 1.1")
+    def _set_timeouts_on(connection: Any, _record: Any) -> None:
+        connection.execute(f"{set_timeouts}; SET random_page_cost = 1.1")
         connection.commit()
 
 
@@ -189,9 +191,9 @@ class Silence:
         latest = deadline = self.clock() + limit_s
         stopping = False
         try:
-            wanted = next(gen)
+            readiness = next(gen)
             while True:
-                ready = yield wanted
+                ready = yield readiness
                 answers = bool(ready & Ready.R)  # what it is sent, a frozen server's machine takes
                 if self._is_stopping() and (answers or not stopping):
                     self.was_silent = self.was_silent and not answers
@@ -201,7 +203,7 @@ class Silence:
                     self.was_silent = stopping
                     allowed_s = self.stopping_s if stopping else limit_s
                     raise ServerSilent(f"the server did not answer within {allowed_s:g} s")
-                wanted = gen.send(ready)
+                readiness = gen.send(ready)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 

@@ -10,7 +10,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from agentrl.core.errors import StoreError, StoreUnavailable
 from agentrl.core.process import require_unlocked
-from agentrl.db.engine import shown
+from agentrl.db.engine import mask_password
 
 
 class Failure(StrEnum):
@@ -116,9 +116,9 @@ def is_transient(error: BaseException) -> bool:
 
 def driver_words(error: BaseException) -> str:
     """Return the first line of a driver's error text."""
-    said = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    lines = str(said).strip().splitlines()
-    return lines[0] if lines else type(said).__name__
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    lines = str(cause).strip().splitlines()
+    return lines[0] if lines else type(cause).__name__
 
 
 def unreachable(url: URL, error: DBAPIError) -> StoreError:
@@ -126,7 +126,7 @@ def unreachable(url: URL, error: DBAPIError) -> StoreError:
     reason = driver_words(error)
     kind = StoreUnavailable if is_transient(error) else StoreError
     return kind(
-        f"database {shown(url)} is unreachable: {reason}",
+        f"database {mask_password(url)} is unreachable: {reason}",
         hint=f"{hint_for(url, reason)}, or correct store.url",
     )
 

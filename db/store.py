@@ -27,9 +27,9 @@ from agentrl.db.engine import (
     BoundedConnection,
     Timeouts,
     make_engine,
+    mask_password,
     no_url,
     parse_url,
-    shown,
 )
 from agentrl.db.failures import (
     Failure,
@@ -100,7 +100,7 @@ class Store:
     @property
     def url(self) -> str:
         """Return the URL without its password."""
-        return shown(self.engine.url)
+        return mask_password(self.engine.url)
 
     def one_thread(self, timeouts: Timeouts = LEASE, *, autocommit: bool = False) -> "Store":
         """Open the same database with a separate connection, for a thread that must not wait for

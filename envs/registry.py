@@ -110,19 +110,24 @@ def _adapt(task: str, options: Mapping[str, Any], adapted: str) -> TaskSource:
         return make(task, adapted.partition(":")[2], options)
     except ImportError as error:
         hint = f"pip install 'agentrl-system[{adapter}]'"
-        raise ItemError(f"{task}: source {adapted}: {error}", hint=hint) from error
+        raise ItemError(f"{_where(task, adapted)}: {error}", hint=hint) from error
 
 
 def _adapter(task: str, adapted: str) -> str:
     """The adapter's name. Raises ItemError."""
     adapter, colon, argument = adapted.partition(":")
     if adapter not in ADAPTERS:
-        text = f"{task}: source {adapted}: unknown adapter {adapter}{nearest(adapter, ADAPTERS)}"
+        text = f"{_where(task, adapted)}: unknown adapter {adapter}{nearest(adapter, ADAPTERS)}"
         raise ItemError(text, hint="write ADAPTER:ARGUMENT, such as reasoning-gym:chain_sum")
     if not colon or not argument:
-        text = f"{task}: source {adapted}: nothing follows the adapter's name"
+        text = f"{_where(task, adapted)}: nothing follows the adapter's name"
         raise ItemError(text, hint=f"{adapter}:ARGUMENT")
     return adapter
+
+
+def _where(task: str, adapted: str) -> str:
+    """Name a task and its source in an error, once where they are the same."""
+    return task if task == adapted else f"{task}: source {adapted}"
 
 
 def _load(place: str) -> Any:

@@ -228,8 +228,10 @@ MEASURED = Counter(
     ("task", "status"),
     registry=EVALUATOR,
 )
-TOLD = Counter("agentrl_told_rows_total", "Rows exported to a tracker", ("name",), registry=TRACK)
-UNTOLD = Counter(
+EXPORTED = Counter(
+    "agentrl_exported_rows_total", "Rows exported to a tracker", ("name",), registry=TRACK
+)
+EXPORT_FAILURES = Counter(
     "agentrl_tracker_failures_total", "Failed exports to a tracker", ("name",), registry=TRACK
 )
 

@@ -79,8 +79,8 @@ def side_row(name: str, side: Side) -> dict[str, Any]:
         "duration": duration(side.seconds),
     }
     for point in side.recent:
-        won = success(point)
-        row[point.task] = f"{won.value:.1%} ({won.low:.1%} – {won.high:.1%})"
+        rate = success(point)
+        row[point.task] = f"{rate.value:.1%} ({rate.low:.1%} – {rate.high:.1%})"
     return row
 
 
@@ -92,14 +92,14 @@ def curve_rows(sides: Mapping[str, Side], task: str | None) -> list[dict[str, An
             "version": point.span.version,
             "tokens": point.span.tokens,
             "hours": point.span.at_s / 3600,
-            "success": won.value,
-            "low": won.low,
-            "high": won.high,
+            "success": rate.value,
+            "low": rate.low,
+            "high": rate.high,
             "episodes": point.episodes,
         }
         for name, side in sides.items()
         for point in pool_points(side.curve, task)
-        for won in [success(point)]
+        for rate in [success(point)]
     ]
 
 

@@ -11,9 +11,9 @@ from agentrl.dashboard.links import Here
 from agentrl.dashboard.viewmodels import episodes, tokens
 from agentrl.dashboard.viewmodels.tokens import TokenView
 from agentrl.dashboard.widgets import linked_table, plain_text
-from agentrl.db.queries.episode_detail import EpisodeDetail, Member, episode_steps
-from agentrl.db.queries.episode_filter import EpisodeFilter, Order
-from agentrl.db.queries.episode_search import SearchResult, tasks_of
+from agentrl.db.queries.episodes.detail import EpisodeDetail, Member, episode_steps
+from agentrl.db.queries.episodes.filter import EpisodeFilter, Order
+from agentrl.db.queries.episodes.search import SearchResult, tasks_of
 from agentrl.db.store import Store
 
 PAGE = episodes.PAGE
@@ -102,9 +102,9 @@ def _pages(result: SearchResult, here: Here, criteria: EpisodeFilter, *, first: 
         links.append(markup.Link("older ⟩" if newest else "next ⟩", older))
     st.html(markup.links(links))
     if newest:
-        text = f"Newest first. Each page searches at most {result.looked:,} episodes"
+        text = f"Newest first. Each page searches at most {result.window:,} episodes"
     else:
-        text = f"Most {criteria.order} first, among the newest {result.looked:,} episodes"
+        text = f"Most {criteria.order} first, among the newest {result.window:,} episodes"
     st.caption(text + " of this state.")
 
 
@@ -189,8 +189,8 @@ def _step(view: TokenView | None, number: int, mode: str, call: str, answer: str
     """Show the prompt of a step, its sampled tokens, its call and the answer."""
     if view is not None and number < len(view.trajectory.steps):
         with st.expander("Prompt", expanded=number == 0):
-            st.html(markup.tokens(view.observed(number)))
-        st.html(markup.tokens(view.sampled(number, mode)))
+            st.html(markup.tokens(view.observation_tokens(number)))
+        st.html(markup.tokens(view.step_tokens(number, mode)))
     left, right = st.columns(2)
     left.caption("call")
     left.html(markup.plain(call or "–"))

@@ -84,8 +84,8 @@ def learning(store: Store, run_id: str) -> None:
     with left:
         chart(success_chart(points, known), f"{EACH_POINT} The band is the 95 % interval.")
     with right:
-        told = f"{EACH_POINT} Mean reward with its 95 % interval."
-        chart(reward_chart(points, known), told)
+        caption = f"{EACH_POINT} Mean reward with its 95 % interval."
+        chart(reward_chart(points, known), caption)
 
 
 def under_way(view: Flow) -> None:
@@ -121,28 +121,28 @@ def recent_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
     return [
         {
             "task": p.task,
-            "success": won.value,
-            "success, 95 %": f"{won.low:.1%} – {won.high:.1%}",
-            "reward": round(paid.value, 3),
-            "reward, 95 %": f"{paid.low:.3f} – {paid.high:.3f}",
+            "success": rate.value,
+            "success, 95 %": f"{rate.low:.1%} – {rate.high:.1%}",
+            "reward": round(mean.value, 3),
+            "reward, 95 %": f"{mean.low:.3f} – {mean.high:.3f}",
             "turns": round(p.turns, 1),
             "sampled tokens": round(p.loss_tokens),
             "episodes": p.episodes,
         }
         for p in points
-        for won, paid in [(success(p), reward(p))]
+        for rate, mean in [(success(p), reward(p))]
     ]
 
 
 def staleness(view: Flow) -> str:
     """Return a sentence about the age of the steps in the last update; empty: there are none."""
     names = {"fresh": "of *current*", "lagged": "of the others"}
-    told = " and ".join(
+    shares = " and ".join(
         f"{view.staleness[kind]:.1f} {'updates ' if not place else ''}old for steps {name}"
         for place, (kind, name) in enumerate(names.items())
         if kind in view.staleness
     )
-    return f"In the last update they were on average {told}." if told else ""
+    return f"In the last update they were on average {shares}." if shares else ""
 
 
 def queues(view: Flow) -> dict[str, int]:
@@ -162,10 +162,10 @@ def health(view: Now) -> str:
     if view.head.over:
         return f"Processes: the run is over; {_count(view.leases, 'live')} still run."
     held = {lease.role for lease in view.leases}
-    told = [_of_role(view.leases, role) for role in ("dispatcher", "worker", "policy server")]
-    told += [_of_role(view.leases, role) for role in ("trainer", "recorder") if role in held]
-    told += [f"{role} active {duration(idle)} ago" for role, idle in view.idle.items()]
-    return "Processes: " + " · ".join(told)
+    texts = [_of_role(view.leases, role) for role in ("dispatcher", "worker", "policy server")]
+    texts += [_of_role(view.leases, role) for role in ("trainer", "recorder") if role in held]
+    texts += [f"{role} active {duration(idle)} ago" for role, idle in view.idle.items()]
+    return "Processes: " + " · ".join(texts)
 
 
 def update_rows(updates: Sequence[UpdateSummary]) -> list[dict[str, Any]]:
@@ -220,8 +220,8 @@ def _figures(view: Now) -> None:
         },
     )
     for rule in view.rules:
-        told = f"Stops by {rule.name}: {rule.reached}, {duration(rule.left_s)} left"
-        st.progress(min(1.0, max(0.0, rule.share)), text=told)
+        text = f"Stops by {rule.name}: {rule.reached}, {duration(rule.left_s)} left"
+        st.progress(min(1.0, max(0.0, rule.share)), text=text)
 
 
 def _alarms(raised: Sequence[RaisedAlarm], *, over: bool) -> None:
@@ -271,8 +271,8 @@ def _delays(found: Sequence[Delay]) -> None:
 def _of_role(held: Sequence[Lease], role: str) -> str:
     """Return a text such as `worker: 2 live, 1 lost`."""
     states = Counter(lease.state for lease in held if lease.role == role)
-    told = ", ".join(f"{states[state]} {state}" for state in ("live", "lost") if states[state])
-    return f"{role}: {told or 'none live'}"
+    counts = ", ".join(f"{states[state]} {state}" for state in ("live", "lost") if states[state])
+    return f"{role}: {counts or 'none live'}"
 
 
 def _count(held: Sequence[Lease], state: str) -> int:

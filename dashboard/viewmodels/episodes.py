@@ -19,7 +19,7 @@ from agentrl.core.trajectory import Trajectory
 from agentrl.core.trajectory_body import body_of
 from agentrl.dashboard.links import Here
 from agentrl.dashboard.markup import Cell, Link
-from agentrl.db.queries.episode_detail import (
+from agentrl.db.queries.episodes.detail import (
     EpisodeDetail,
     Member,
     StepRow,
@@ -27,9 +27,9 @@ from agentrl.db.queries.episode_detail import (
     episode_detail,
     model_directories,
 )
-from agentrl.db.queries.episode_filter import EpisodeFilter
-from agentrl.db.queries.episode_search import PageCursor, SearchResult, search
-from agentrl.db.queries.episode_updates import EpisodeUpdate
+from agentrl.db.queries.episodes.filter import EpisodeFilter
+from agentrl.db.queries.episodes.search import PageCursor, SearchResult, search
+from agentrl.db.queries.episodes.updates import EpisodeUpdate
 from agentrl.db.store import Store
 
 PAGE = "Episodes"
@@ -98,7 +98,7 @@ def nothing(result: SearchResult, *, first: bool) -> str:
     if result.older is not None:
         return "No episode on this page matches the filter."
     if result.beyond:
-        none = f"None of the newest {result.looked:,} episodes matches."
+        none = f"None of the newest {result.window:,} episodes matches."
         return f"{none} Order by newest to search more."
     return "No episode matches." if first else "No more episodes."
 

@@ -27,14 +27,14 @@ class TokenView:
     special: frozenset[int]
     advantage: float | None
 
-    def observed(self, number: int) -> list[Token]:
+    def observation_tokens(self, number: int) -> list[Token]:
         """Return the tokens between the previous step and this one, or after the last step."""
         steps = self.trajectory.steps
         start = steps[number - 1].end if number else 0
         end = steps[number].start if number < len(steps) else len(self.trajectory)
         return [Token(self.texts[at], special=self._special(at)) for at in range(start, end)]
 
-    def sampled(self, number: int, mode: str) -> list[Token]:
+    def step_tokens(self, number: int, mode: str) -> list[Token]:
         """Return the tokens of a step, coloured by `mode`: one of MODES."""
         step = self.trajectory.steps[number]
         return [self._token(at, mode) for at in range(step.start, step.end)]

@@ -84,7 +84,7 @@ def curve(training: Training, name: str, smoothing: float) -> list[Row]:
             for version, values in zip(training.versions, training.values, strict=True)
             if key in values
         ]
-        smooth = smoothed([value for _, value in points], smoothing)
+        smooth = smooth_values([value for _, value in points], smoothing)
         rows += [
             {"version": version, "task": task or WHOLE, "value": value, "smooth": mean}
             for (version, value), mean in zip(points, smooth, strict=True)
@@ -96,7 +96,7 @@ def _is(key: str, name: str) -> bool:
     return key.rpartition("/")[2] == name
 
 
-def smoothed(values: Iterable[float], weight: float) -> list[float]:
+def smooth_values(values: Iterable[float], weight: float) -> list[float]:
     """Return the exponential moving averages of values, without a bias to the first.
 
     `weight`: 0 (none) to below 1, of the past. The mean at t is Σ wⁱ x(t-i) / Σ wⁱ, rounded to 12

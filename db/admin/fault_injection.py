@@ -15,7 +15,7 @@ from psycopg import sql
 
 from agentrl.db.engine import TIMEOUTS, connect_args
 
-HELD = "LOCK TABLE episodes IN SHARE MODE"  # readers go on, every writer waits
+LOCK_WRITERS = "LOCK TABLE episodes IN SHARE MODE"  # readers go on, every writer waits
 MOST_CONNECTIONS = 1000  # that are taken
 RECOVER_S = 60.0  # for a server that crashed to answer again
 OTHERS = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -75,7 +75,7 @@ def make_read_only(url: str) -> Iterator[None]:
 def lock_episodes(url: str) -> Iterator[None]:
     """Block writes to `episodes` with a lock."""
     with _connect(url) as connection, connection.transaction():
-        connection.execute(HELD)
+        connection.execute(LOCK_WRITERS)
         yield
 
 

@@ -72,10 +72,8 @@ def require_current(store: Store) -> None:
     """Raise StoreError if the database has not this code's revision."""
     revision = store.ask(_known_revision)
     if revision != head():
-        raise StoreError(
-            f"database {store.url} has schema {revision or 'none'} instead of {head()}",
-            hint="run `agentrl db upgrade CONFIG`",
-        )
+        state = f"has schema {revision} instead of {head()}" if revision else "has no tables yet"
+        raise StoreError(f"database {store.url} {state}", hint="run `agentrl db upgrade CONFIG`")
 
 
 def _known_revision(session: Session) -> str | None:

@@ -167,14 +167,14 @@ def _row_groups(portions: Iterator[Sequence[Any]]) -> Iterator[list[Any]]:
         yield group
 
 
-def _query(table: Table, wanted: ExportRequest) -> Select[Any]:
-    query = select(*_columns(table, bodies=wanted.bodies))
-    if not wanted.run_id:
+def _query(table: Table, request: ExportRequest) -> Select[Any]:
+    query = select(*_columns(table, bodies=request.bodies))
+    if not request.run_id:
         return query
     owner = OWNERS.get(table.name)  # whose rows name the run, where the table's own do not
     if owner is None:
-        return query.where(table.c.run_id == wanted.run_id)
-    return query.join(owner).where(owner.c.run_id == wanted.run_id)
+        return query.where(table.c.run_id == request.run_id)
+    return query.join(owner).where(owner.c.run_id == request.run_id)
 
 
 def _columns(table: Table, *, bodies: bool) -> list[Column[Any]]:

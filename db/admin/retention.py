@@ -64,10 +64,14 @@ def runs_to_forget(
     return [_count_prunable(session, run, whole=True) for run in reversed(gone)]
 
 
-def bodies_to_forget(session: Session, spared: set[str]) -> list[Prunable]:
+def bodies_to_forget(session: Session, excluded_runs: set[str]) -> list[Prunable]:
     """Return unneeded bodies of all runs except spared ones; oldest run first."""
     runs = session.scalars(select(Run).order_by(Run.created_at, Run.run_id)).all()
-    found = [_count_prunable(session, run, whole=False) for run in runs if run.run_id not in spared]
+    found = [
+        _count_prunable(session, run, whole=False)
+        for run in runs
+        if run.run_id not in excluded_runs
+    ]
     return [each for each in found if each.bodies]
 
 

@@ -73,9 +73,9 @@ def let_reader_log_in(connection: Connection, password: str) -> None:
     try:
         driver.execute(change)
     except psycopg.Error as error:
-        told = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         raise StoreError(
-            f"role {READER}: {told}",
+            f"role {READER}: {reason}",
             hint="run `agentrl db upgrade CONFIG` as the owner of the database",
         ) from error
 

@@ -276,7 +276,7 @@ late_steps AS (SELECT s.* FROM late_episodes e JOIN steps s ON s.episode_id = e.
 
 CLOCK_S = 0.05  # a worker's estimate of the database's clock may be off by this much
 
-WALKED = (
+WALK_TABLES = (
     "groups", "episodes", "trajectories", "update_groups", "steps", "runs", "updates", "checkpoints"
 )  # fmt: skip
 
@@ -321,5 +321,5 @@ def _query(name: str, connection: Connection, prefix: str) -> str:
         clock=CLOCK_S,
         reasons=", ".join(f"'{reason}'" for reason in Reason),
         bodies=f"{prefix}bodies" if prefix else "trajectories",
-        **{table: f"{prefix}{table}" for table in WALKED},
+        **{table: f"{prefix}{table}" for table in WALK_TABLES},
     )

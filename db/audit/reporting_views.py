@@ -9,7 +9,7 @@ columns.
 from sqlalchemy import Connection
 
 # Lagged: sampled by another track than `current`.
-ACTED = """
+EPISODE_POLICIES = """
 SELECT e.run_id, e.task, e.group_id, e.episode_id, e.score,
        CASE WHEN e.score >= 1.0 THEN 1 ELSE 0 END AS solved, COUNT(*) AS steps,
        SUM(CASE WHEN s.track = 'current' THEN 0 ELSE 1 END) AS lagged_steps,
@@ -74,7 +74,7 @@ HOURS = {
 }
 
 READING = {
-    "episode_policies": ACTED,
+    "episode_policies": EPISODE_POLICIES,
     "episode_times": TIMES,
     "learned_tokens": LEARNED,
     "update_metrics": METRICS,

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from agentrl.core.types import SOLVED, EpisodeState
 from agentrl.db.models import Episode, Group
 from agentrl.db.queries.episode_outcomes import last_groups
-from agentrl.db.queries.progress import WON
+from agentrl.db.queries.progress import IS_SUCCESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def solved_among(
     """How many of a task's last so many groups had c of n finished episodes solved, by (n, c)."""
     last = last_groups(run_id, task, groups)
     members = (
-        select(func.count().label("n"), func.sum(WON).label("c"))
+        select(func.count().label("n"), func.sum(IS_SUCCESS).label("c"))
         .join(last, last.c.group_id == Episode.group_id)
         .where(Episode.state == EpisodeState.FINISHED)
         .group_by(Episode.group_id)

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.types import EpisodeState, GroupState, UpdateState
 from agentrl.db.models import Episode, Group, Run, Update
-from agentrl.db.queries.progress import WON, updates_began
+from agentrl.db.queries.progress import IS_SUCCESS, updates_began
 
 FOREVER = 1e12  # seconds since the epoch
 
@@ -128,7 +128,7 @@ def _points(session: Session, span: Span, closed: Subquery) -> list[Point]:
         select(
             Episode.task,
             func.count(),
-            func.sum(WON),
+            func.sum(IS_SUCCESS),
             mean,
             func.avg(Episode.reward * Episode.reward) - mean * mean,
             func.avg(Episode.turns),

@@ -21,7 +21,7 @@ from agentrl.db.store import now, whole
 
 RECENT_UPDATES = 10  # of recent success, wherever it is shown
 PROOFS = ("accounting", "unserved_steps")
-WON = case((Episode.score >= SOLVED, 1), else_=0)
+IS_SUCCESS = case((Episode.score >= SOLVED, 1), else_=0)
 SUCCESS = func.avg(case((Episode.score >= SOLVED, 1.0), else_=0.0))
 
 
@@ -146,16 +146,19 @@ def success_over_time(
         return []
     place = whole((Episode.ended_at - first) / max((last - first) / bins, 1e-6))
     query = (
-        select(place, Episode.task, func.sum(WON), func.count())
+        select(place, Episode.task, func.sum(IS_SUCCESS), func.count())
         .where(*finished)
         .group_by(place, Episode.task)
     )
     cells: dict[tuple[int, str], tuple[int, int]] = {}
-    for at, task, won, episodes in session.execute(query):
+    for at, task, successes, episodes in session.execute(query):
         cell = min(at, bins - 1), task  # the last end lies on the last bin's edge
         before = cells.get(cell, (0, 0))
-        cells[cell] = before[0] + won, before[1] + episodes
-    return [(at, task, won / number, number) for (at, task), (won, number) in sorted(cells.items())]
+        cells[cell] = before[0] + successes, before[1] + episodes
+    return [
+        (at, task, successes / number, number)
+        for (at, task), (successes, number) in sorted(cells.items())
+    ]
 
 
 def policy_mix(session: Session, run_id: str, groups: int | None = None) -> dict[str, int]:

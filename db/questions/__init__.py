@@ -51,6 +51,6 @@ def answer_question(store: Store, name: str, run: str = "") -> QueryResult:
 
 def _read(path: Path) -> Question:
     lines = path.read_text().splitlines()
-    told = [line.removeprefix("--").strip() for line in lines if line.startswith("--")]
+    comments = [line.removeprefix("--").strip() for line in lines if line.startswith("--")]
     sql = "\n".join(line for line in lines if not line.startswith("--"))
-    return Question(path.stem, told[0], " ".join(told[1:]), sql)
+    return Question(path.stem, comments[0], " ".join(comments[1:]), sql)

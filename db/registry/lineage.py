@@ -11,7 +11,9 @@ from agentrl.db.columns import columns_of
 from agentrl.db.models import Checkpoint, Evaluation, PolicyServer, Run, Serving, Update
 from agentrl.db.store import now
 
-MADE = and_(Update.run_id == Checkpoint.run_id, Update.checkpoint_id == Checkpoint.checkpoint_id)
+MADE_BY_UPDATE = and_(
+    Update.run_id == Checkpoint.run_id, Update.checkpoint_id == Checkpoint.checkpoint_id
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def lineage_nodes(session: Session, run_id: str) -> list[LineageNode]:
             func.coalesce(undone, false()),
             Checkpoint.state != CheckpointState.DELETED,
         )
-        .outerjoin(Update, MADE)
+        .outerjoin(Update, MADE_BY_UPDATE)
         .where(Checkpoint.run_id == run_id, Checkpoint.state != CheckpointState.EXTERNAL)
         .order_by(Checkpoint.version, Checkpoint.created_at, Checkpoint.checkpoint_id)
     )
@@ -172,7 +174,7 @@ def measurements(session: Session, run_id: str, limit: int) -> list[Measurement]
 
 
 def _entries() -> Any:
-    return select(Checkpoint, Update).outerjoin(Update, MADE)
+    return select(Checkpoint, Update).outerjoin(Update, MADE_BY_UPDATE)
 
 
 def _entry(checkpoint: Checkpoint, update: Update | None) -> CheckpointEntry:

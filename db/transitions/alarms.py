@@ -110,7 +110,7 @@ def add_alarms(
     run_id: str,
     update_id: str | None,
     version: int,
-    told: Sequence[tuple[AlarmReading, RaisedAlarm | None]],
+    decisions: Sequence[tuple[AlarmReading, RaisedAlarm | None]],
 ) -> None:
     """Insert a row for each reading that raises or ends an alarm."""
     clock = session.scalar(select(now())) or 0.0
@@ -126,7 +126,7 @@ def add_alarms(
             raised_at=before.raised_at if before else clock,
             ended_at=clock if before else None,
         )
-        for reading, before in told
+        for reading, before in decisions
     )
 
 

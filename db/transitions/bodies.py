@@ -46,7 +46,7 @@ def store_bodies(session: Session, bodies: Rows, steps: Rows) -> int:
     """
     try:
         known = _known_keys(session, bodies)
-        storable = [_stored(row) for row in bodies if _is_known(row, known)]
+        storable = [_row_with_size(row) for row in bodies if _is_known(row, known)]
         keys = {_key(row) for row in storable}
         _insert_new(session, StoredTrajectory, storable)
         _insert_new(session, Step, [row for row in steps if _key(row) in keys])
@@ -63,7 +63,7 @@ def _key(row: dict[str, Any]) -> tuple[str, int]:
     return row["episode_id"], row["fence"]
 
 
-def _stored(row: dict[str, Any]) -> dict[str, Any]:
+def _row_with_size(row: dict[str, Any]) -> dict[str, Any]:
     columns = {name: value for name, value in row.items() if name != "started_at"}
     return columns | {"body_bytes": len(row["body"])}
 

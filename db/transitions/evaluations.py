@@ -18,8 +18,10 @@ from agentrl.db.store import now
 MeasuredItems = set[tuple[str, int]]  # (item, repeat)
 
 
-def begin_evaluation(session: Session, row: Evaluation, wished: MeasuredItems) -> MeasuredItems:
-    """Create the evaluation, or extend it to `wished`; return the existing episodes."""
+def begin_evaluation(
+    session: Session, row: Evaluation, requested_items: MeasuredItems
+) -> MeasuredItems:
+    """Create the evaluation, or extend it to `requested_items`; return the existing episodes."""
     values = {
         column.name: getattr(row, column.name)
         for column in Evaluation.__table__.columns
@@ -27,7 +29,7 @@ def begin_evaluation(session: Session, row: Evaluation, wished: MeasuredItems) -
     }
     _insert_new(session, Evaluation, [values | {"created_at": now()}])
     done = measured_items(session, row.evaluation_id)
-    every = done | wished
+    every = done | requested_items
     session.execute(
         update(Evaluation)
         .where(Evaluation.evaluation_id == row.evaluation_id)

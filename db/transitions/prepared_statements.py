@@ -76,7 +76,7 @@ def finish(columns: Iterable[str]) -> Update:
 
     `began`: when the attempt was claimed; a database that lost commits may issue its fence again.
     """
-    told = {name: bindparam(f"of_{name}", type_=_AT[name].type) for name in columns}
+    parameters = {name: bindparam(f"of_{name}", type_=_AT[name].type) for name in columns}
     return (
         update(_EPISODES)
         .where(
@@ -89,6 +89,6 @@ def finish(columns: Iterable[str]) -> Update:
             reason=None,
             ended_at=now(),
             due_at=now() + bindparam("body_timeout_s", type_=Float(53)),
-            **told,
+            **parameters,
         )
     )

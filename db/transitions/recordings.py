@@ -66,17 +66,19 @@ class EpisodeFilter:
     min_reward: float | None = None
 
 
-def finished_episodes(session: Session, run_id: str, wanted: EpisodeFilter) -> Sequence[str]:
+def finished_episodes(
+    session: Session, run_id: str, episode_filter: EpisodeFilter
+) -> Sequence[str]:
     """Return the finished episodes in the order of their end."""
     query = (
         select(Episode.episode_id)
         .where(Episode.run_id == run_id, Episode.state == EpisodeState.FINISHED)
         .order_by(Episode.ended_at, Episode.episode_id)
     )
-    if wanted.task:
-        query = query.where(Episode.task == wanted.task)
-    if wanted.min_reward is not None:
-        query = query.where(Episode.reward >= wanted.min_reward)
+    if episode_filter.task:
+        query = query.where(Episode.task == episode_filter.task)
+    if episode_filter.min_reward is not None:
+        query = query.where(Episode.reward >= episode_filter.min_reward)
     return session.scalars(query).all()
 
 

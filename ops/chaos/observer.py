@@ -63,15 +63,15 @@ class RunObserver:
         """Read the rows again; what they promise is remembered."""
 
         def read(session: Session) -> tuple[Liveness, set[Claim]]:
-            promised = liveness.claims_without_body(session, self.run_id)
-            return liveness.read_liveness(session, self.run_id), promised
+            claims = liveness.claims_without_body(session, self.run_id)
+            return liveness.read_liveness(session, self.run_id), claims
 
         try:
-            self.seen, promised = self.store.ask(read, patience_s=0.0)
+            self.seen, claims = self.store.ask(read, patience_s=0.0)
         except StoreError:
             self.seen = None
             return
-        self.claims |= {claim for claim in promised if claim[:2] not in self.excused}
+        self.claims |= {claim for claim in claims if claim[:2] not in self.excused}
         if time.monotonic() - self._sampled_at > SAMPLED_S:  # of servers that may end before long
             self._sampled_at = time.monotonic()
             self._sampled.look(self.seen.servers)

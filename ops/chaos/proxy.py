@@ -40,13 +40,13 @@ class Proxy:
     def cut(self) -> int:
         """Reset every connection that stands; how many sockets that were. New ones are taken."""
         with self._lock:
-            doomed = list(self._sockets)
-        for each in doomed:
+            sockets = list(self._sockets)
+        for each in sockets:
             with contextlib.suppress(OSError):
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NOW)
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
-        return len(doomed)
+        return len(sockets)
 
     def stall(self) -> None:
         """Stop all traffic without closing a connection."""

@@ -66,7 +66,7 @@ class Key:
     by: Mapping[str, Any] = field(default_factory=dict)
     required: bool = False
 
-    def shown(self) -> str:
+    def default_text(self) -> str:
         """Return the default as TOML, or in words."""
         if self.required or (self.within and self.default is None):
             return "required" if self.required else ""
@@ -105,7 +105,7 @@ def print_keys(section: str, *, as_json: bool, markdown: bool, width: int | None
             for column in table.columns[1:]:
                 column.overflow = "fold"
             for key in part.keys:
-                table.add_row(key.key, key.type, key.shown(), key.meaning)
+                table.add_row(key.key, key.type, key.default_text(), key.meaning)
             console(width).print(f"{part.opens} {part.about}".strip(), table, "", sep="\n")
 
 
@@ -150,7 +150,9 @@ def page(sections: Sequence[KeySection]) -> str:
         for key in part.keys:
             anchor = key.within.replace(".", "")
             kind = f"[section](#{anchor})" if anchor else key.type.replace("|", r"\|")
-            lines.append(f"| `{key.key}` | {kind} | {key.shown()} | {_with_links(key.meaning)} |")
+            lines.append(
+                f"| `{key.key}` | {kind} | {key.default_text()} | {_with_links(key.meaning)} |"
+            )
         lines.append("")
     return "\n".join(lines[:-1])
 
@@ -232,14 +234,14 @@ def _walk(
         else:
             unit = next((unit for end, unit in UNITS.items() if each.name.endswith(end)), "number")
             type_name = type_text(each.type).replace("number", unit, 1)
-            if names := _registered(kind, each.name):
+            if names := _registered_names(kind, each.name):
                 type_name = type_name.replace("text", " | ".join(map(json.dumps, names)))
             keys.append(replace(key, type=type_name))
     yield replace(place, keys=tuple(keys))
     yield from chain.from_iterable(below)
 
 
-def _registered(kind: type[Section], key: str) -> Collection[str]:
+def _registered_names(kind: type[Section], key: str) -> Collection[str]:
     """Return the names that files register for a key; empty: any text is allowed."""
     if kind is Trainer:
         return presets.choices(key)

@@ -18,7 +18,7 @@ from agentrl.core.errors import MessageError, StoreError
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.trajectory_body import body_of
 from agentrl.db.admin.episode_dataset import write_dataset
-from agentrl.db.queries.episode_updates import EpisodeUpdate, episode_updates
+from agentrl.db.queries.episodes.updates import EpisodeUpdate, episode_updates
 from agentrl.db.store import Store
 from agentrl.db.transitions import recordings, runs
 from agentrl.db.transitions.recordings import EpisodeFilter

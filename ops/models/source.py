@@ -45,7 +45,7 @@ def resolve(source: str) -> ModelSource:
     if path.is_file() and path.suffix == ".gguf":
         return ModelSource(source, path, UNKNOWN)
     raise ConfigError(
-        f"{source}: there is no model",
+        f"{source}: no such model file or directory",
         hint="give a GGUF file, a transformers directory, hub:OWNER/NAME or package:NAME",
     )
 

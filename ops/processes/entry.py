@@ -26,7 +26,7 @@ from agentrl.core.errors import (
     StoreUnavailable,
     with_hint,
 )
-from agentrl.core.process import SUPERVISOR, TOLD, find_rank_place
+from agentrl.core.process import SUPERVISOR, TERMINATED, find_rank_place
 from agentrl.core.telemetry import exposition, otlp
 from agentrl.core.types import RUN_OVER
 from agentrl.db.store import open_store
@@ -107,7 +107,7 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
             with suppress(StoreUnavailable):  # told to stop
                 _rest(config, stop)
         if alone and role in ENDS and stop.is_set():
-            sys.exit(TOLD)
+            sys.exit(TERMINATED)
     if own is not None:  # all is closed; what libraries would still tidy up takes seconds
         sys.stdout.flush()
         sys.stderr.flush()
@@ -188,12 +188,12 @@ def _rest(config: Config, stop: threading.Event) -> None:
     ever.
     """
     gc.collect()  # the model
-    told = -math.inf
+    warned_at = -math.inf
     with closing(open_store(config.store_url(), threads=1, stop=stop)) as store:
         while not stop.wait(REST_S):
-            if time.monotonic() - told > REMIND_S:
+            if time.monotonic() - warned_at > REMIND_S:
                 log.warning("Replaced by another trainer; waiting for the run to end")
-                told = time.monotonic()
+                warned_at = time.monotonic()
             run = store.ask(lambda session: runs.find_run(session, config.run.name))
             if run is None or run.state in RUN_OVER:
                 return
@@ -214,11 +214,11 @@ def stop_on_signals() -> threading.Event:
     """Return an event that SIGTERM and SIGINT set."""
     stop = threading.Event()
 
-    def told(_signal: int, _frame: FrameType | None) -> None:
+    def set_stop(_signal: int, _frame: FrameType | None) -> None:
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, told)
+        signal.signal(number, set_stop)
     return stop
 
 

@@ -76,21 +76,21 @@ def _watch(
     ranks: Sequence[Rank], stop: threading.Event, stop_s: float, together_s: float = TOGETHER_S
 ) -> int:
     """Wait until all have ended, or one has failed. Raises RankLost."""
-    told, over = 0.0, 0.0
+    stopped_at, over = 0.0, 0.0
     while alive := [rank for rank in ranks if rank.process.poll() is None]:
         now = time.monotonic()
-        if stop.is_set() and not told:
-            told = now
+        if stop.is_set() and not stopped_at:
+            stopped_at = now
             ranks[0].process.send_signal(signal.SIGTERM)
         if len(alive) < len(ranks) and not over:
             over = now
         if over and now - over > together_s:
             break
-        if told and now - told > stop_s:
+        if stopped_at and now - stopped_at > stop_s:
             log.warning("Ranks did not exit in time", ranks=[rank.number for rank in alive])
             return 0
         time.sleep(LOOK_S)
-    if told and not alive and all(rank.process.returncode in QUIET for rank in ranks):
+    if stopped_at and not alive and all(rank.process.returncode in QUIET for rank in ranks):
         return 0
     return _verdict(ranks, {rank.number for rank in alive})
 
@@ -103,8 +103,8 @@ def _verdict(ranks: Sequence[Rank], silent: set[int]) -> int:
         if code < 0:
             name = signal.Signals(-code).name
             raise RankLost(f"rank {number} of {size} was killed by {name}")
-    if said := [number for number, code in codes.items() if code not in (0, RankLost.exit_code)]:
-        rank = ranks[said[0]]
+    if failed := [number for number, code in codes.items() if code not in (0, RankLost.exit_code)]:
+        rank = ranks[failed[0]]
         if rank.log is None:  # it has said it where we would
             return codes[rank.number]
         words = last_line(rank.log).removeprefix("agentrl: ")

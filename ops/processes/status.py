@@ -61,8 +61,8 @@ def status(path: Path, *, as_json: bool) -> None:
     for name, problem in found["problems"].items():
         out.print(f"policy server {name}: {problem}", style="red", markup=False)
     if found["alarms"]:
-        stood = "raised at the end for" if over else "for"
-        raised = plain("alarm", "task", "value", "threshold", "since version", stood)
+        duration = "raised at the end for" if over else "for"
+        raised = plain("alarm", "task", "value", "threshold", "since version", duration)
         for row in found["alarms"]:
             raised.add_row(*_alarm_cells(row))
         out.print(raised)

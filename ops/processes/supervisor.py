@@ -22,7 +22,7 @@ from agentrl.ops.supervisor.screen import (
     how_it_ended,
     newest,
     printer,
-    reached,
+    run_progress,
     serves,
     watch,
 )
@@ -42,7 +42,7 @@ def run(config: Config, stop: threading.Event, path: Path) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     settings = Settings(
-        reached=partial(reached, store, run_id),
+        reached=partial(run_progress, store, run_id),
         serves=partial(serves, store, run_id),
         log_bytes=config.logs.max_mib * MIB,
     )

@@ -49,8 +49,8 @@ def run(config: Config, stop: threading.Event) -> None:
         hardware = Hardware.from_config(config.model, config.trainer)
         teachers = pinned_teachers(config, here.store)
         learner = TorchLearner(path, resolve_settings(config.trainer), hardware)
-        taught = with_teachers(learner, teachers, path, config, hardware)
-        _train(config, here, taught, teachers, stop)
+        learner_with_teachers = with_teachers(learner, teachers, path, config, hardware)
+        _train(config, here, learner_with_teachers, teachers, stop)
 
 
 def bounds(config: Config, filled: Settings) -> InboxBounds:
@@ -110,9 +110,9 @@ def _rank(config: Config, stop: threading.Event) -> None:
 
     with _join_ranks(config) as ranks:
         if ranks.rank:
-            told = ranks.receive()
-            if told != OVER:
-                follow_rank0(_part(config, told.decode(), ranks, stop), ranks)
+            message = ranks.receive()
+            if message != OVER:
+                follow_rank0(_part(config, message.decode(), ranks, stop), ranks)
             return
         with open_run(config, stop) as here:
             first = _first(here)
@@ -120,8 +120,8 @@ def _rank(config: Config, stop: threading.Event) -> None:
             ranks.broadcast(first.encode())
             with coordinate_ranks(_part(config, first, ranks, stop), ranks) as learner:
                 path, hardware = _fetch_checkpoint(first, config, stop), _hardware(config, ranks)
-                taught = with_teachers(learner, teachers, path, config, hardware)
-                _train(config, here, taught, teachers, stop)
+                learner_with_teachers = with_teachers(learner, teachers, path, config, hardware)
+                _train(config, here, learner_with_teachers, teachers, stop)
 
 
 def _part(config: Config, first: str, ranks: "Ranks", stop: threading.Event) -> "DeepSpeedLearner":

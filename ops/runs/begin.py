@@ -28,6 +28,7 @@ from agentrl.core.logging import bind_process, get_logger
 from agentrl.core.retry import FOREVER
 from agentrl.core.types import RUN_OVER, CheckpointState, RunState
 from agentrl.db.admin import migrate
+from agentrl.db.admin.readonly import refuse_absent
 from agentrl.db.models import Checkpoint, Run
 from agentrl.db.registry import checkpoints as registry_checkpoints
 from agentrl.db.store import Store, now, open_store
@@ -66,8 +67,11 @@ class OpenRun:
 def open_run(config: Config, stop: threading.Event | None = None) -> Iterator[OpenRun]:
     """Open store and broker of an existing run. Raises StoreError, BrokerError.
 
+    A SQLite file that does not exist is an error; none is created.
+
     `stop`: set it to end waiting for an unavailable service, here and during later use.
     """
+    refuse_absent(config.store_url())
     store = open_store(config.store_url(), threads=16, stop=stop)
     try:
         migrate.require_current(store)
@@ -144,10 +148,10 @@ def _settle(store: Store, config: Config, run_id: str, stop: threading.Event | N
 @contextmanager
 def _lock_home(home: Path, stop: threading.Event | None) -> Iterator[None]:
     """Lock the run's folder for one process; the lock ends with the process."""
-    told = stop or threading.Event()
+    stop_event = stop or threading.Event()
     with (home / "begin.lock").open("w") as file:
         while not _lock(file):
-            if told.wait(LOOK_S):
+            if stop_event.wait(LOOK_S):
                 raise WeightsAway(f"another process is starting the run in {home}")
         yield
 

@@ -138,10 +138,10 @@ def _refuse(model: str, error: Exception) -> NoReturn:
             if status in (401, 403):
                 what, hint = f"access denied ({status})", forbidden
             else:
-                what = f"not in the cache, and the Hub is away ({_cause(cause)})"
-                hint = f"run `hf download {model.removeprefix(PREFIX)}` where there is a network"
+                what = f"not in the cache, and the Hub is unreachable ({_cause(cause)})"
+                hint = f"run `hf download {model.removeprefix(PREFIX)}` while online"
         case errors.HFValidationError():
-            what, hint = "no name that the Hub takes", "hub:OWNER/NAME[@REVISION]"
+            what, hint = "not a name on the Hub", "write hub:OWNER/NAME[@REVISION]"
         case _:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             what, hint = f"not fetched: {first}", "try again, or name a directory"

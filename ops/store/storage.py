@@ -23,7 +23,7 @@ from agentrl.ops.runs.lifecycle import RunPlace
 from agentrl.ops.runs.listing import ago
 from agentrl.ops.tables import console, plain
 
-TOLD_S = 2.0  # between two lines of progress
+PROGRESS_S = 2.0  # between two lines of progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ def _find_prunable(store: Store, rules: Rules) -> list[Prunable]:
         whole = retention.runs_to_forget(
             session, keep=rules.keep_runs, older_than_s=rules.older_than_s
         )
-        spared = {each.run_id for each in whole}
-        return whole + (retention.bodies_to_forget(session, spared) if rules.bodies else [])
+        deleted_runs = {each.run_id for each in whole}
+        return whole + (retention.bodies_to_forget(session, deleted_runs) if rules.bodies else [])
 
 
 def _tell(prunable: Sequence[Prunable], *, yes: bool) -> None:
@@ -113,7 +113,7 @@ def _follow(name: str, what: str, total: int, steps: Iterator[int]) -> None:
     done, printed_at = 0, time.monotonic()
     for step in steps:
         done += step
-        if time.monotonic() - printed_at > TOLD_S:
+        if time.monotonic() - printed_at > PROGRESS_S:
             print(f"run {name}: {done:,} of {total:,} {what}", file=sys.stderr, flush=True)
             printed_at = time.monotonic()
     print(f"run {name}: {done:,} {what} deleted")

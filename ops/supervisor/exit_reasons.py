@@ -20,8 +20,8 @@ def exit_text(code: int) -> str:
 
 def restart_line(code: int, words: str) -> str:
     """Describe a restart. `words`: last line of the log."""
-    told = f"{exit_text(code)}; restarting"
-    return told if code in FROM_OUTSIDE else f"{told}; last line of its log: {words}"
+    text = f"{exit_text(code)}; restarting"
+    return text if code in FROM_OUTSIDE else f"{text}; last line of its log: {words}"
 
 
 def cause(code: int, words: str) -> str:

@@ -46,7 +46,7 @@ class LogWatcher:
                     newest[str(row["event"])] = row
                     event = self._events.setdefault((path.stem, str(row["event"])), _Event())
                     event.recent.append((self._clock(), _cause(row)))
-            lines += [self._line(path.stem, said, row) for said, row in newest.items()]
+            lines += [self._line(path.stem, event_name, row) for event_name, row in newest.items()]
         return list(filter(None, lines))
 
     def _rows(self, path: Path) -> Iterator[Mapping[str, Any]]:
@@ -70,19 +70,19 @@ class LogWatcher:
             if isinstance(row, dict) and "event" in row:
                 yield row
 
-    def _line(self, name: str, said: str, row: Mapping[str, Any]) -> str:
+    def _line(self, name: str, event_name: str, row: Mapping[str, Any]) -> str:
         """Return the line about a sentence that was logged again; empty for none."""
-        now, event = self._clock(), self._events[name, said]
+        now, event = self._clock(), self._events[name, event_name]
         event.recent = [each for each in event.recent if now - each[0] < WITHIN_S]
         reported = event.reported_at is not None and now - event.reported_at < AGAIN_S
         rare = row.get("level") == WARNING and len(event.recent) < OFTEN
-        if said not in WAITING and (reported or rare):
+        if event_name not in WAITING and (reported or rare):
             return ""
         event.reported_at = now
         often = f", {len(event.recent)} times" if len(event.recent) > 1 else ""
         causes = [cause for _, cause in event.recent]
         why = ", ".join(dict.fromkeys(causes)) if row.get("alarm") else causes[-1]
-        return f"{name}: {said}{often}{f': {why}' if why else ''}"
+        return f"{name}: {event_name}{often}{f': {why}' if why else ''}"
 
 
 def _cause(row: Mapping[str, Any]) -> str:

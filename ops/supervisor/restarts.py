@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MEND = 2  # exit code of a clear error, which no restart mends where the process never stood
+NEEDS_A_PERSON = 2  # exit code of a clear error; a restart helps only one that was steady
 REPLACED = 3  # exit code of one that another process of the run has replaced: no restart, ever
 AWAY = 69  # exit code of one that waits for a service (EX_UNAVAILABLE): its deaths do not count
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds. A process that lived `steady_s` has stood.
+    """How long to wait between restarts, in seconds.
 
-    `give_up_s`: of one that has stood: of deaths without progress, before it is given up; it may
-    as well have lived so long.
+    `back_off_s`: from one start to the next, by the number of deaths in a row. `steady_s`: a
+    process that lived this long was steady. `give_up_s`: how long a process that was once steady
+    may keep dying without progress. One that lives this long starts a new row of deaths.
     """
 
     back_off_s: Sequence[float] = (0.5, 1.0, 2.0, 5.0, 10.0)
@@ -23,21 +24,21 @@ class Pace:
 
 @dataclass(slots=True)
 class Deaths:
-    """Those of one process. `count`: in a row, without progress between them; `since`: the first.
+    """Deaths of one process. `count`: deaths in a row, without progress of the run between them.
 
-    `reached`: how far the run was at the last one.
+    `since`: time of the first of these. `reached`: progress of the run at the last death.
     """
 
     count: int = 0
     since: float = 0.0
-    stood: bool = False
+    was_steady: bool = False
     reached: int = -1
 
     def add(self, pace: Pace, now: float, lived_s: float, reached: int | None) -> None:
-        """One more, at `now`. `reached`: how far the run is, which never falls; None: unknown."""
-        stood = lived_s > pace.steady_s
-        self.stood = self.stood or stood
-        if reached is None or (stood and reached > self.reached) or lived_s > pace.give_up_s:
+        """Count a death at `now`. `reached`: progress of the run; None: unknown."""
+        was_steady = lived_s > pace.steady_s
+        self.was_steady = self.was_steady or was_steady
+        if reached is None or (was_steady and reached > self.reached) or lived_s > pace.give_up_s:
             self.count = 0
         if self.count == 0:
             self.since = now
@@ -50,8 +51,9 @@ class Deaths:
         return max(pace.back_off_s[0], apart_s - lived_s)
 
     def are_hopeless(self, pace: Pace, now: float) -> bool:
-        """More starts would not help: too many deaths without progress, of one that stood for
-        `give_up_s`.
+        """Return whether restarts would not help: too many deaths in a row without progress.
+
+        A process that was once steady is given `give_up_s` more.
         """
-        lasting = not self.stood or now - self.since > pace.give_up_s
+        lasting = not self.was_steady or now - self.since > pace.give_up_s
         return self.count > len(pace.back_off_s) and lasting

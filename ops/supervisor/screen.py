@@ -83,22 +83,22 @@ def watch(
     return totals
 
 
-def reached(store: Store, run_id: str, name: str) -> int | None:
+def run_progress(store: Store, run_id: str, name: str) -> int | None:
     """Return the run's progress: version for the trainer, else episodes; None: unknown."""
 
     def far(session: Session) -> int:
         totals = progress.totals(session, run_id)
         return totals.version if name == TRAINER else totals.episodes
 
-    return _asked(store, far, None)
+    return _ask_or(store, far, None)
 
 
 def serves(store: Store, run_id: str, name: str) -> bool:
     """Return whether the policy server of this name serves; False if the store is unavailable."""
-    return _asked(store, lambda session: checkpoints.is_serving(session, run_id, name), False)
+    return _ask_or(store, lambda session: checkpoints.is_serving(session, run_id, name), False)
 
 
-def _asked(store: Store, question: Callable[[Session], T], otherwise: U) -> T | U:
+def _ask_or(store: Store, question: Callable[[Session], T], otherwise: U) -> T | U:
     """Query the database; return `otherwise` if it is unavailable."""
     try:
         return store.ask(question, patience_s=0.0)
@@ -109,7 +109,7 @@ def _asked(store: Store, question: Callable[[Session], T], otherwise: U) -> T | 
 
 def newest(store: Store, run_id: str, last: Totals) -> Totals:
     """Return the totals after a clean end, which may commit an update; or `last`."""
-    return _asked(store, lambda session: progress.totals(session, run_id), last)
+    return _ask_or(store, lambda session: progress.totals(session, run_id), last)
 
 
 def _goes_on_from(store: Store, run_id: str, version: int) -> int:
@@ -119,7 +119,7 @@ def _goes_on_from(store: Store, run_id: str, version: int) -> int:
         newest = checkpoints.latest_snapshot(session, run_id)
         return newest.version if newest else 0
 
-    return min(_asked(store, snapshot, version), version)
+    return min(_ask_or(store, snapshot, version), version)
 
 
 def how_it_ended(store: Store, run_id: str, last: Totals) -> str:
@@ -153,7 +153,7 @@ class StallGuard:
 def _success(store: Store, run_id: str) -> str:
     """Return the recent success by task, to print with a version; empty if unknown."""
     none: dict[str, float] = {}
-    success = _asked(store, lambda s: progress.recent_success(s, run_id), none)
+    success = _ask_or(store, lambda s: progress.recent_success(s, run_id), none)
     return f" · recent success {progress.percent_by_task(success)}" if success else ""
 
 
@@ -174,7 +174,7 @@ def printer(say: Callable[[str], None], store: Store, run_id: str) -> Callable[[
         nonlocal last_version, problems
         before, problems = (
             problems,
-            _asked(store, lambda session: _problems(session, run_id), problems),
+            _ask_or(store, lambda session: _problems(session, run_id), problems),
         )
         for name, problem in sorted(problems.items()):
             if problem != before.get(name):

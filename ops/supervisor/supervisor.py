@@ -30,7 +30,7 @@ from agentrl.ops.supervisor import exit_reasons
 from agentrl.ops.supervisor.children import RECORDER, STOP_S, TRAINER, Child
 from agentrl.ops.supervisor.locks import only_one
 from agentrl.ops.supervisor.logfiles import rotate, start_process
-from agentrl.ops.supervisor.restarts import AWAY, MEND, REPLACED, Pace
+from agentrl.ops.supervisor.restarts import AWAY, NEEDS_A_PERSON, REPLACED, Pace
 
 ROTATE_S = 10.0  # between two looks at the size of the logs
 ROOM = "free space there and run the same command to continue"
@@ -208,7 +208,7 @@ class Supervisor:
             return
         child.waits = False
         deaths.add(pace, now, lived_s, self._reached(child.name))
-        if code == REPLACED or (code == MEND and not deaths.stood):
+        if code == REPLACED or (code == NEEDS_A_PERSON and not deaths.was_steady):
             self._given_up(child, f"{child.name}: {words}")
         elif deaths.are_hopeless(pace, now):
             times = f"{deaths.count} times without progress in the run"

@@ -117,7 +117,7 @@ class TrackerExporter:
         }
         if new:
             self._tracker.log(line.version, new)
-            metrics.TOLD.labels(name=self._name).inc()
+            metrics.EXPORTED.labels(name=self._name).inc()
         self._cursor = line.cursor
 
     def _failed(self, error: Exception) -> None:
@@ -125,7 +125,7 @@ class TrackerExporter:
         log.warning(
             "Metrics not exported", tracker=self._name, error=in_words(error), exc_info=not known
         )
-        metrics.UNTOLD.labels(name=self._name).inc()
+        metrics.EXPORT_FAILURES.labels(name=self._name).inc()
         with contextlib.suppress(Exception):  # it has been told of; the next start tells anew
             self._finish()
 

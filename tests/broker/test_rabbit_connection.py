@@ -73,7 +73,7 @@ def test_an_end_that_we_did_not_ask_for_is_the_reason(
 ) -> None:
     link = RabbitConnection(pika.URLParameters("amqp://127.0.0.1:1"), "test", Owner())
     connection = Connection(closed=closed)
-    link._ended(connection, reason)
+    link._on_end(connection, reason)
     assert link.why == why
     assert connection.ioloop.stopped
 

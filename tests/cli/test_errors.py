@@ -233,9 +233,24 @@ def test_a_home_that_cannot_be_made(person: Person) -> None:
 
 
 def test_verbs_over_a_store_that_is_not_there(person: Person) -> None:
-    for verb in (("runs",), ("sql",), ("run", "pause"), ("run", "delete", "--yes")):
+    for verb in (
+        ("runs",),
+        ("sql",),
+        ("dead", "list"),
+        ("run", "pause"),
+        ("run", "delete", "--yes"),
+    ):
         assert "no database at" in person.types(*verb, str(person.file))
     assert person.left() == []
+
+
+def test_a_phase_of_a_warm_start_that_cannot_be_read(person: Person) -> None:
+    start = ("warmstart", str(person.file), "--out", str(person.folder / "out"), "--phase")
+    line = person.types(*start, "many")
+    assert "--phase many: text where a number is expected. Hint: write STEPS[:NOISE" in line
+    assert "--phase: dbbnch is not known; did you mean dbbench?" in person.types(
+        *start, "10:dbbnch=0.1"
+    )
 
 
 def test_an_evaluation_of_nothing(person: Person) -> None:

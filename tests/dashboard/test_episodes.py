@@ -16,9 +16,9 @@ from agentrl.dashboard.links import Here
 from agentrl.dashboard.markup import Link
 from agentrl.dashboard.viewmodels import episodes
 from agentrl.db.admin import migrate
-from agentrl.db.queries.episode_detail import episode_steps
-from agentrl.db.queries.episode_filter import EpisodeFilter, Order
-from agentrl.db.queries.episode_search import PageCursor, SearchResult
+from agentrl.db.queries.episodes.detail import episode_steps
+from agentrl.db.queries.episodes.filter import EpisodeFilter, Order
+from agentrl.db.queries.episodes.search import PageCursor, SearchResult
 from agentrl.db.store import open_store
 
 EVERY = EpisodeFilter(

@@ -14,15 +14,15 @@ WORDS = Vocabulary({number: f"w{number} ".encode() for number in range(99)}, fro
 
 def test_a_step_shows_what_came_before_it_and_what_it_sampled() -> None:
     shown = tokens.token_view(trajectory(), WORDS, 0.5)  # spans 5–8 and 12–18 of 18 tokens
-    assert [token.text for token in shown.observed(0)] == [f"w{n} " for n in range(5)]
-    assert [token.text for token in shown.sampled(0, "policy")] == ["w5 ", "w6 ", "w7 "]
-    assert [token.text for token in shown.observed(1)] == [f"w{n} " for n in range(8, 12)]
-    assert shown.observed(2) == []
-    assert [token.special for token in shown.sampled(1, "policy")] == [False] * 5 + [True]
+    assert [token.text for token in shown.observation_tokens(0)] == [f"w{n} " for n in range(5)]
+    assert [token.text for token in shown.step_tokens(0, "policy")] == ["w5 ", "w6 ", "w7 "]
+    assert [token.text for token in shown.observation_tokens(1)] == [f"w{n} " for n in range(8, 12)]
+    assert shown.observation_tokens(2) == []
+    assert [token.special for token in shown.step_tokens(1, "policy")] == [False] * 5 + [True]
 
 
 def test_hovering_tells_number_policy_probability_and_advantage() -> None:
-    first = tokens.token_view(trajectory(), NONE, -0.25).sampled(0, "probability")[0]
+    first = tokens.token_view(trajectory(), NONE, -0.25).step_tokens(0, "probability")[0]
     assert first.text == "⟨5⟩"
     assert first.title == (
         f"token 5 · v0 current · probability {np.exp(-5 / 7):.3f} · advantage -0.250"
@@ -40,10 +40,10 @@ def test_tokens_outside_the_loss_have_no_probability() -> None:
         loss_mask=bytes(18),
         logprobs=bytes(4 * 18),
     )
-    first = tokens.token_view(masked, NONE, 1.0).sampled(0, "probability")[0]
+    first = tokens.token_view(masked, NONE, 1.0).step_tokens(0, "probability")[0]
     assert first.colour == ""
     assert "not in the loss" in first.title
-    assert tokens.token_view(masked, NONE, 1.0).sampled(0, "advantage")[0].colour == ""
+    assert tokens.token_view(masked, NONE, 1.0).step_tokens(0, "advantage")[0].colour == ""
 
 
 def test_colours_grow_with_what_they_tell() -> None:
@@ -69,7 +69,7 @@ def test_every_mode_has_a_legend_of_the_colours_it_uses(mode: str) -> None:
         used = {
             token.colour
             for step in (0, 1)
-            for token in tokens.token_view(body, NONE, 1.0).sampled(step, mode)
+            for token in tokens.token_view(body, NONE, 1.0).step_tokens(step, mode)
         }
         assert used == set(legend.values())
 

@@ -10,7 +10,7 @@ from agentrl.dashboard.viewmodels.training import (
     figure_rows,
     markers,
     sections,
-    smoothed,
+    smooth_values,
     values_of,
 )
 from agentrl.db.queries.update_figures import UpdateFigures
@@ -30,10 +30,10 @@ TRAINING = Training(
 
 
 def test_a_moving_average_is_not_drawn_to_its_first_value() -> None:
-    assert smoothed([4.0, 8.0, 2.0], 0.0) == [4.0, 8.0, 2.0]
+    assert smooth_values([4.0, 8.0, 2.0], 0.0) == [4.0, 8.0, 2.0]
     # (8 + 4/2) / (1 + 1/2); (2 + 8/2 + 4/4) / (1 + 1/2 + 1/4)
-    assert smoothed([4.0, 8.0, 2.0], 0.5) == pytest.approx([4.0, 10 / 1.5, 7 / 1.75])
-    assert smoothed([0.0005] * 9, 0.6) == [0.0005] * 9
+    assert smooth_values([4.0, 8.0, 2.0], 0.5) == pytest.approx([4.0, 10 / 1.5, 7 / 1.75])
+    assert smooth_values([0.0005] * 9, 0.6) == [0.0005] * 9
 
 
 def test_a_figure_has_a_line_for_each_task_that_has_it() -> None:

@@ -27,6 +27,11 @@ def test_an_unknown_task_that_is_like_none_lists_them_all() -> None:
         registry.source("zzz", {})
 
 
+def test_a_source_in_place_of_a_task_is_named_once() -> None:
+    with pytest.raises(ItemError, match="^gymnasum:X: unknown adapter gymnasum; did you mean"):
+        registry.source("gymnasum:X", {})
+
+
 @pytest.mark.parametrize("task", sorted(registry.TASKS))
 def test_an_unknown_option_names_the_nearest_known_one(task: str) -> None:
     with pytest.raises(ItemError, match=f"{task}: unknown option difficult; did you mean diff"):

@@ -46,7 +46,7 @@ def test_a_newer_schema_is_refused_and_left_alone(newer: Store) -> None:
 
 def test_a_store_without_schema_is_named_with_its_mend(tmp_path: Path) -> None:
     with closing(open_store(f"sqlite:///{tmp_path / 'new.db'}")) as store:
-        with pytest.raises(StoreError, match="has schema none") as refused:
+        with pytest.raises(StoreError, match="has no tables yet") as refused:
             migrate.require_current(store)
         assert "agentrl db upgrade" in refused.value.hint
 

@@ -89,7 +89,7 @@ def test_every_key_of_a_configuration_is_listed_with_its_default() -> None:
     for section, key, value in all_held:
         one = listed[section, key]
         if not (one.within or one.required or value is None):
-            assert json.loads(one.shown()) == value, (section, key)
+            assert json.loads(one.default_text()) == value, (section, key)
         assert value is not None or one.type.endswith(", may be absent"), (section, key)
 
 
@@ -125,26 +125,27 @@ def test_a_key_is_told_with_type_default_and_meaning(
     section: str, key: str, kind: str, default: str, meaning: str
 ) -> None:
     one = found()[section, key]
-    assert (one.type, one.shown()) == (kind, default)
+    assert (one.type, one.default_text()) == (kind, default)
     assert one.meaning.startswith(meaning)
 
 
 def test_what_an_absent_key_of_the_trainer_is_depends_on_preset_loss_and_importance() -> None:
     listed = found()
     assert (
-        listed["trainer", "clip_low"].shown() == "0.2 (default, paper), 1.0 (cispo), 0.0003 (gspo)"
+        listed["trainer", "clip_low"].default_text()
+        == "0.2 (default, paper), 1.0 (cispo), 0.0003 (gspo)"
     )
-    assert listed["trainer", "abnormal_reward"].shown() == "absent (default), -0.2 (paper)"
-    assert listed["trainer", "min_weight"].shown() == "0.5 (icepop)"
-    assert listed["trainer", "max_groups"].shown() == "absent"
+    assert listed["trainer", "abnormal_reward"].default_text() == "absent (default), -0.2 (paper)"
+    assert listed["trainer", "min_weight"].default_text() == "0.5 (icepop)"
+    assert listed["trainer", "max_groups"].default_text() == "absent"
     assert set(presets.PRESETS["paper"]) <= {key for section, key in listed if section == "trainer"}
 
 
 def test_a_section_has_the_defaults_of_the_place_where_it_stands() -> None:
     top, usual, wide = keys.key_sections(Outer)
     assert [key.meaning for key in top.keys] == ["An inner section.", "The widest section."]
-    assert (usual.opens, usual.keys[0].shown()) == ("[usual]", "1")
-    assert (wide.opens, wide.keys[0].shown()) == ("[wide]", "9")
+    assert (usual.opens, usual.keys[0].default_text()) == ("[usual]", "1")
+    assert (wide.opens, wide.keys[0].default_text()) == ("[wide]", "9")
 
 
 def test_the_meaning_of_a_key_is_the_string_below_it() -> None:
@@ -197,8 +198,8 @@ def test_all_keys_are_in_the_tables_and_in_the_array(
 ) -> None:
     assert asked(monkeypatch) == 0
     tables = [table.splitlines() for table in capsys.readouterr().out.strip().split("\n\n")]
-    shown = [row.split()[0] for _, _, *rows in tables for row in rows]
-    assert shown == [key for _, key in found()]
+    default_text = [row.split()[0] for _, _, *rows in tables for row in rows]
+    assert default_text == [key for _, key in found()]
     assert asked(monkeypatch, "--json") == 0
     listed = json.loads(capsys.readouterr().out)
     assert [(one["section"], one["key"]) for one in listed] == list(found())

@@ -78,7 +78,7 @@ def test_what_stands_there_is_not_overwritten(chatml: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("nowhere", "there is no model"),
+        ("nowhere", "no such model file or directory"),
         ("package:no-such-package", "not installed"),
         ("package:pytest", "contains no GGUF file"),
     ],

@@ -17,7 +17,7 @@ from running import ROOT, agentrl, eventually
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Dispatch, Model, Run, Task
-from agentrl.core.process import TOLD
+from agentrl.core.process import TERMINATED
 from agentrl.core.types import RunState
 from agentrl.db.models import Worker
 from agentrl.db.store import open_store
@@ -106,7 +106,7 @@ def test_a_trainer_that_was_replaced_rests_and_does_not_take_turns_with_the_othe
                 runs.move_run(session, world.run_id, RunState.COMPLETED, "enough")
         else:
             trainer.terminate()
-        assert trainer.wait(60) == (0 if over else TOLD), log.read_text()
+        assert trainer.wait(60) == (0 if over else TERMINATED), log.read_text()
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_who_is_told_to_end_before_the_run_is_over_does_not_say_that_it_is(
         held = "SELECT dispatcher_until > 0 FROM runs"
         eventually(lambda: world.ask(held)[0][0], within_s=120, text=log.read_text)
         dispatcher.terminate()
-        assert dispatcher.wait(60) == TOLD, log.read_text()
+        assert dispatcher.wait(60) == TERMINATED, log.read_text()
     assert "start an evaluator, too" in log.read_text()  # as nobody else does here
     assert "start a tracker exporter" not in log.read_text()
     assert world.run().state == RunState.RUNNING

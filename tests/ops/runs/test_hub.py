@@ -138,7 +138,7 @@ def test_the_token_is_that_of_the_environment_alone(
         ((401, "GatedRepo"), r"gated \(401\)", "accept its terms"),
         ((403, "Forbidden"), r"access denied \(403\)", "HF_TOKEN"),
         ((404, "RevisionNotFound"), "no such revision", "branches, tags or commits"),
-        ((500, "Oops"), r"not in the cache, and the Hub is away", "hf download owner/tiny"),
+        ((500, "Oops"), r"not in the cache, and the Hub is unreachable", "hf download owner/tiny"),
     ],
 )
 def test_a_refusal_is_one_line_with_what_to_do(
@@ -152,7 +152,7 @@ def test_a_refusal_is_one_line_with_what_to_do(
 
 
 def test_without_network_and_cache_the_command_that_fetches_is_named(cache: Path) -> None:
-    with pytest.raises(ConfigError, match="not in the cache, and the Hub is away") as caught:
+    with pytest.raises(ConfigError, match="not in the cache, and the Hub is unreachable") as caught:
         hub.fetch_model("hub:owner/tiny")
     assert "hf download owner/tiny" in caught.value.hint
 

@@ -212,7 +212,7 @@ def test_a_file_that_is_no_database_is_one_line(tmp_path: Path) -> None:
 def test_a_store_of_another_schema_is_refused(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'empty.db'}"
     open_store(url).close()
-    with pytest.raises(StoreError, match="schema none") as caught:
+    with pytest.raises(StoreError, match="no tables yet") as caught:
         open_history(url)
     assert caught.value.hint == "run `agentrl db upgrade CONFIG`"
 

@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session, aliased
 
 from agentrl.core.types import EpisodeState
 from agentrl.db.models import Episode, Group
-from agentrl.db.queries.episode_filter import (
+from agentrl.db.queries.episodes.filter import (
     OPEN,
     EpisodeFilter,
     Order,
@@ -32,7 +32,7 @@ from agentrl.db.queries.episode_filter import (
     narrow_queries,
     sort_value,
 )
-from agentrl.db.queries.episode_updates import EpisodeUpdate, episode_updates
+from agentrl.db.queries.episodes.updates import EpisodeUpdate, episode_updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,13 @@ class EpisodeRow:
 class SearchResult:
     """A page. `older`: start of the next page; None: there is none.
 
-    `looked`: largest number of searched episodes. `beyond`: older episodes may match but are on no
+    `window`: largest number of searched episodes. `beyond`: older episodes may match but are on no
     page, because only the newest are sorted.
     """
 
     rows: Sequence[EpisodeRow]
     older: PageCursor | None
-    looked: int
+    window: int
     beyond: bool
 
 

@@ -8,14 +8,15 @@ from sqlalchemy import update
 
 from agentrl.core.types import EpisodeState, Status
 from agentrl.db.models import Episode, Step
-from agentrl.db.queries import episode_detail, episode_search
-from agentrl.db.queries.episode_filter import EpisodeFilter, Order
-from agentrl.db.queries.episode_search import (
+from agentrl.db.queries.episodes.detail import episode_detail, model_directories
+from agentrl.db.queries.episodes.filter import EpisodeFilter, Order
+from agentrl.db.queries.episodes.search import (
     SEARCH_LIMITS,
     PageCursor,
     SearchLimits,
     SearchResult,
     search,
+    tasks_of,
 )
 from agentrl.db.store import Store
 
@@ -141,7 +142,7 @@ def test_only_so_many_of_the_newest_are_sorted(world: World) -> None:
         world.sql(sets, a=100 + at, t=9 - at, e=body.episode_id)
     page = found(world, EpisodeFilter(order=Order.TOKENS), None, SearchLimits(window=4))
     assert [row.tokens for row in page.rows] == [7, 6, 5, 4]
-    assert (page.looked, page.older, page.beyond) == (4, None, True)
+    assert (page.window, page.older, page.beyond) == (4, None, True)
     assert not found(world, EpisodeFilter(order=Order.TOKENS), None, SearchLimits(window=7)).beyond
 
 
@@ -152,7 +153,7 @@ def test_a_look_that_finds_nothing_says_where_to_go_on(world: World) -> None:
     pages = list(paged(world, EpisodeFilter(words="RARE"), SearchLimits(words=2)))
     assert [len(page.rows) for page in pages] == [0, 0, 1, 0]
     assert pages[2].rows[0].episode_id == oldest
-    assert all(page.looked == 2 for page in pages)
+    assert all(page.window == 2 for page in pages)
 
 
 @pytest.mark.parametrize("few", [0, 3, 5_000])
@@ -206,26 +207,26 @@ def test_another_run_in_the_same_store_is_not_seen(world: World) -> None:
     assert found(world, EpisodeFilter()).rows == []
     assert found(world, EpisodeFilter(item_id="item-0")).rows == []
     with world.store.read() as session:
-        assert episode_search.tasks_of(session, world.run_id) == []
+        assert tasks_of(session, world.run_id) == []
         name = session.query(Episode.episode_id).first()
         assert name is not None
-        assert episode_detail.episode_detail(session, world.run_id, name[0]) is None
+        assert episode_detail(session, world.run_id, name[0]) is None
 
 
 def test_tasks_are_those_of_its_groups(world: World) -> None:
     for task in ("kg", "alfworld", "dbbench"):
         world.admit(0, 1, task=task)
     with world.store.read() as session:
-        assert episode_search.tasks_of(session, world.run_id) == ["alfworld", "dbbench", "kg"]
+        assert tasks_of(session, world.run_id) == ["alfworld", "dbbench", "kg"]
 
 
 def test_the_story_of_an_episode_has_its_steps_siblings_and_body(world: World) -> None:
     bodies = world.ready(0, (0.0, 1.0))
     world.learn(1, bodies, 0.5)
     with world.store.read() as session:
-        told = episode_detail.episode_detail(session, world.run_id, bodies[1].episode_id)
-        assert episode_detail.episode_detail(session, world.run_id, "none") is None
-        places = episode_detail.model_directories(session, world.run_id, [f"{world.run_id}-v1"])
+        told = episode_detail(session, world.run_id, bodies[1].episode_id)
+        assert episode_detail(session, world.run_id, "none") is None
+        places = model_directories(session, world.run_id, [f"{world.run_id}-v1"])
     assert told is not None
     assert (told.group_state, told.itself.member, told.itself.reward) == ("trained", 1, 1.0)
     assert [each.member for each in told.members] == [0, 1]

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.db.columns import columns_of
 from agentrl.db.models import Checkpoint, Episode, Group, Run, Step, StoredTrajectory
-from agentrl.db.queries.episode_updates import EpisodeUpdate, episode_updates
+from agentrl.db.queries.episodes.updates import EpisodeUpdate, episode_updates
 
 TEXT = 20_000  # characters of a call or an answer that are read
 

@@ -99,7 +99,7 @@ def conditions(episode: type[Episode], sought: EpisodeFilter) -> list[ColumnElem
     if sought.version is not None:
         found.append(Group.admitted_version == sought.version)
     if sought.words:
-        said = select(Step.number).where(
+        has_text = select(Step.number).where(
             Step.episode_id == episode.episode_id,
             Step.fence == episode.fence,
             or_(
@@ -107,5 +107,5 @@ def conditions(episode: type[Episode], sought: EpisodeFilter) -> list[ColumnElem
                 Step.answer.icontains(sought.words, autoescape=True),
             ),
         )
-        found.append(said.exists())
+        found.append(has_text.exists())
     return found
