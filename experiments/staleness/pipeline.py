@@ -23,7 +23,7 @@ from agentrl.experiments.staleness.costs import Costs
 from agentrl.experiments.staleness.findings import Moment
 from agentrl.trainer.batch import TrainableGroup, assemble_batch, has_spread
 from agentrl.trainer.engines.learner import Metrics
-from agentrl.trainer.inbox import InboxBounds, is_too_old
+from agentrl.trainer.group_selection import InboxBounds, is_too_old
 
 
 @dataclass(frozen=True, slots=True)
