@@ -53,7 +53,8 @@ from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.processes.dispatcher import dispatcher_config
 from agentrl.ops.processes.worker import worker_config
 from agentrl.serving.policy_process import FollowedRun, serve_policy
-from agentrl.trainer.inbox import Inbox, InboxBounds
+from agentrl.trainer.group_selection import InboxBounds
+from agentrl.trainer.inbox import Inbox
 from agentrl.workers import celery_app as celery
 from agentrl.workers.dispatch.dispatcher import Dispatcher
 from agentrl.workers.dispatch.item_stream import ItemStream

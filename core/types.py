@@ -42,7 +42,7 @@ class GroupState(StrEnum):
     OPEN = "open"  # some member has no terminal row yet
     READY = "ready"  # every member is terminal, enough of them trainable
     TRAINED = "trained"
-    FILTERED = "filtered"  # zero spread: nothing to learn
+    FILTERED = "filtered"  # zero spread, nothing to learn; or little, with trainer.keep_share
     STALE = "stale"
     FAILED = "failed"  # too few members survived
     CANCELLED = "cancelled"
@@ -72,6 +72,7 @@ class Reason(StrEnum):
     BODY_DAMAGED = "body_damaged"  # what was stored cannot be read, or is not what the row names
     PUBLISH_FAILED = "publish_failed"  # the broker refused the body
     ZERO_SPREAD = "zero_spread"
+    LOW_SPREAD = "low_spread"  # not among the groups that trainer.keep_share keeps
     TOO_FEW_SURVIVORS = "too_few_survivors"
     TOO_STALE = "too_stale"
     RUN_ENDED = "run_ended"

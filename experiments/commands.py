@@ -5,38 +5,23 @@ from typing import Annotated
 
 import typer
 
-CONFIGS = Path(__file__).parent / "configs"
-Out = Annotated[Path, typer.Option("--out", help="Folder for the results. The report is OUT.md.")]
-ConfigFile = Annotated[
-    Path,
-    typer.Option("--config", help="Configuration that all arms share.", show_default=False),
-]
-ConfigFolder = Annotated[
-    Path,
-    typer.Option(
-        "--configs", help="Folder with the files task-norm-PART.toml.", show_default=False
-    ),
-]
-Seeds = Annotated[int, typer.Option(min=1, help="Trainings per arm.")]
-Tokens = Annotated[int, typer.Option(min=1, help="Sampled tokens per training.")]
-Items = Annotated[int, typer.Option(min=1, help="Held-out items per task in the final evaluation.")]
-Attempts = Annotated[int, typer.Option(min=1, help="Attempts per held-out item.")]
-AttemptsForPassAtK = Annotated[
-    int, typer.Option(min=1, help="Attempts per held-out item (the k in pass@k).")
-]
-Checks = Annotated[
-    int, typer.Option(min=0, help="Evaluations during each training, evenly spaced.")
-]
-CheckItems = Annotated[
-    int, typer.Option(min=1, help="Held-out items per task in each evaluation during training.")
-]
-Threads = Annotated[int, typer.Option(min=1, help="Threads that torch uses.")]
-Quick = Annotated[
-    bool, typer.Option("--quick", help="Run one seed at a tiny size, to test the setup.")
-]
-OnlyReport = Annotated[
-    bool, typer.Option("--report", help="Only write the report of the finished trainings.")
-]
+from agentrl.experiments.arms import commands as arms
+from agentrl.experiments.options import (
+    CONFIGS,
+    AttemptsForPassAtK,
+    CheckItems,
+    Checks,
+    ConfigFile,
+    ConfigFolder,
+    Items,
+    OnlyReport,
+    Out,
+    Quick,
+    Seeds,
+    Threads,
+    Tokens,
+    names,
+)
 
 
 def add(app: typer.Typer) -> None:
@@ -46,8 +31,7 @@ def add(app: typer.Typer) -> None:
     experiment.command("cross-policy")(cross_policy)
     experiment.command("task-norm")(task_norm)
     experiment.command("staleness")(staleness)
-    experiment.command("turn-credit")(turn_credit)
-    experiment.command("tool-use")(tool_use)
+    arms.add(experiment)
     experiment.command("smollm")(smollm)
     app.add_typer(
         experiment, name="experiment", help="Run a study that answers a question about learning."
@@ -190,74 +174,6 @@ def staleness(
     print(report.write(out) if only_report else study.study(request))
 
 
-def turn_credit(
-    out: Out,
-    config: ConfigFile = CONFIGS / "turn-credit.toml",
-    arms: str = typer.Option(
-        "outcome,discounted,gigpo,outcome-progress,turn-progress",
-        "--arms",
-        help="Credits, with or without a reward for progress (comma-separated).",
-    ),
-    seeds: Seeds = 5,
-    tokens: Tokens = 120_000,
-    items: Items = 32,
-    attempts: Attempts = 4,
-    checks: Checks = 2,
-    check_items: CheckItems = 8,
-    threads: Threads = 1,
-    quick: Quick = False,
-    only_report: OnlyReport = False,
-) -> None:
-    """Study which credit of turns learns long episodes faster.
-
-    The command trains one starting policy with each arm and seed on equal numbers of tokens, one
-    training after the other, and writes a report. Finished trainings are kept: after Ctrl-C the
-    same command continues.
-
-    Example: agentrl experiment turn-credit --out runs/turn-credit --arms outcome,gigpo --seeds 2
-    """
-    from agentrl.experiments.arms import report, study
-    from agentrl.experiments.arms.turn_credit import STUDY
-    from agentrl.experiments.runner import Sizes
-
-    sizes = Sizes(seeds, items, attempts, checks, check_items, threads)
-    request = study.ArmStudyRequest(out, config, sizes, tokens, names(arms))
-    request = study.quick(STUDY, request) if quick else request
-    print(report.write(STUDY, out) if only_report else study.run(STUDY, request))
-
-
-def tool_use(
-    out: Out,
-    config: ConfigFile = CONFIGS / "tool-use.toml",
-    seeds: Seeds = 3,
-    tokens: Tokens = 60_000,
-    items: Items = 64,
-    attempts: Attempts = 4,
-    checks: Checks = 2,
-    check_items: CheckItems = 8,
-    threads: Threads = 1,
-    quick: Quick = False,
-    only_report: OnlyReport = False,
-) -> None:
-    """Study whether a policy learns to use a tool.
-
-    The command trains one starting policy with and without the tool on equal numbers of tokens, one
-    training after the other, and writes a report. The starting policy is created first, with the
-    command that stands in the configuration. Finished trainings are kept: after Ctrl-C the same
-    command continues.
-
-    Example: agentrl experiment tool-use --out runs/tool-use --seeds 1 --tokens 20000
-    """
-    from agentrl.experiments.arms import report, study
-    from agentrl.experiments.arms.tool_use import STUDY
-    from agentrl.experiments.runner import Sizes
-
-    sizes = Sizes(seeds, items, attempts, checks, check_items, threads)
-    request = study.ArmStudyRequest(out, config, sizes, tokens, STUDY.trained_arms)
-    request = study.quick(STUDY, request) if quick else request
-    print(report.write(STUDY, out) if only_report else study.run(STUDY, request))
-
-
 def smollm(
     out: Out,
     arms: str = typer.Option(
@@ -298,8 +214,3 @@ def smollm(
     )
     request = study.quick(request) if quick else request
     print(report.write(out) if only_report else study.study(request))
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Split a comma-separated list."""
-    return tuple(filter(None, text.split(",")))

@@ -67,6 +67,12 @@ class Point(Finding, frozen=True):
     metrics: dict[str, float]
     gradients: dict[str, float] = {}
 
+    @property
+    def text(self) -> str:
+        """Return a line of progress."""
+        success = " · ".join(f"{task} {share:.0%}" for task, share in self.success.items())
+        return f"update {self.version} · {success}"
+
 
 class Check(Finding, frozen=True):
     """Success of the training policy on held-out items, sampled at the training temperature."""

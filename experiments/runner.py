@@ -104,17 +104,26 @@ class Work:
     make: Callable[[ReportProgress, threading.Event], SavedFinding]
 
 
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a training is made of. `kept`: directory for the trained policy; None: not kept."""
+
+    config: Config
+    sources: Mapping[str, TaskSource]
+    kept: Path | None = None
+
+
 def plan_trainings(
     folder: Path,
     seeds: int,
     arms: Sequence[str],
     design: Design,
-    prepare: Callable[[str], tuple[Config, Mapping[str, TaskSource]]],
+    prepare: Callable[[str, int], Setup],
 ) -> Iterator[Work]:
     """Return the trainings of arms that always act with the newest policy.
 
-    `prepare`: configuration and sources of an arm. Raises ConfigError if the folder has trainings
-    of another design.
+    `prepare`: from arm and seed, called when that training begins. Raises ConfigError if the folder
+    has trainings of another design.
     """
     folder.mkdir(parents=True, exist_ok=True)
     require_same_design(folder, design, Training)
@@ -122,9 +131,11 @@ def plan_trainings(
     def training(
         name: str, seed: int, report_progress: ReportProgress, stop: threading.Event
     ) -> Training:
-        config, sources = prepare(name)
-        arm = Arm(name, [CURRENT], config.sampling)
-        return train_arm(Trainee(config, sources, design, arm, seed, report_progress, stop))
+        made = prepare(name, seed)
+        arm = Arm(name, [CURRENT], made.config.sampling)
+        return train_arm(
+            Trainee(made.config, made.sources, design, arm, seed, report_progress, stop, made.kept)
+        )
 
     for path, arm, seed in in_order(folder, seeds, arms):
         yield Work(path, design.tokens, partial(training, arm, seed))

@@ -3,7 +3,8 @@
 groups ─▶ rewards of turns ─▶ advantages of tokens ─▶ normalised in each task ─▶ Batch
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -90,12 +91,41 @@ def has_spread(group: TrainableGroup, abnormal_reward: float | None = None) -> b
 
     Otherwise there is no gradient.
     """
-    rewards = {
+    return len(set(_rewards(group, abnormal_reward))) > 1
+
+
+def split_by_variance(
+    groups: Sequence[TrainableGroup],
+    share: float,
+    abnormal_reward: float | None = None,
+    taught_tasks: Collection[str] = (),
+) -> tuple[list[TrainableGroup], list[TrainableGroup]]:
+    """Return the groups to train on, and the others (RAGEN, arXiv:2504.20073), each in order.
+
+    Of each task, the groups whose rewards have the highest variance stay: `share` of them, rounded
+    up; of equal ones the first. All groups of `taught_tasks` stay: teachers need no spread.
+    """
+    kept: set[str] = set()
+    for task in {group.task for group in groups}:
+        own = [group for group in groups if group.task == task]
+        if task not in taught_tasks:
+            count = math.ceil(round(share * len(own), 6))  # 0.3 · 10 exceeds 3 by a rounding error
+            own.sort(key=lambda group: -round(float(np.var(_rewards(group, abnormal_reward))), 9))
+            own = own[:count]
+        kept.update(group.group_id for group in own)
+    return (
+        [group for group in groups if group.group_id in kept],
+        [group for group in groups if group.group_id not in kept],
+    )
+
+
+def _rewards(group: TrainableGroup, abnormal_reward: float | None) -> list[float]:
+    """Return the rewards of members, or of their branches, without penalties."""
+    return [
         reward
         for member in group.members
         for reward in branch_rewards(member) or [shaped_reward(member, abnormal_reward)]
-    }
-    return len(rewards) > 1
+    ]
 
 
 def assemble_batch(groups: Sequence[TrainableGroup], settings: Settings) -> Batch:

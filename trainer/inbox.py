@@ -11,9 +11,8 @@ broker is unavailable, bodies are read from the database.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
@@ -27,12 +26,19 @@ from agentrl.core.retry import Retry
 from agentrl.core.telemetry import metrics
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.trajectory_body import body_of
-from agentrl.core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState
+from agentrl.core.types import RUN_OVER, GroupState, Reason, RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import bodies, groups, updates
 from agentrl.db.transitions.updates import ReadyMember
-from agentrl.trainer.algorithm.presets import INBOX_BYTES
-from agentrl.trainer.batch import TrainableGroup, has_spread
+from agentrl.trainer.batch import TrainableGroup
+from agentrl.trainer.group_selection import (
+    CLOSED_AS,
+    REASONS,
+    InboxBounds,
+    classify_group,
+    close_by_reason,
+    select_varied,
+)
 
 RECEIVE_S = 0.1  # between two looks at the database while the broker brings nothing
 DUE_EVERY_S = 1.0  # between two looks at the stop rules
@@ -40,25 +46,6 @@ DUE_EVERY_S = 1.0  # between two looks at the stop rules
 Key = tuple[str, int]
 
 log = get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class InboxBounds:
-    """Limits of a batch. Staleness and lag in updates.
-
-    `held_bytes`: memory for bodies. The oldest are dropped, and read from the database when a batch
-    needs them. Bodies of the current batch stay, even beyond the limit. `taught_tasks`: tasks
-    with a teacher, whose groups need no spread.
-    """
-
-    min_groups: int
-    max_groups: int
-    max_staleness: int
-    max_lag: int
-    abnormal_reward: float | None
-    max_attempts: int
-    held_bytes: int = INBOX_BYTES
-    taught_tasks: Collection[str] = ()
 
 
 class Inbox:
@@ -99,8 +86,15 @@ class Inbox:
                 continue
             chosen = self._choose_groups(members, version, epoch)
             if len(chosen) >= self._bounds.min_groups and self._take_groups(chosen, epoch):
-                return chosen
+                return self._keep_varied(chosen, epoch)
         return ()
+
+    def _keep_varied(self, taken: Sequence[TrainableGroup], epoch: int) -> list[TrainableGroup]:
+        """Close the taken groups with too little variance; return the others."""
+        kept, others = select_varied(taken, self._bounds)
+        self._close_groups({Reason.LOW_SPREAD: [group.group_id for group in others]}, epoch)
+        self.forget(others)
+        return kept
 
     def _take_groups(self, chosen: Sequence[TrainableGroup], epoch: int) -> bool:
         """Mark the groups as taken, so that their episodes are not re-issued; False: one was
@@ -179,7 +173,7 @@ class Inbox:
             self._forks = self._store.ask(lambda session: updates.forks(session, self._run_id))
         waiting = deque(list(rows) for _, rows in groupby(members, key=lambda row: row.group_id))
         chosen: list[TrainableGroup] = []
-        closing: dict[GroupState, list[str]] = {GroupState.FILTERED: [], GroupState.STALE: []}
+        closing: dict[Reason, list[str]] = {}
         while waiting and len(chosen) < self._bounds.max_groups:
             count = min(len(waiting), self._bounds.max_groups - len(chosen))
             candidates = [waiting.popleft() for _ in range(count)]
@@ -194,7 +188,7 @@ class Inbox:
                 if state == GroupState.READY:
                     chosen.append(group)
                     continue
-                closing[state].append(group.group_id)
+                closing.setdefault(REASONS[state], []).append(group.group_id)
                 self.forget([group])
         self._pinned = _keys(chosen)
         self._close_groups(closing, epoch)
@@ -242,19 +236,17 @@ class Inbox:
                 return None
         return TrainableGroup(group_id, rows[0].task, tuple(present))
 
-    def _close_groups(self, closing: dict[GroupState, list[str]], epoch: int) -> None:
-        reasons = {GroupState.FILTERED: Reason.ZERO_SPREAD, GroupState.STALE: Reason.TOO_STALE}
+    def _close_groups(self, closing: Mapping[Reason, list[str]], epoch: int) -> None:
         if not any(closing.values()):
             return
 
         def close(session: Session) -> None:
             updates.lock_run(session, self._run_id, epoch)
-            for state, group_ids in closing.items():
-                groups.close_groups(session, sorted(group_ids), state, reasons[state])
+            close_by_reason(session, closing)
 
         self._store.transact(close)
-        for state, group_ids in closing.items():
-            metrics.CLOSED.labels(status=state).inc(len(group_ids))
+        for reason, group_ids in closing.items():
+            metrics.CLOSED.labels(status=CLOSED_AS[reason]).inc(len(group_ids))
 
 
 def _keys(chosen: Iterable[TrainableGroup]) -> set[Key]:
@@ -265,32 +257,3 @@ def _bytes(trajectory: Trajectory) -> int:
     """Estimate the memory of a trajectory: its arrays and its steps' texts."""
     texts = sum(len(step.call) + len(step.answer) for step in trajectory.steps)
     return 10 * len(trajectory) + texts
-
-
-def classify_group(
-    group: TrainableGroup, version: int, bounds: InboxBounds, forks: Mapping[str, int]
-) -> GroupState:
-    """Return READY if the update from `version` may train on the group, else FILTERED or STALE."""
-    if group.task not in bounds.taught_tasks and not has_spread(group, bounds.abnormal_reward):
-        return GroupState.FILTERED
-    return GroupState.STALE if is_too_old(group, version, bounds, forks) else GroupState.READY
-
-
-def is_too_old(
-    group: TrainableGroup, version: int, bounds: InboxBounds, forks: Mapping[str, int] | None = None
-) -> bool:
-    """Return whether a policy with trainable tokens exceeds its bound of staleness or lag.
-
-    `forks`: versions at which the lines of rolled-back policies left the live lineage. The distance
-    of such a policy is the number of updates on both lines since then.
-    """
-    for member in group.members:
-        for policy in member.policies:
-            if policy.masked or policy.version < 0:  # an external model is of no version
-                continue
-            bound = bounds.max_staleness if policy.track == CURRENT else bounds.max_lag
-            fork = (forks or {}).get(policy.checkpoint_id)
-            ahead = 0 if fork is None else 2 * (policy.version - fork)
-            if version - policy.version + ahead > bound:
-                return True
-    return False

@@ -429,6 +429,9 @@ class Trainer(Section, frozen=True):
     """Subtracted from the reward for each step."""
     token_penalty: float = 0.0
     """Subtracted from the reward for each sampled token."""
+    keep_share: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
+    """Share of the batch's groups of each task that are trained on: those with the highest variance
+    of rewards (docs/algorithms.md)."""
     min_groups: Positive | None = None
     """Smallest number of groups in a batch. Absent: `dispatch.groups_per_update`."""
     max_groups: Positive | None = None

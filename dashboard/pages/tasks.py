@@ -75,7 +75,8 @@ def curves_of_all(store: Store, run_id: str, view: TasksLook) -> None:
         spread = spread_rows(closed_groups(store, run_id))
         chart(
             charts.lines(spread, VERSION, "no signal", ("task", known), share=True),
-            f"Groups without a learning signal: all episodes got the same reward. {EACH_POINT}",
+            "Groups without a learning signal: all episodes got the same reward, or "
+            f"trainer.keep_share left them out. {EACH_POINT}",
         )
 
 

@@ -7,10 +7,10 @@ latest row of each task and name whose update was not rolled back.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import func, or_, select, text
+from sqlalchemy import case, func, or_, select, text
 from sqlalchemy.orm import Session
 
-from agentrl.core.types import GroupState, UpdateState
+from agentrl.core.types import GroupState, Reason, UpdateState
 from agentrl.db.models import Alarm, Group, Run, Update
 from agentrl.db.store import now
 
@@ -150,13 +150,15 @@ def groups_since_update(
         ready &= Group.group_id.in_(learned)
     last = select(func.max(Update.committed_at)).where(Update.run_id == run_id).scalar_subquery()
     closed = Group.state.in_([GroupState.FILTERED, GroupState.STALE, GroupState.FAILED])
+    varied = Group.reason == Reason.LOW_SPREAD  # these have spread, as ready ones
+    counted_as = case((varied, GroupState.READY.value), else_=Group.state).label("counted_as")
     query = (
-        select(Group.task, Group.state, func.count())
+        select(Group.task, counted_as, func.count())
         .where(
             Group.run_id == run_id,
             or_(ready, closed & (Group.closed_at > func.coalesce(last, 0.0))),
         )
-        .group_by(Group.task, Group.state)
+        .group_by(Group.task, "counted_as")
     )
     counts: Counts = {}
     for task, state, number in session.execute(query):

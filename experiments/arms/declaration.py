@@ -1,7 +1,7 @@
 """What a study of arms declares. Its run is in study.py, its page in report.py."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from agentrl.core.config.config import Config
 from agentrl.experiments.findings import Training
@@ -17,7 +17,9 @@ class ArmStudy:
     in. `measures`: shares. `minus`: for a measure with a column of differences, what its heading
     subtracts. `done`, `meaning`: texts of the page, before and after the table of tasks; they may
     name fields of the design and figures of the configuration. `quick_tokens`: of a training, to
-    test the setup. `model_hint`: how to create the starting policy.
+    test the setup. `model_hint`: how to create the starting policy. `teachers`: of each taught arm,
+    the arms whose trained policies teach it, by task. `references`: by task, an arm that all others
+    are also compared with.
     """
 
     name: str
@@ -30,7 +32,13 @@ class ArmStudy:
     meaning: str
     quick_tokens: int
     model_hint: str = ""
+    teachers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    references: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def trained_arms(self) -> Sequence[str]:
         return [arm for arm in self.bases if not is_untrained(arm)]
+
+    @property
+    def teaching_arms(self) -> Collection[str]:
+        return {arm for by_task in self.teachers.values() for arm in by_task.values()}

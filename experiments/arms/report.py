@@ -3,6 +3,7 @@
 training-*.json ─▶ a Comparison ─▶ figures.csv, learning.svg ─▶ page
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -64,7 +65,11 @@ def lines(study: ArmStudy, out: Path, comparison: Comparison[Training]) -> Itera
         "temperature": config["sampling"]["temperature"],
         "made": comparison.seeds(),
     }
-    yield from verdict(comparison.differences(tuple(study.measures), comparison.tasks))
+    measures = tuple(study.measures)
+    compared = comparison.differences(measures, comparison.tasks)
+    for task, reference in study.references.items():
+        compared += with_base(comparison, reference).differences(measures, [task])
+    yield from verdict(compared)
     yield "## What was done"
     yield ""
     yield (COMMAND + study.done).format(**facts)
@@ -81,6 +86,11 @@ def lines(study: ArmStudy, out: Path, comparison: Comparison[Training]) -> Itera
     yield figures_link(out, "figures.csv")
 
 
+def with_base(comparison: Comparison[Training], base: str) -> Comparison[Training]:
+    """Return the comparison of all arms with one."""
+    return dataclasses.replace(comparison, base=lambda _: base)
+
+
 def _cells(
     study: ArmStudy, comparison: Comparison[Training], arm: str, task: str
 ) -> Iterator[tuple[str, str]]:
@@ -91,6 +101,10 @@ def _cells(
         if name in study.minus:
             heading = f"{name}, minus {study.minus[name]}"
             yield heading, difference(comparison.difference(name, arm, task))
+        if name in study.minus and task in study.references:
+            reference = study.references[task]
+            pair = with_base(comparison, reference).difference(name, arm, task)
+            yield f"{name}, minus {reference}", difference(pair)
     yield UPDATES, number(comparison.estimate(UPDATES, arm))
 
 

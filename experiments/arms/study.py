@@ -6,22 +6,22 @@ Untrained arms are the starting policy, measured only.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from agentrl.core import config_loading, logging
-from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Teacher
 from agentrl.core.errors import ConfigError
 from agentrl.envs import registry
-from agentrl.envs.contract import TaskSource
 from agentrl.experiments.arms import report
 from agentrl.experiments.arms.declaration import ArmStudy
 from agentrl.experiments.report.comparison import is_untrained
 from agentrl.experiments.runner import (
     QUICK,
+    Setup,
     Sizes,
     Work,
     make_missing,
@@ -67,12 +67,37 @@ def plan_works(study: ArmStudy, request: ArmStudyRequest) -> Iterator[Work]:
     config = replace(config, trainer=replace(config.trainer, threads=request.sizes.threads))
     design = request.sizes.design(config, tokens=request.tokens)
 
-    def prepare(arm: str) -> tuple[Config, Mapping[str, TaskSource]]:
+    def prepare(arm: str, seed: int) -> Setup:
         own = study.arm_config(config, arm)
-        return own, {
+        own = replace(own, teacher=find_teachers(study, request.out, arm, seed))
+        sources = {
             name: registry.source(name, task.options, task.source)
             for name, task in own.tasks.items()
         }
+        is_kept = arm in study.teaching_arms
+        return Setup(own, sources, policy_path(request.out, arm, seed) if is_kept else None)
 
     arms = (*filter(is_untrained, study.bases), *request.arms)
     yield from plan_trainings(request.out, request.sizes.seeds, arms, design, prepare)
+
+
+def find_teachers(study: ArmStudy, out: Path, arm: str, seed: int) -> list[Teacher]:
+    """Return the arm's teachers: policies that this study trained with the same seed.
+
+    Raises ConfigError if one is missing.
+    """
+    found = []
+    for task, teacher in study.teachers.get(arm, {}).items():
+        path = policy_path(out, teacher, seed)
+        if not path.is_dir():
+            raise ConfigError(
+                f"the arm {arm} needs the trained policy {path}, which does not exist",
+                hint=f"train the arm {teacher}, after deleting training-{teacher}-{seed}.json",
+            )
+        found.append(Teacher(name=teacher, checkpoint=str(path), tasks=[task]))
+    return found
+
+
+def policy_path(out: Path, arm: str, seed: int) -> Path:
+    """Return the directory of an arm's trained policy."""
+    return out / "policies" / f"{arm}-{seed}"

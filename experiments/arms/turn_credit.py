@@ -1,7 +1,10 @@
 """`agentrl experiment turn-credit`: studies which credit of turns learns long episodes faster.
 
-Arms differ in `trainer.credit`, and in whether progress is rewarded (docs/credit.md).
+Arms differ in `trainer.credit`, and in whether progress is rewarded (docs/credit.md). Two more
+train on the groups of the highest variance only, or begin with short episodes.
 """
+
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -14,12 +17,29 @@ from agentrl.experiments.report.measures import FINAL, WAY, final, on_the_way
 
 PROGRESS = 0.5
 OUTCOME = "outcome"
-ARMS = {  # credit, weight of the process reward, and the arm that it is compared with
-    OUTCOME: ("outcome", 0.0, OUTCOME),
-    "discounted": ("discounted", 0.0, OUTCOME),
-    "gigpo": ("gigpo", 0.0, OUTCOME),
-    "outcome-progress": ("outcome", PROGRESS, OUTCOME),
-    "turn-progress": ("turn", PROGRESS, "outcome-progress"),
+KEEP_SHARE = 0.25
+HORIZONS = ((0, 8), (6, 14), (12, 20))  # version, most turns
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What an arm differs in. `base`: the arm that it is compared with."""
+
+    credit: str = "outcome"
+    progress: float = 0.0
+    keep_share: float = 1.0
+    horizons: tuple[tuple[int, int], ...] = ()
+    base: str = OUTCOME
+
+
+ARMS = {
+    OUTCOME: Difference(),
+    "discounted": Difference(credit="discounted"),
+    "gigpo": Difference(credit="gigpo"),
+    "outcome-progress": Difference(progress=PROGRESS),
+    "turn-progress": Difference(credit="turn", progress=PROGRESS, base="outcome-progress"),
+    "filter": Difference(keep_share=KEEP_SHARE),
+    "horizon": Difference(horizons=HORIZONS),
 }
 DONE = """\
 Policy `{model}`;
@@ -28,17 +48,36 @@ Policy `{model}`;
 """
 ARMS_TABLE = "\n".join(
     table(
-        ["arm", "`trainer.credit`", "`process_rewards.progress`", "compared with"],
+        [
+            "arm",
+            "`trainer.credit`",
+            "`process_rewards.progress`",
+            "`trainer.keep_share`",
+            "`horizons`",
+            "compared with",
+        ],
         (
-            [arm, credit, f"{progress:g}", base if base != arm else ""]
-            for arm, (credit, progress, base) in ARMS.items()
+            [
+                arm,
+                of.credit,
+                f"{of.progress:g}",
+                f"{of.keep_share:g}",
+                ", ".join(f"{turns} from {version}" for version, turns in of.horizons),
+                of.base if of.base != arm else "",
+            ]
+            for arm, of in ARMS.items()
         ),
     )
 )
 MEANING = """
 [Credit](../credit.md) says what the credits compute, here with their default options. Without
-rewards before the last turn `turn` is `outcome`, so it has no arm of its own. All arms of a seed
-see the same items in the same order, and advantages are normalised per task. *Final* is success in
+rewards before the last turn `turn` is `outcome`, so it has no arm of its own. kg reports no
+progress: the arms that reward it are rewarded in alfworld only. `filter` is RAGEN's
+(arXiv:2504.20073): of the groups with spread in a task's part of a round, the share
+[`keep_share`](../algorithms.md) with the highest variance of rewards is trained on. `horizon` is
+AgentGym-RL's (arXiv:2509.08755): [turn limits](../curriculum.md#horizons) that grow with the
+version. All arms of a seed see
+the same items in the same order, and advantages are normalised per task. *Final* is success in
 {attempts} attempts at each of {items} held-out items at temperature {temperature:g}, different
 items for each seed; *on the way* is success on {check_items} items during training, the mean of all
 checks ({checks}). Process rewards never count as success. Intervals are 95 %, Student's t over
@@ -50,16 +89,20 @@ def arm_config(config: Config, arm: str) -> Config:
     """Return the configuration of one arm; that of the starting policy stays as it is."""
     if arm == START:
         return config
-    credit, progress, _ = ARMS[arm]
-    rewards = ProcessRewards(progress=progress)
-    tasks = {name: replace(task, process_rewards=rewards) for name, task in config.tasks.items()}
-    return replace(config, tasks=tasks, trainer=replace(config.trainer, credit=credit))
+    of = ARMS[arm]
+    rewards, horizons = ProcessRewards(progress=of.progress), list(of.horizons)
+    tasks = {
+        name: replace(task, process_rewards=rewards, horizons=horizons)
+        for name, task in config.tasks.items()
+    }
+    trainer = replace(config.trainer, credit=of.credit, keep_share=of.keep_share)
+    return replace(config, tasks=tasks, trainer=trainer)
 
 
 STUDY = ArmStudy(
     name="turn-credit",
     title="Which credit of turns learns long episodes faster?",
-    bases={START: OUTCOME, **{arm: base for arm, (_, _, base) in ARMS.items()}},
+    bases={START: OUTCOME, **{arm: of.base for arm, of in ARMS.items()}},
     arm_config=arm_config,
     measures={FINAL: final, WAY: on_the_way},
     minus={FINAL: "its base"},

@@ -3,7 +3,7 @@
 from statistics import fmean
 
 from agentrl.experiments.findings import Training
-from agentrl.experiments.report.comparison import mean_or_task
+from agentrl.experiments.report.comparison import MEAN, mean_or_task
 from agentrl.experiments.staleness.findings import Course
 
 FINAL, WAY, UPDATES = "final", "on the way", "updates"
@@ -33,5 +33,9 @@ def success_at_check(check: int, training: Training | Course, task: str) -> floa
 
 
 def success_by_tokens(task: str, training: Training) -> list[tuple[float, float]]:
-    """Return a point of the learning curve for each check."""
-    return [(each.tokens, mean_or_task(each.success, task)) for each in training.checks]
+    """Return a point of the learning curve for each check of the task."""
+    return [
+        (each.tokens, mean_or_task(each.success, task))
+        for each in training.checks
+        if task == MEAN or task in each.success
+    ]

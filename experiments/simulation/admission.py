@@ -5,7 +5,12 @@ from collections.abc import Mapping
 from agentrl.core.config.config import Config
 from agentrl.envs.contract import TaskSource
 from agentrl.experiments.simulation.simulator import Job
-from agentrl.workers.dispatch.curriculum import carry_debts, next_task, shares
+from agentrl.workers.dispatch.curriculum import (
+    carry_debts,
+    next_task,
+    shares,
+    turn_limit,
+)
 from agentrl.workers.dispatch.item_stream import ItemStream
 
 
@@ -20,15 +25,18 @@ class Admission:
             task: ItemStream(source.items(config.tasks[task].split), seed)
             for task, source in sources.items()
         }
+        self._horizons = {task: config.tasks[task].horizons for task in sources}
         self._admitted = dict.fromkeys(sources, 0)
 
-    def group(self) -> list[Job]:
-        """Return the episodes of the next group."""
+    def group(self, version: int) -> list[Job]:
+        """Return the episodes of the next group, whose horizon is that of the version."""
         task = next_task(self._shares, carry_debts(self._shares, {}, self._admitted))
         position = self._admitted[task]
         self._admitted[task] += 1
         item = self._streams[task].at(position)
+        horizon = turn_limit(self._horizons[task], version)
+        name = f"{task}-{position}"
         return [
-            Job(item, f"{task}-{position}", member, f"{self._seed}/{task}/{position}/{member}")
+            Job(item, name, member, f"{self._seed}/{task}/{position}/{member}", horizon)
             for member in range(self._size)
         ]

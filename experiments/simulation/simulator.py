@@ -57,12 +57,16 @@ def interruption_error() -> SimulationInterrupted:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One episode to play. `seed`: its name, and the seed of drawn policies and sampled tokens."""
+    """One episode to play. `seed`: its name, and the seed of drawn policies and sampled tokens.
+
+    `horizon`: its turn limit, if that is below the task's.
+    """
 
     item: Item
     group_id: str
     member: int
     seed: str
+    horizon: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +169,9 @@ class Simulator:
 
         def work(client: PolicyClient) -> tuple[Job, Trajectory]:
             source = self.sources[job.item.task]
+            turns = self.config.tasks[job.item.task].max_turns or source.max_turns
             limits = EpisodeLimits(
-                max_turns=self.config.tasks[job.item.task].max_turns or source.max_turns,
+                max_turns=min(turns, job.horizon or turns),
                 deadline_s=DEADLINE_S,
                 policy_wait_s=DEADLINE_S,
             )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from agentrl.core.statistics import pass_at
 from agentrl.core.trajectory import Trajectory
+from agentrl.core.types import SOLVED
 
 
 def pass_curve(solved: Sequence[int], attempts: int) -> dict[int, float]:
@@ -101,3 +102,8 @@ def shares_of_tracks(members: Sequence[Trajectory]) -> dict[str, float]:
             tokens[track] = tokens.get(track, 0) + step.end - step.start
     total = sum(tokens.values())
     return {track: tokens[track] / total for track in sorted(tokens)}
+
+
+def success_share(members: Sequence[Trajectory]) -> float:
+    """Return the share of the trajectories that solved their item."""
+    return sum(member.score >= SOLVED for member in members) / len(members)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from agentrl.checkpoints.directories import publish, remove
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Sampling
 from agentrl.core.trajectory import Trajectory
@@ -31,9 +32,17 @@ from agentrl.experiments.simulation.statistics import (
     distinct_histories,
     mean_metrics,
     shares_of_tracks,
+    success_share,
 )
+from agentrl.ops.runs.teachers import pinned_teachers, with_teachers
 from agentrl.trainer.algorithm.presets import Settings, resolve_settings
-from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch, has_spread
+from agentrl.trainer.batch import (
+    Batch,
+    TrainableGroup,
+    assemble_batch,
+    has_spread,
+    split_by_variance,
+)
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
@@ -58,7 +67,10 @@ class Arm:
 
 @dataclass
 class Trainee:
-    """A training in progress. `report_progress`: receives progress. `stop`: checked often."""
+    """A training in progress. `report_progress`: receives progress. `stop`: checked often.
+
+    `kept`: directory for the trained policy; None: it is not kept.
+    """
 
     config: Config
     sources: Mapping[str, TaskSource]
@@ -67,6 +79,7 @@ class Trainee:
     seed: int
     report_progress: ReportProgress = lambda _what, _tokens: None
     stop: threading.Event = field(default_factory=threading.Event)
+    kept: Path | None = None
 
     def train(self) -> Training:
         """Train and measure. Raises Interrupted, CheckpointError, EnvironmentFailure."""
@@ -80,6 +93,8 @@ class Trainee:
                 if due and len(checks) <= self.design.checks:
                     checks.append(self.check(played))
             skills = list(self._skills(played))
+            if self.kept is not None:
+                played.keep_policy(self.kept)
         return Training(
             design=self.design,
             arm=self.arm.name,
@@ -189,7 +204,10 @@ class Rounds:
         self._settings: Settings = resolve_settings(config.trainer)
         hardware = Hardware.from_config(config.model, config.trainer)
         made = Path(config.model.path), self._settings, hardware
-        self._learner = TorchLearner(*made)
+        self._taught = config.taught_tasks()
+        self._learner = with_teachers(
+            TorchLearner(*made), pinned_teachers(config), made[0], config, hardware
+        )
         self._gauge = Gauge(*made) if trainee.design.gradients else None
         self.admission = Admission(config, trainee.sources, trainee.seed)
 
@@ -201,7 +219,8 @@ class Rounds:
     def next(self) -> dict[str, list[Trajectory]]:
         """Play the next round."""
         count = self._trainee.config.dispatch.groups_per_update
-        jobs = [job for _ in range(count) for job in self.admission.group()]
+        version = self.simulator.version
+        jobs = [job for _ in range(count) for job in self.admission.group(version)]
         return self.groups(jobs, self._trainee.arm)
 
     def groups(self, jobs: Sequence[Job], arm: Arm) -> dict[str, list[Trajectory]]:
@@ -221,11 +240,17 @@ class Rounds:
         candidates = [
             TrainableGroup(name, group[0].task, tuple(group)) for name, group in played.items()
         ]
-        lessons = [one for one in candidates if has_spread(one, self._settings.abnormal_reward)]
+        lessons = [
+            one
+            for one in candidates
+            if one.task in self._taught or has_spread(one, self._settings.abnormal_reward)
+        ]
         metrics: Mapping[str, float] = {}
         gradients: Mapping[str, float] = {}
         if lessons:
-            batch = assemble_batch(lessons, self._settings)
+            of = self._settings
+            kept, _ = split_by_variance(lessons, of.keep_share, of.abnormal_reward, self._taught)
+            batch = assemble_batch(kept, of)
             gradients = self._gradients(batch)
             update = self._learner.update(batch)
             metrics = update.values
@@ -234,8 +259,14 @@ class Rounds:
         self._weighing.note(list(played.values()), metrics)
         point = self._point(candidates, lessons, metrics)
         point = replace(point, gradients={name: round(gradients[name], 6) for name in gradients})
-        self._trainee.report_progress(point_text(point), self.tokens)
+        self._trainee.report_progress(point.text, self.tokens)
         return point
+
+    def keep_policy(self, directory: Path) -> None:
+        """Write the trained policy, in place of what an interrupted training left."""
+        remove(directory)
+        name, version = directory.name, self.simulator.version
+        publish(directory, self._learner.save, checkpoint_id=name, version=version, parent=None)
 
     def _gradients(self, batch: Batch) -> Mapping[str, float]:
         """Measure the norm of each task's gradient part when due; otherwise return nothing."""
@@ -252,25 +283,15 @@ class Rounds:
     ) -> Point:
         tasks = sorted({group.task for group in candidates})
         groups = {task: [g for g in candidates if g.task == task] for task in tasks}
+        played = {task: [m for each in groups[task] for m in each.members] for task in tasks}
         taught = {task: sum(g.task == task for g in lessons) for task in tasks}
         return Point(
             version=self.simulator.version,
             tokens=self.tokens,
-            success={task: _success(groups[task]) for task in tasks},
+            success={task: success_share(played[task]) for task in tasks},
             spread={task: taught[task] / len(groups[task]) for task in tasks},
             states={task: len(each) for task, each in self.visited.states.items()},
             histories={task: len(each) for task, each in self.visited.histories.items()},
             tracks=shares_of_tracks([m for group in candidates for m in group.members]),
             metrics={name: round(metrics[name], 6) for name in sorted(KEPT & metrics.keys())},
         )
-
-
-def point_text(point: Point) -> str:
-    """Format a line of progress."""
-    success = " · ".join(f"{task} {share:.0%}" for task, share in point.success.items())
-    return f"update {point.version} · {success}"
-
-
-def _success(groups: Sequence[TrainableGroup]) -> float:
-    members = [member for group in groups for member in group.members]
-    return sum(member.score >= SOLVED for member in members) / len(members)

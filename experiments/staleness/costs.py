@@ -137,7 +137,7 @@ def _played(
         waves.append(((wave.longest, wave.sampled, wave.prompt), took))
         return found
 
-    jobs = [job for _ in range(count) for job in played.admission.group()]
+    jobs = [job for _ in range(count) for job in played.admission.group(0)]
     sampling = simulator.config.sampling
     members: dict[str, list[Trajectory]] = {}
     works = (simulator.work(job, sampling, lambda a, s, j: Sampler(a, s, j.seed)) for job in jobs)

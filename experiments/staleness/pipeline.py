@@ -23,7 +23,7 @@ from agentrl.experiments.staleness.costs import Costs
 from agentrl.experiments.staleness.findings import Moment
 from agentrl.trainer.batch import TrainableGroup, assemble_batch, has_spread
 from agentrl.trainer.engines.learner import Metrics
-from agentrl.trainer.inbox import InboxBounds, is_too_old
+from agentrl.trainer.group_selection import InboxBounds, is_too_old
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Pipeline(Rounds):
         """Open groups up to the bound; training groups are open until their update is committed."""
         training = len(self._update.groups) if self._update else 0
         for _ in range(self._most - training - len(self._ready) - len(self._playing)):
-            for job in self.admission.group():
+            for job in self.admission.group(self.simulator.version):
                 self._playing[job.group_id] = []
                 work = self.simulator.work(job, self._trainee.arm.sampling, self._weighing.draws)
                 self._episodes.append(LockstepEpisode(work))

@@ -18,6 +18,7 @@ from agentrl.core.errors import ConfigError, nearest
 from agentrl.experiments.report.comparison import START
 from agentrl.experiments.runner import (
     QUICK,
+    Setup,
     Sizes,
     Work,
     make_missing,
@@ -79,7 +80,7 @@ def plan_works(request: TaskNormRequest, part: str) -> Iterator[Work]:
         request.sizes.seeds,
         (START, *request.arms),
         design,
-        lambda arm: (arm_config(config, arm), made),
+        lambda arm, _: Setup(arm_config(config, arm), made),
     )
 
 

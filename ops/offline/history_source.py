@@ -18,19 +18,24 @@ from sqlalchemy.orm import Session
 from agentrl.core.types import RUN_OVER, GroupState, Reason, RunState
 from agentrl.db.queries.history_batches import HistoryBatch
 from agentrl.db.store import Store
-from agentrl.db.transitions import group_copies, groups, updates
+from agentrl.db.transitions import group_copies, updates
 from agentrl.ops.offline.copying import CopiedGroup, CopyPlace, make_copy
 from agentrl.trainer.batch import TrainableGroup
-from agentrl.trainer.inbox import InboxBounds, classify_group
+from agentrl.trainer.group_selection import (
+    REASONS,
+    InboxBounds,
+    classify_group,
+    close_by_reason,
+    select_varied,
+)
 
 PAUSE_S = 1.0  # between two looks at a paused run
-REASONS = {GroupState.FILTERED: Reason.ZERO_SPREAD, GroupState.STALE: Reason.TOO_STALE}
 
 
 @dataclass(frozen=True, slots=True)
 class History:
     """What is trained on. `forks`: versions at which the line of a policy that sampled parted from
-    the one that is trained, by checkpoint (trainer/inbox.py).
+    the one that is trained, by checkpoint (trainer/group_selection.py).
     """
 
     batches: Sequence[HistoryBatch]
@@ -72,7 +77,9 @@ class HistorySource:
             if len(self._waiting) >= self._bounds.min_groups:
                 most = self._bounds.max_groups
                 taken, self._waiting = self._waiting[:most], self._waiting[most:]
-                return taken
+                kept, others = select_varied(taken, self._bounds)
+                self._close({Reason.LOW_SPREAD: [group.group_id for group in others]}, epoch)
+                return kept
             if not self._batches:
                 self.is_used_up = True
                 break
@@ -106,20 +113,21 @@ class HistorySource:
 
     def _close_useless(self, version: int, epoch: int) -> None:
         """Close the groups that the update from `version` may not train on."""
-        closing: dict[GroupState, list[str]] = {state: [] for state in REASONS}
+        closing: dict[Reason, list[str]] = {}
         kept: list[TrainableGroup] = []
         for group in self._waiting:
             state = classify_group(group, version, self._bounds, self._forks)
             if state == GroupState.READY:
                 kept.append(group)
             else:
-                closing[state].append(group.group_id)
+                closing.setdefault(REASONS[state], []).append(group.group_id)
         self._waiting = kept
+        self._close(closing, epoch)
 
+    def _close(self, closing: Mapping[Reason, list[str]], epoch: int) -> None:
         def close(session: Session) -> None:
             updates.lock_run(session, self._run_id, epoch)
-            for state, group_ids in closing.items():
-                groups.close_groups(session, sorted(group_ids), state, REASONS[state])
+            close_by_reason(session, closing)
 
         if any(closing.values()):
             self._store.transact(close)

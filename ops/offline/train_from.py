@@ -34,7 +34,7 @@ from agentrl.ops.runs.teachers import pinned_teachers, with_teachers
 from agentrl.ops.tables import console, plain
 from agentrl.trainer.algorithm.presets import batch_groups, resolve_settings
 from agentrl.trainer.engines.learner import Hardware
-from agentrl.trainer.inbox import InboxBounds
+from agentrl.trainer.group_selection import InboxBounds
 
 COLUMNS = {  # of the table of updates: metric, how it is written
     "reward": ("reward", "{:.3f}"),
@@ -208,7 +208,7 @@ def _report(
     lines = [
         f"run {run_id}: {run.version} updates from {source.name}, "
         f"{found[GroupState.TRAINED].total()} of {looked_at} groups trained, "
-        f"{found[GroupState.FILTERED].total()} without spread, "
+        f"{found[GroupState.FILTERED].total()} filtered, "
         f"{found[GroupState.STALE].total()} too old, "
         f"{found[GroupState.CANCELLED].total()} left over, "
         f"{looked_at - copied} without stored bodies or not reached"

@@ -24,7 +24,7 @@ from agentrl.db.registry import checkpoints
 from agentrl.ops.runs.begin import OpenRun, open_checkpoint_store, open_run
 from agentrl.ops.runs.teachers import pinned_teachers, with_teachers
 from agentrl.trainer.algorithm.presets import Settings, batch_groups, inbox_bytes, resolve_settings
-from agentrl.trainer.inbox import InboxBounds
+from agentrl.trainer.group_selection import InboxBounds
 from agentrl.trainer.ledger_config import LedgerConfig
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def bounds(config: Config, filled: Settings) -> InboxBounds:
         max_attempts=config.dispatch.max_attempts,
         held_bytes=inbox_bytes(config.trainer, config.dispatch, config.sampling),
         taught_tasks=config.taught_tasks(),
+        keep_share=filled.keep_share,
     )
 
 

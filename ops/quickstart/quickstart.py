@@ -97,6 +97,7 @@ class Quickstart:
         self._stop = stop
         self._sources = task_sources(config)
         self._work: dict[Plan, list[Work]] = {}
+        self._training_seconds = 0.0
         # what an interruption is told
         self._hint = "run the same command to start again" if recipe.begin_anew else GOES_ON
 
@@ -154,6 +155,7 @@ class Quickstart:
                 before=by_task(before[1].measured()),
                 after=by_task(after[1].measured()),
                 seconds=seconds,
+                training_seconds=self._training_seconds,
                 updates=totals.updates,
                 episodes=totals.episodes,
                 disagreements=progress.disagreements(session, run_id),
@@ -177,7 +179,9 @@ class Quickstart:
         store.transact(lambda session: runs.move_run(session, run_id, RunState.RUNNING))
         if self._recipe.begin_anew:
             self._hint = resume_command(path)
+        began = time.monotonic()
         watch(supervisor, store, run_id, self._stop, dataclasses.replace(screen, show=show))
+        self._training_seconds = time.monotonic() - began
         if self._stop.is_set():
             raise Interrupted("interrupted", hint=self._hint)
         if self._recipe.begin_anew:

@@ -24,7 +24,8 @@ ByTask = Mapping[str, Mapping[float, PlanResult]]
 class Outcome:
     """Results of a quickstart. `curve`: (bin, task, success, episodes) during training.
 
-    `model`: describes the starting model. `seconds`: duration of this call.
+    `model`: describes the starting model. `seconds`: duration of this call; `training_seconds`: the
+    part of it between the two evaluations.
     """
 
     model: str
@@ -32,6 +33,7 @@ class Outcome:
     before: ByTask
     after: ByTask
     seconds: float
+    training_seconds: float
     updates: int
     episodes: int
     disagreements: Sequence[tuple[str, str]]
@@ -46,7 +48,8 @@ def report(
     picture = draw(outcome, config.home() / "reward-curve.png")
     console.print(_table(outcome))
     console.print(
-        f"{outcome.updates} updates, {outcome.episodes} episodes in {outcome.seconds:.0f} s; "
+        f"{outcome.updates} updates, {outcome.episodes} episodes in {outcome.seconds:.0f} s, "
+        f"of which training took {outcome.training_seconds:.0f} s; "
         f"steps sampled by {_mix(outcome.policy_mix)}"
     )
     console.print(_accounting(outcome))
@@ -114,6 +117,7 @@ def summary(outcome: Outcome, temperature: float) -> dict[str, object]:
         "before_greedy": {task: round(m[0.0].success, 4) for task, m in outcome.before.items()},
         "after_greedy": {task: round(m[0.0].success, 4) for task, m in outcome.after.items()},
         "seconds": round(outcome.seconds, 1),
+        "training_seconds": round(outcome.training_seconds, 1),
         "updates": outcome.updates,
         "episodes": outcome.episodes,
         "accounting_ok": not outcome.disagreements,

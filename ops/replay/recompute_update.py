@@ -20,7 +20,7 @@ from agentrl.trainer.algorithm.alarms import group_metrics
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch, Bools, TrainableGroup, assemble_batch
-from agentrl.trainer.inbox import classify_group
+from agentrl.trainer.group_selection import classify_group, select_varied
 
 if TYPE_CHECKING:
     from agentrl.trainer.model.scoring import Scorer
@@ -32,7 +32,7 @@ MISMATCH = "mismatch_"
 
 @dataclass(frozen=True, slots=True)
 class SeenGroups:
-    """The trainer's input to the update from `version`. `forks`: see trainer/inbox.py."""
+    """The trainer's input to the update from `version`. `forks`: see `is_too_old`."""
 
     version: int
     groups: Sequence[TrainableGroup]
@@ -74,15 +74,14 @@ def recompute_update(seen: SeenGroups, config: Config, scorer: "Scorer | None") 
     limits = bounds(config, settings)
     verdicts = [classify_group(group, seen.version, limits, seen.forks) for group in seen.groups]
     ready = [g for g, state in zip(seen.groups, verdicts, strict=True) if state == GroupState.READY]
-    chosen = ready[: limits.max_groups]
-    taken = {group.group_id for group in chosen}
+    taken = ready[: limits.max_groups]
+    chosen, dropped = select_varied(taken, limits)
     batch = assemble_batch(chosen, settings)
     recorded = scorer.score(batch, settings) if scorer and chosen else None
-    counts: dict[str, dict[GroupState, int]] = {}
-    for group, state in zip(seen.groups, verdicts, strict=True):
-        if state != GroupState.READY or group.group_id in taken:
-            by_state = counts.setdefault(group.task, {})
-            by_state[state] = by_state.get(state, 0) + 1
+    closed = [(g, s) for g, s in zip(seen.groups, verdicts, strict=True) if s != GroupState.READY]
+    with_spread = _count([*closed, *((each, GroupState.READY) for each in taken)])
+    closed += [(each, GroupState.FILTERED) for each in dropped]
+    counts = _count([*closed, *((each, GroupState.READY) for each in chosen)])
     metrics = measure(batch, recorded or TokenRecord.empty(batch.tokens.size))
     if recorded is None:
         metrics = {name: value for name, value in metrics.items() if not of_policy(name)}
@@ -94,13 +93,24 @@ def recompute_update(seen: SeenGroups, config: Config, scorer: "Scorer | None") 
         state: sum(by_state.get(state, 0) for by_state in counts.values()) for state in GroupState
     }
     rows[ALL] = _row(batch, recorded, settings, total, ALL)
-    return RecomputedUpdate(rows, metrics | group_metrics(counts))
+    return RecomputedUpdate(rows, metrics | group_metrics(with_spread))
 
 
 def of_policy(name: str) -> bool:
     """Return whether a metric depends on the policy, so that it is unknown without its weights."""
     bare = name.rpartition("/")[2]
     return bare in OF_POLICY or bare.startswith((MISMATCH, "effective_sample_size"))
+
+
+def _count(
+    verdicts: Sequence[tuple[TrainableGroup, GroupState]],
+) -> dict[str, dict[GroupState, int]]:
+    """Count groups by task and state."""
+    counts: dict[str, dict[GroupState, int]] = {}
+    for group, state in verdicts:
+        by_state = counts.setdefault(group.task, {})
+        by_state[state] = by_state.get(state, 0) + 1
+    return counts
 
 
 def _row(

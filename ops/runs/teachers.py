@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from agentrl.trainer.engines.learner import Hardware, Learner
 
 
-def pinned_teachers(config: Config, store: Store) -> list["PinnedTeacher"]:
-    """Return the teachers, their files fetched.
+def pinned_teachers(config: Config, store: Store | None = None) -> list["PinnedTeacher"]:
+    """Return the teachers, their files fetched. `store`: see `resolve`.
 
     Raises ConfigError, StoreError, CheckpointError.
     """

@@ -1,18 +1,21 @@
+import dataclasses
 from pathlib import Path
 
 import pytest
 from experiment_config import configuration
 
+from agentrl.checkpoints import manifest
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.envs import registry
-from agentrl.experiments.arms import report, study, tool_use, turn_credit
+from agentrl.experiments.arms import report, study, teachers, tool_use, turn_credit
 from agentrl.experiments.arms.declaration import ArmStudy
 from agentrl.experiments.arms.study import ArmStudyRequest
 from agentrl.experiments.findings import Check, Design, Point, Skill, Training, keep, read
 from agentrl.experiments.report.comparison import is_untrained
 from agentrl.experiments.runner import QUICK
+from agentrl.experiments.simulation.admission import Admission
 from agentrl.trainer.algorithm.presets import resolve_settings
 
 pytestmark = pytest.mark.usefixtures("signals")
@@ -29,6 +32,14 @@ ERRANDS = """
 max_turns = 6
 
 [tasks.alfworld.options]
+style = "compact"
+difficulty = "easy"
+items = 8
+test_items = 4
+"""
+
+TABLES = """
+[tasks.dbbench.options]
 style = "compact"
 difficulty = "easy"
 items = 8
@@ -96,7 +107,7 @@ def test_an_arm_is_compared_with_the_one_that_differs_in_its_credit(tmp_path: Pa
     assert "- **maths, outcome-progress** against `outcome`: final +0.125" in page
     assert "- **maths, turn-progress** against `outcome-progress`: final +0.250" in page
     assert "| outcome | 0.125 (0.12 – 0.12) | – | 0.125 (0.12 – 0.12) | 3 ± 0 |" in page
-    assert "| turn-progress | turn | 0.5 | outcome-progress |" in page
+    assert "| turn-progress | turn | 0.5 | 1 |  | outcome-progress |" in page
     assert "Trainings: outcome 3; outcome-progress 3; turn-progress 3." in page
     assert "](found/learning.svg)" in page
 
@@ -118,11 +129,62 @@ def test_arms_of_tool_use_differ_in_the_tool_alone() -> None:
 def test_arms_of_turn_credit_differ_in_credit_and_progress_alone() -> None:
     config = shared_config(turn_credit.STUDY)
     assert turn_credit.arm_config(config, "start") == config
-    for arm, (credit, progress, base) in turn_credit.ARMS.items():
+    for arm, of in turn_credit.ARMS.items():
         made = turn_credit.arm_config(config, arm)
-        assert resolve_settings(made.trainer).credit == credit
-        assert made.tasks["alfworld"].process_rewards.progress == progress
-        assert base in turn_credit.ARMS
+        settings = resolve_settings(made.trainer)
+        assert (settings.credit, settings.keep_share) == (of.credit, of.keep_share)
+        for task in made.tasks.values():
+            assert task.process_rewards.progress == of.progress
+            assert task.horizons == list(of.horizons)
+        assert of.base in turn_credit.ARMS
+
+
+def test_the_turn_limits_of_the_horizon_grow_up_to_that_of_the_other_arms() -> None:
+    config = turn_credit.arm_config(shared_config(turn_credit.STUDY), "horizon")
+    sources = {"alfworld": registry.source("alfworld", config.tasks["alfworld"].options)}
+    groups = Admission(config, sources, seed=0)
+    limits = [{job.horizon for job in groups.group(version)} for version in (0, 5, 6, 12, 99)]
+    assert limits == [{8}, {8}, {14}, {20}, {20}]
+    assert config.tasks["alfworld"].max_turns == 20
+
+
+def test_a_task_is_taught_by_the_specialist_that_was_trained_with_the_same_seed(
+    tmp_path: Path,
+) -> None:
+    config = shared_config(teachers.STUDY)
+    assert set(teachers.arm_config(config, "dbbench-alone").tasks) == {"dbbench"}
+    assert teachers.arm_config(config, "joint") == config
+    assert not teachers.arm_config(config, "distilled").trainer.rewards
+    assert teachers.arm_config(config, "distilled-rewards").trainer.rewards
+    with pytest.raises(ConfigError, match=r"distilled needs .*alfworld-alone-1.* not exist") as no:
+        study.find_teachers(teachers.STUDY, tmp_path, "distilled", 1)
+    assert "deleting training-alfworld-alone-1.json" in str(no.value.hint)
+    for task, arm in teachers.SPECIALISTS.items():
+        study.policy_path(tmp_path, arm, 1).mkdir(parents=True)
+        assert arm == f"{task}-alone"
+    found = study.find_teachers(teachers.STUDY, tmp_path, "distilled", 1)
+    assert {each.tasks[0]: each.checkpoint for each in found} == {
+        "alfworld": str(tmp_path / "policies" / "alfworld-alone-1"),
+        "dbbench": str(tmp_path / "policies" / "dbbench-alone-1"),
+    }
+    assert study.find_teachers(teachers.STUDY, tmp_path, "joint", 1) == []
+
+
+def test_distilled_arms_are_compared_with_joint_training_and_with_the_specialist(
+    tmp_path: Path,
+) -> None:
+    measured = {"joint": (1, 0.0), "maths-alone": (4, 0.0), "distilled": (3, 0.0)}
+    declared = dataclasses.replace(
+        teachers.STUDY,
+        bases={"joint": "joint", "maths-alone": "maths-alone", "distilled": "joint"},
+        references={"maths": "maths-alone"},
+    )
+    page = page_of(declared, tmp_path / "found", measured)
+    assert "- **maths, distilled** against `joint`: final +0.250" in page
+    assert "- **maths, distilled** against `maths-alone`: final -0.125" in page
+    assert "- **maths, joint** against `maths-alone`: final -0.375" in page
+    assert "| arm | final | final, minus joint | final, minus maths-alone |" in page
+    assert "| maths-alone | 0.500 (0.50 – 0.50) | – | – |" in page
 
 
 def test_a_missing_starting_policy_is_told(tmp_path: Path) -> None:
@@ -151,6 +213,19 @@ def test_a_study_measures_both_arms_before_and_after_training(tmp_path: Path) ->
     assert found["tool"].points
     assert {len(each.skills[0].solved) for each in found.values()} == {2}
     assert "one seed shows nothing" in page
+
+
+@pytest.mark.slow
+def test_specialists_teach_one_policy_both_tasks(tmp_path: Path) -> None:
+    page, found = quick_page(teachers.STUDY, tmp_path, ERRANDS + TABLES)
+    assert set(found) == set(teachers.STUDY.bases)
+    assert {skill.task for skill in found["dbbench-alone"].skills} == {"dbbench"}
+    assert {skill.task for skill in found["distilled"].skills} == {"alfworld", "dbbench"}
+    for arm in teachers.SPECIALISTS.values():
+        assert manifest.verify(study.policy_path(tmp_path / "out", arm, 0)).version > 0
+    first = {arm: found[arm].points[0].version for arm in ("distilled", "distilled-rewards")}
+    assert first == {"distilled": 1, "distilled-rewards": 1}, "no group needs spread"
+    assert "| dbbench-alone |" in page
 
 
 @pytest.mark.slow

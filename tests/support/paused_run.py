@@ -36,7 +36,8 @@ from agentrl.envs.contract import Item
 from agentrl.ops.processes.dispatcher import dispatcher_config
 from agentrl.ops.processes.trainer import ledger_config
 from agentrl.trainer.algorithm.presets import resolve_settings
-from agentrl.trainer.inbox import Inbox, InboxBounds
+from agentrl.trainer.group_selection import InboxBounds
+from agentrl.trainer.inbox import Inbox
 from agentrl.trainer.ledger import Ledger
 from agentrl.trainer.loop import train
 from agentrl.workers.dispatch.dispatcher import Dispatcher

@@ -148,6 +148,15 @@ def test_a_run_whose_groups_never_train_is_not_silent(world: World) -> None:
     assert world.ask("SELECT update_id, version, value FROM alarms") == [(None, 0, 1.0)]
 
 
+def test_a_group_with_little_spread_is_none_without(world: World) -> None:
+    for position in range(8):
+        world.ready(position)
+    world.sql("UPDATE groups SET state = 'filtered', reason = 'low_spread', closed_at = 1e10")
+    assert _commit(world, 1, {}) == []
+    metrics = _metrics(world, "u1")
+    assert (metrics["dbbench/groups"], metrics["dbbench/zero_spread_share"]) == (9.0, 0.0)
+
+
 def test_what_is_ready_but_not_learned_from_is_not_counted_yet(world: World) -> None:
     for position in range(5):
         world.ready(position, (1.0, 1.0))

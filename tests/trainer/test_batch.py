@@ -8,7 +8,13 @@ from agentrl.core.errors import ConfigError
 from agentrl.core.trajectory import PolicyRef, Trajectory
 from agentrl.core.types import Status
 from agentrl.trainer.algorithm.presets import resolve_settings
-from agentrl.trainer.batch import TrainableGroup, assemble_batch, has_spread, with_advantages
+from agentrl.trainer.batch import (
+    TrainableGroup,
+    assemble_batch,
+    has_spread,
+    split_by_variance,
+    with_advantages,
+)
 
 MakeTrajectory = Callable[..., Trajectory]
 PLAIN = resolve_settings(Trainer(normalise="none"))
@@ -87,6 +93,43 @@ def test_spread_counts_the_reward_that_trains(make_trajectory: MakeTrajectory) -
     group = TrainableGroup("g", "db", tuple(make_trajectory(status=end) for end in ends))
     assert not has_spread(group)
     assert has_spread(group, -0.2)
+
+
+def test_the_groups_with_the_most_varied_rewards_stay(make_trajectory: MakeTrajectory) -> None:
+    rewards = {  # variance, for db: 3/16, 1/4, 1/8, 0; for kg: 0.0025
+        "a": (1.0, 0.0, 0.0, 0.0),
+        "b": (1.0, 1.0, 0.0, 0.0),
+        "c": (1.0, 0.5, 0.5, 0.0),
+        "d": (1.0, 1.0),
+        "k": (0.1, 0.0),
+    }
+    groups = [
+        TrainableGroup(
+            name, "kg" if name == "k" else "db", tuple(make_trajectory(reward=r) for r in of)
+        )
+        for name, of in rewards.items()
+    ]
+
+    def kept(share: float, *taught: str) -> str:
+        stay, others = split_by_variance(groups, share, taught_tasks=taught)
+        assert sorted([*stay, *others], key=groups.index) == groups
+        return "".join(group.group_id for group in stay)
+
+    assert kept(1.0) == "abcdk"
+    assert kept(0.6) == "abck"  # 2.4 of four, rounded up
+    assert kept(0.5) == "abk"
+    assert kept(0.25) == "bk"  # each task keeps one
+    assert kept(0.25, "db") == "abcdk"
+
+
+def test_penalties_do_not_count_as_variance_but_the_reward_of_abnormal_ends_does(
+    make_trajectory: MakeTrajectory,
+) -> None:
+    ends = (Status.TASK_LIMIT, Status.COMPLETED)
+    mild = TrainableGroup("m", "db", tuple(make_trajectory(reward=r) for r in (0.5, 0.0)))
+    ended = TrainableGroup("e", "db", tuple(make_trajectory(status=end) for end in ends))
+    assert split_by_variance([mild, ended], 0.5) == ([mild], [ended])
+    assert split_by_variance([mild, ended], 0.5, -2.0) == ([ended], [mild])
 
 
 def test_tasks_are_normalised_apart_over_the_batch(make_trajectory: MakeTrajectory) -> None:

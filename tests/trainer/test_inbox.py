@@ -28,7 +28,8 @@ from agentrl.db.store import Store
 from agentrl.db.transitions import runs, updates
 from agentrl.db.transitions.updates import TrainerReplaced
 from agentrl.trainer.batch import TrainableGroup
-from agentrl.trainer.inbox import Inbox, InboxBounds, classify_group, is_too_old
+from agentrl.trainer.group_selection import InboxBounds, classify_group, is_too_old
+from agentrl.trainer.inbox import Inbox
 
 BOUNDS = InboxBounds(
     min_groups=2, max_groups=3, max_staleness=2, max_lag=4, abnormal_reward=None, max_attempts=3
@@ -197,6 +198,21 @@ def test_groups_without_spread_are_filtered_and_old_ones_stale(world: World, inb
     group = world.group(old)
     assert (group.state, group.reason) == (GroupState.STALE, Reason.TOO_STALE)
     assert group.closed_at is not None
+    assert world.accounting() == []
+
+
+def test_groups_with_little_variance_are_closed_when_their_batch_is_taken(
+    world: World, link: Broker
+) -> None:
+    bounds = replace(BOUNDS, min_groups=3, keep_share=0.5)
+    rewards = ((0.0, 0.0, 0.0, 1.0), (0.0, 1.0, 0.0, 1.0), (0.0, 0.5, 0.0, 1.0))  # 3/16, 1/4, 11/64
+    names = [world.ready(place, of)[0].group_id for place, of in enumerate(rewards)]
+    with closing(link.consumer(trainer_queue(world.run_id))) as consumer:
+        inbox = Inbox(world.store, consumer, world.run_id, bounds)
+        assert _ids(_given(inbox)) == names[:2]
+    group = world.group(names[2])
+    assert (group.state, group.reason) == (GroupState.FILTERED, Reason.LOW_SPREAD)
+    assert {world.group(name).state for name in names[:2]} == {GroupState.READY}
     assert world.accounting() == []
 
 

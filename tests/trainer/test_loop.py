@@ -29,7 +29,8 @@ from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup
 from agentrl.trainer.engines.learner import Hardware, Metrics
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.inbox import Inbox, InboxBounds
+from agentrl.trainer.group_selection import InboxBounds
+from agentrl.trainer.inbox import Inbox
 from agentrl.trainer.ledger import Ledger
 from agentrl.trainer.loop import train
 

@@ -53,6 +53,7 @@ class Settings:
     aggregate: Literal["token_mean", "group_mean"]
     task_weights: Mapping[str, float]
     abnormal_reward: float | None
+    keep_share: float
     turn_penalty: float
     token_penalty: float
     micro_batch_tokens: int
@@ -139,6 +140,7 @@ def resolve_settings(config: Trainer) -> Settings:
         task_norm_min_tokens=config.task_norm_min_tokens,
         norm_floor=NORM_FLOOR,
         task_weights=config.task_weights,
+        keep_share=config.keep_share,
         turn_penalty=config.turn_penalty,
         token_penalty=config.token_penalty,
         micro_batch_tokens=config.micro_batch_tokens,

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from agentrl.db.store import now
 from agentrl.db.transitions import group_copies, groups, runs
 from agentrl.ops.offline.history_source import History, HistorySource
 from agentrl.ops.offline.train_from import read_history
-from agentrl.trainer.inbox import InboxBounds
+from agentrl.trainer.group_selection import InboxBounds
 
 COPY = "copy-1"
 BOUNDS = InboxBounds(2, 3, 1, 1, None, 3)
@@ -53,10 +54,15 @@ def batches(history: PlantedRun, *positions: Sequence[int]) -> list[HistoryBatch
 class Reader:
     """A trainer that only reads its batches, as positions."""
 
-    def __init__(self, history: PlantedRun, looked_at: Sequence[HistoryBatch]) -> None:
+    def __init__(
+        self,
+        history: PlantedRun,
+        looked_at: Sequence[HistoryBatch],
+        bounds: InboxBounds = BOUNDS,
+    ) -> None:
         self.store = history.store
         self.epoch = self.store.transact(partial(runs.begin_epoch, run_id=COPY))
-        self.source = HistorySource(self.store, COPY, BOUNDS, History(looked_at, {}))
+        self.source = HistorySource(self.store, COPY, bounds, History(looked_at, {}))
 
     def next(self, version: int = 0) -> list[str]:
         found = self.source.next_groups(version, self.epoch, threading.Event(), lambda: False)
@@ -86,6 +92,12 @@ def test_batches_keep_their_order_and_their_bounds(history: PlantedRun) -> None:
         "3": ("trained", None),
         "4": ("ready", None),
     }
+
+
+def test_groups_with_little_variance_are_closed(history: PlantedRun) -> None:
+    reader = Reader(history, batches(history, (0, 2, 3)), replace(BOUNDS, keep_share=0.5))
+    assert reader.next() == ["0", "2"]  # all have the same variance
+    assert states(history)["3"] == ("filtered", Reason.LOW_SPREAD)
 
 
 def test_groups_that_became_too_old_are_closed(history: PlantedRun) -> None:

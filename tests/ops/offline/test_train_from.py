@@ -65,7 +65,7 @@ def test_a_runs_own_rewards_give_its_own_weights_bit_for_bit(
     with agentrl("train", "--from", str(learned.path), environment={}, output=log) as process:
         assert process.wait(300) == 0, log.read_text()
     assert weights(learned, "learned-retrained") == own
-    assert "2 updates from learned, 5 of 6 groups trained, 1 without spread" in log.read_text()
+    assert "2 updates from learned, 5 of 6 groups trained, 1 filtered" in log.read_text()
     score(learned, "recorded")
     retrain(learned, "recorded", "recorded-retrained")
     assert weights(learned, "recorded-retrained") == own
@@ -90,7 +90,7 @@ def test_other_rewards_and_settings_give_other_weights(learned: PlantedRun) -> N
 
 def test_groups_that_are_too_old_are_told(learned: PlantedRun) -> None:
     told = retrain(learned, "learned", "young", max_age=0)
-    assert "1 updates from learned, 3 of 6 groups trained, 1 without spread, 2 too old" in told
+    assert "1 updates from learned, 3 of 6 groups trained, 1 filtered, 2 too old" in told
     assert "too old: 2 groups of the history's updates 2: " in told
     with learned.store.read() as session:
         run = runs.require_run(session, "young")

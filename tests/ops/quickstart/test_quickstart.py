@@ -131,7 +131,10 @@ def test_a_recipe_clones_experts_trains_and_passes_over_what_is_done(
     assert "SmolLM2" not in (told := capsys.readouterr()).out
     assert "warm start: 3 steps" in told.err
     again = quickstart(small, Choices(), tmp_path)
-    assert replace(again, seconds=first.seconds) == first
+    assert 0.0 < first.training_seconds < first.seconds
+    assert again.training_seconds == 0.0
+    same = {"seconds": first.seconds, "training_seconds": first.training_seconds}
+    assert replace(again, **same) == first
     assert "warm start" not in capsys.readouterr().err
 
 
@@ -190,6 +193,7 @@ def test_the_quickstart_trains_and_ends_with_one_json_line() -> None:
     assert all(0.0 < p < 1.0 for p in said["before"].values())
     assert said["updates"] == 3
     assert said["episodes"] >= 3 * 8
+    assert 0.0 < said["training_seconds"] < said["seconds"]
     assert said["accounting_ok"]
     assert said["policy_mix"]["current"] > said["policy_mix"]["lagged"] > 0
     (path,) = re.findall(r"agentrl eval compare (\S+) 0 latest", ended.stderr)

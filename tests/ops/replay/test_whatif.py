@@ -88,6 +88,11 @@ def test_groups_are_filtered_and_stale_by_the_other_bounds(
     assert (was["groups"], was["filtered"]) == (2, 1)
     assert now["filtered"] == 0, "an abnormal end is worth less than an orderly failure"
     assert first["now"]["rows"][""]["groups"] == 3, "max_groups"
+    [half] = asked(trained, capsys, "1", trainer__keep_share="0.5", score=False)
+    rows = half["now"]["rows"]["dbbench"]
+    assert (rows["groups"], rows["filtered"]) == (1, 2)
+    share = "dbbench/zero_spread_share"
+    assert half["now"]["metrics"][share] == half["was"]["metrics"][share], "they have spread"
     [second] = asked(trained, capsys, "2", dispatch__max_staleness="0")
     rows = second["now"]["rows"]
     assert [(rows[t]["groups"], rows[t]["stale"]) for t in ("dbbench", "alfworld")] == [

@@ -1,0 +1,131 @@
+"""Commands that run the studies of arms: `experiment turn-credit | teachers | tool-use`."""
+
+import typer
+
+from agentrl.experiments.options import (
+    CONFIGS,
+    Attempts,
+    CheckItems,
+    Checks,
+    ConfigFile,
+    Items,
+    OnlyReport,
+    Out,
+    Quick,
+    Seeds,
+    Threads,
+    Tokens,
+    names,
+)
+
+
+def add(experiment: typer.Typer) -> None:
+    """Register the commands."""
+    experiment.command("turn-credit")(turn_credit)
+    experiment.command("teachers")(teachers)
+    experiment.command("tool-use")(tool_use)
+
+
+def turn_credit(
+    out: Out,
+    config: ConfigFile = CONFIGS / "turn-credit.toml",
+    arms: str = typer.Option(
+        "outcome,discounted,gigpo,outcome-progress,turn-progress,filter,horizon",
+        "--arms",
+        help="Credits, with or without a reward for progress, and two ways to choose what is "
+        "trained on (comma-separated).",
+    ),
+    seeds: Seeds = 5,
+    tokens: Tokens = 120_000,
+    items: Items = 32,
+    attempts: Attempts = 4,
+    checks: Checks = 2,
+    check_items: CheckItems = 8,
+    threads: Threads = 1,
+    quick: Quick = False,
+    only_report: OnlyReport = False,
+) -> None:
+    """Study which credit of turns learns long episodes faster.
+
+    The command trains one starting policy with each arm and seed on equal numbers of tokens, one
+    training after the other, and writes a report. Finished trainings are kept: after Ctrl-C the
+    same command continues.
+
+    Example: agentrl experiment turn-credit --out runs/turn-credit --arms outcome,gigpo --seeds 2
+    """
+    from agentrl.experiments.arms import report, study
+    from agentrl.experiments.arms.turn_credit import STUDY
+    from agentrl.experiments.runner import Sizes
+
+    sizes = Sizes(seeds, items, attempts, checks, check_items, threads)
+    request = study.ArmStudyRequest(out, config, sizes, tokens, names(arms))
+    request = study.quick(STUDY, request) if quick else request
+    print(report.write(STUDY, out) if only_report else study.run(STUDY, request))
+
+
+def tool_use(
+    out: Out,
+    config: ConfigFile = CONFIGS / "tool-use.toml",
+    seeds: Seeds = 3,
+    tokens: Tokens = 60_000,
+    items: Items = 64,
+    attempts: Attempts = 4,
+    checks: Checks = 2,
+    check_items: CheckItems = 8,
+    threads: Threads = 1,
+    quick: Quick = False,
+    only_report: OnlyReport = False,
+) -> None:
+    """Study whether a policy learns to use a tool.
+
+    The command trains one starting policy with and without the tool on equal numbers of tokens, one
+    training after the other, and writes a report. The starting policy is created first, with the
+    command that stands in the configuration. Finished trainings are kept: after Ctrl-C the same
+    command continues.
+
+    Example: agentrl experiment tool-use --out runs/tool-use --seeds 1 --tokens 20000
+    """
+    from agentrl.experiments.arms import report, study
+    from agentrl.experiments.arms.tool_use import STUDY
+    from agentrl.experiments.runner import Sizes
+
+    sizes = Sizes(seeds, items, attempts, checks, check_items, threads)
+    request = study.ArmStudyRequest(out, config, sizes, tokens, STUDY.trained_arms)
+    request = study.quick(STUDY, request) if quick else request
+    print(report.write(STUDY, out) if only_report else study.run(STUDY, request))
+
+
+def teachers(
+    out: Out,
+    config: ConfigFile = CONFIGS / "teachers.toml",
+    arms: str = typer.Option(
+        "joint,alfworld-alone,dbbench-alone,distilled,distilled-rewards",
+        "--arms",
+        help="Trainings (comma-separated). The distilled ones need those that end in -alone.",
+    ),
+    seeds: Seeds = 3,
+    tokens: Tokens = 40_000,
+    items: Items = 32,
+    attempts: Attempts = 4,
+    checks: Checks = 2,
+    check_items: CheckItems = 8,
+    threads: Threads = 1,
+    quick: Quick = False,
+    only_report: OnlyReport = False,
+) -> None:
+    """Study whether specialists can be distilled into one policy.
+
+    The command trains two specialists on one task each, then a policy that they teach, and a policy
+    on the rewards of both tasks, one training after the other, and writes a report. Finished
+    trainings are kept: after Ctrl-C the same command continues.
+
+    Example: agentrl experiment teachers --out runs/teachers --seeds 1 --tokens 20000
+    """
+    from agentrl.experiments.arms import report, study
+    from agentrl.experiments.arms.teachers import STUDY
+    from agentrl.experiments.runner import Sizes
+
+    sizes = Sizes(seeds, items, attempts, checks, check_items, threads)
+    request = study.ArmStudyRequest(out, config, sizes, tokens, names(arms))
+    request = study.quick(STUDY, request) if quick else request
+    print(report.write(STUDY, out) if only_report else study.run(STUDY, request))
