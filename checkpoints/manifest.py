@@ -71,6 +71,11 @@ def digests(directory: Path, known: Mapping[str, str] | None = None) -> dict[str
     return {name: found.get(name) or _sha256(directory / name) for name in names if name != FILE}
 
 
+def weight_digests(directory: Path) -> dict[str, str]:
+    """Return the hex SHA-256 of every file of weights directly in the directory, sorted."""
+    return {path.name: _sha256(path) for path in sorted(directory.glob("*.safetensors"))}
+
+
 def write(directory: Path, manifest: Manifest) -> None:
     """Write the manifest durably into the directory."""
     with (directory / FILE).open("wb") as file:

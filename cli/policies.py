@@ -179,14 +179,23 @@ def warmstart(
     device: str = typer.Option(
         "", "--device", help="Device that trains and plays. Default: model.device of CONFIG."
     ),
+    lora_rank: int = typer.Option(
+        0,
+        "--lora-rank",
+        min=0,
+        help="Train only an adapter of this rank, kept in OUT-adapter. Default: all weights.",
+    ),
 ) -> None:
     """Create a starting policy by behaviour cloning.
 
     The policy imitates the tasks' experts or imported episodes. Its weights have the data type
-    model.dtype of CONFIG. After an interruption the same command continues.
+    model.dtype of CONFIG. After an interruption the same command continues. With --lora-rank it
+    also makes OUT again from OUT-adapter and --model.
 
     Example: agentrl warmstart configs/quickstart.toml --out models/mine --seed 7
     """
+    import msgspec
+
     from agentrl.core import config_loading
     from agentrl.ops.warmstart.command import make
     from agentrl.ops.warmstart.warmstart import WarmstartOptions
@@ -207,6 +216,7 @@ def warmstart(
             threads=threads,
             dtype=file.model.dtype,
             device=device or file.model.device,
+            lora=msgspec.structs.replace(file.trainer.lora, rank=lora_rank),
             command=shlex.join(["agentrl", *sys.argv[1:]]),
         )
     )

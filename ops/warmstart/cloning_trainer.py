@@ -29,6 +29,7 @@ LOSSES = 10  # steps that a reported loss is the mean of
 FRESH = 3e-3  # learning rate of random weights
 GENTLE = 4e-4  # of weights that know something: more, and what they copy by is lost
 PRETRAINED = 2e-4  # of weights too many for Muon
+ADAPTER = 1e-3  # of an adapter's weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,8 @@ class CloningTrainer:
             return phase.rate
         if self.fresh:
             return FRESH
+        if self.student.is_adapter:
+            return ADAPTER
         return GENTLE if learns_by_muon(self.student.model) else PRETRAINED
 
     def pass_over(self, transcripts: Transcripts) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from agentrl.core.config.sections import Dtype, Task
 from agentrl.envs.contract import TaskSource
 from agentrl.ops.warmstart import play, tokenizer
@@ -14,6 +16,11 @@ from agentrl.ops.warmstart.play import Player
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.trainer.model import cloning
 from agentrl.trainer.model.loading import copy_tokenizer, save_as
+from agentrl.trainer.model.trainable_model import (
+    AdapterModel,
+    tensors_to_save,
+    trainable_parameters,
+)
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style
 
@@ -46,22 +53,23 @@ class Skill:
 class StudentPolicy:
     """`base`: directory of its tokenizer. `scratch`: where it is saved for playing.
 
-    `dtype`: of the weights that are saved and played; training uses float32. It plays on the
-    model's device.
+    `model`: of transformers, or one with an adapter, which alone is trained. `dtype`: of the
+    weights that are saved and played; training uses float32. It plays on the model's device.
     """
 
     def __init__(
         self, model: Any, base: Path, scratch: Path, style: Style, dtype: Dtype = "float32"
     ) -> None:
         """Raises ConfigError if the template cannot render tool turns."""
-        self.model = model
+        self._adapter = model if isinstance(model, AdapterModel) else None
+        self.model = model.model if isinstance(model, AdapterModel) else model
         self.template = ChatTemplate.load(base)
         self.template.check_append_only()
         self._base = base
         self._scratch = scratch
         self.style = style
         self._dtype = dtype
-        self._engine = LocalEngine(str(model.device), dtype)
+        self._engine = LocalEngine(str(self.model.device), dtype)
         self._saved = 0
 
     @classmethod
@@ -81,8 +89,24 @@ class StudentPolicy:
         }
         return cls(cloning.new_model(shape, seed), base, scratch, style, dtype)
 
+    @property
+    def parameters(self) -> int:
+        """Return the number of weights, of the model without an adapter."""
+        kept = {id(w) for w in trainable_parameters(self.model).values()} if self.is_adapter else ()
+        return sum(w.numel() for w in self.model.parameters() if id(w) not in kept)
+
+    @property
+    def is_adapter(self) -> bool:
+        """Return whether only an adapter is trained."""
+        return self._adapter is not None
+
     def save(self, directory: Path) -> None:
-        """Write a directory that transformers can load, in the policy's dtype."""
+        """Write a directory that transformers, or of an adapter peft, can load, in its dtype."""
+        if self._adapter is not None:
+            directory.mkdir(exist_ok=True)
+            trained = trainable_parameters(self.model)
+            self._adapter.save(directory, tensors_to_save(trained, getattr(torch, self._dtype)))
+            return
         save_as(self.model, directory, self._dtype)
         copy_tokenizer(self._base, directory)
 

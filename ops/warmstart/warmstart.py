@@ -14,14 +14,16 @@ import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 
+from agentrl.checkpoints import manifest
 from agentrl.checkpoints.directories import publish
-from agentrl.core.config.sections import Dtype, Task
+from agentrl.core.config.sections import Dtype, Lora, Task, Trainer
 from agentrl.core.errors import ConfigError
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.registry import source
@@ -35,11 +37,14 @@ from agentrl.ops.warmstart.cloning_trainer import (
     Watch,
 )
 from agentrl.ops.warmstart.demonstrations import Demonstrator
+from agentrl.ops.warmstart.start_adapter import StartAdapter, StartRecord
 from agentrl.ops.warmstart.state import WarmstartState
 from agentrl.ops.warmstart.student_policy import Skill, StudentPolicy
+from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import prepare_torch
 from agentrl.trainer.model import cloning
+from agentrl.trainer.model.trainable_model import AdapterModel
 from agentrl.workers.conversation.toolcalls import Style
 
 CARD = """\
@@ -74,8 +79,9 @@ class WarmstartOptions:
     `imported`: JSONL of messages to use instead of experts. `episodes`: expert episodes per task
     and phase. `batch_tokens`: tokens of one step. `measured`: held-out items per task, or none.
     `dtype`: of matrix products, of played and of written weights; training uses float32. `device`:
-    of training and playing. `save_s`: seconds between saves of its state. `command`: the command
-    line, for the model card.
+    of training and playing. `lora`: with a rank, only an adapter of `model` is trained; it is kept
+    beside `out` (start_adapter.py). `save_s`: seconds between saves of its state. `command`: the
+    command line, for the model card.
     """
 
     out: Path
@@ -91,6 +97,7 @@ class WarmstartOptions:
     threads: int = 1
     dtype: Dtype = "float32"
     device: str = "cpu"
+    lora: Lora = field(default_factory=Lora)
     save_s: float = 300.0
     command: str = "agentrl warmstart"
 
@@ -111,14 +118,18 @@ class WarmstartReport:
 def warmstart(options: WarmstartOptions, progress: Watch = lambda _: None) -> WarmstartReport:
     """Create `options.out` atomically, and measure it; continue an interrupted warm start.
 
-    The same options give the same demonstrations in the same order. Raises KeyboardInterrupt at
-    SIGINT and SIGTERM after saving its state, ConfigError, ItemError, CheckpointError.
+    The same options give the same demonstrations in the same order. Of a finished warm start whose
+    adapter alone is here, only `options.out` is made again. Raises KeyboardInterrupt at SIGINT and
+    SIGTERM after saving its state, ConfigError, ItemError, CheckpointError.
     """
     if options.out.exists():
         raise ConfigError(f"{options.out} exists already", hint="choose another directory")
-    kept = WarmstartState(options.out, _fingerprint(options))
-    begun = kept.load()
+    fingerprint = _fingerprint(options)
+    if report := _restore(options, fingerprint):
+        return report
     began = time.monotonic()
+    kept = WarmstartState(options.out, fingerprint)
+    begun = kept.load()
     prepare_torch(Hardware(options.device, threads=options.threads))
     sources = {
         name: source(name, task.options, task.source) for name, task in options.tasks.items()
@@ -150,14 +161,14 @@ def warmstart(options: WarmstartOptions, progress: Watch = lambda _: None) -> Wa
                 steps, loss = ended.earlier + ended.steps, ended.loss
             report = WarmstartReport(
                 out=options.out,
-                parameters=sum(weight.numel() for weight in student.model.parameters()),
+                parameters=student.parameters,
                 demonstrations=sum(len(each) for phase in transcripts for each in phase.values()),
                 steps=steps,
                 loss=loss,
                 skills=trainer.skills(options.measured) if options.measured else {},
                 seconds=time.monotonic() - began,
             )
-            _publish(student, options, report)
+            _publish(student, options, report, fingerprint)
         finally:
             student.close()
     kept.remove()
@@ -166,10 +177,11 @@ def warmstart(options: WarmstartOptions, progress: Watch = lambda _: None) -> Wa
 
 def _fingerprint(options: WarmstartOptions) -> str:
     """Return a hash of all options that determine the weights."""
-    deciding = {
+    adapter = {"lora": msgspec.to_builtins(options.lora)} if options.lora.rank else {}
+    deciding = adapter | {
         "tasks": msgspec.to_builtins(dict(options.tasks)),
         "phases": [asdict(phase) for phase in options.phases],
-        "model": str(options.model),
+        "model": manifest.weight_digests(options.model) if options.model else None,
         "imported": str(options.imported),
         "sizes": [options.episodes, options.batch_tokens, options.seed],
         "style": [options.style, options.dtype, options.device],
@@ -196,12 +208,19 @@ def _make_student(
     options: WarmstartOptions, transcripts: Sequence[Transcripts], scratch: Path
 ) -> StudentPolicy:
     if options.model:
-        model = cloning.load(options.model, options.device)
+        model = _load(options.model, options)
         return StudentPolicy(model, options.model, scratch, options.style, options.dtype)
     every = (each for phase in transcripts for task in phase.values() for each in task)
     texts = [text for transcript in every for text in transcript.texts()]
     with torch.device(options.device):
         return StudentPolicy.new(texts, scratch, options.style, options.seed, options.dtype)
+
+
+def _load(path: Path, options: WarmstartOptions) -> Any:
+    if not options.lora.rank:
+        return cloning.load(path, options.device)
+    settings = resolve_settings(Trainer(lora=options.lora, packing=False))  # packed by Cloner
+    return AdapterModel(path, settings, Hardware(options.device, options.dtype))
 
 
 def card(options: WarmstartOptions, report: WarmstartReport) -> str:
@@ -233,7 +252,33 @@ def _noise_text(noise: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {share:g}" for name, share in noise.items())
 
 
-def _publish(student: StudentPolicy, options: WarmstartOptions, report: WarmstartReport) -> None:
+def _restore(options: WarmstartOptions, fingerprint: str) -> WarmstartReport | None:
+    """Make OUT from the adapter of a finished warm start, if it is here; return its report.
+
+    Raises ConfigError, CheckpointError.
+    """
+    if not options.lora.rank:
+        return None
+    if options.model is None:
+        raise ConfigError("an adapter needs a model to be trained on", hint="give --model")
+    start = StartAdapter(options.out, options.model)
+    record = start.find(fingerprint)
+    if record is None:
+        return None
+    start.restore(record)
+    reported = {name: getattr(record, name) for name in REPORTED}
+    return WarmstartReport(out=options.out, skills=record.skills, **reported)
+
+
+def _publish(
+    student: StudentPolicy, options: WarmstartOptions, report: WarmstartReport, fingerprint: str
+) -> None:
+    if options.model and options.lora.rank:
+        reported = {name: getattr(report, name) for name in REPORTED}
+        record = StartRecord(fingerprint, skills=report.skills, **reported)
+        StartAdapter(options.out, options.model).publish(student, card(options, report), record)
+        return
+
     def write(directory: Path) -> None:
         student.save(directory)
         (directory / "README.md").write_text(card(options, report), "utf-8")

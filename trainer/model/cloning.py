@@ -3,9 +3,9 @@
     demonstrations ─▶ batches, packed end to end ─▶ cross-entropy on their own tokens ─▶ step
 
 Muon updates the matrices of a small model, AdamW the rest. A policy of a million parameters learned
-to copy names from its prompt with both, but not with AdamW alone. A model above `MUON_PARAMETERS`
-uses AdamW only: the products of Muon would take longer than the step (SmolLM2-135M: 145 against 60
-tokens a second, and no lower loss at equal tokens).
+to copy names from its prompt with both, but not with AdamW alone. An adapter and a model above
+`MUON_PARAMETERS` use AdamW only: the products of Muon would take longer than the model's step
+(SmolLM2-135M: 145 against 60 tokens a second, and no lower loss at equal tokens).
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,6 +24,7 @@ from agentrl.core.errors import CheckpointError
 from agentrl.trainer.model.attention import hidden_states, pack
 from agentrl.trainer.model.loading import load_model
 from agentrl.trainer.model.token_scores import score_tokens
+from agentrl.trainer.model.trainable_model import trainable_parameters
 from agentrl.trainer.snapshots import State
 
 POOL = 16  # batches whose demonstrations are sorted by length together
@@ -87,8 +88,9 @@ class Cloner:
         return mean
 
     def state(self) -> State:
-        """Return weights, optimizer states and the step count, to continue exactly."""
-        tensors = {f"model/{name}": weight for name, weight in self.model.named_parameters()}
+        """Return trained weights, optimizer states and the step count, to continue exactly."""
+        trained = trainable_parameters(self.model)
+        tensors = {f"model/{name}": weight for name, weight in trained.items()}
         for number, (optimizer, _) in enumerate(self._optimizers):
             for index, entries in optimizer.state_dict()["state"].items():
                 found = {f"optimizer/{number}/{index}/{k}": value for k, value in entries.items()}
@@ -98,7 +100,7 @@ class Cloner:
     def load_state(self, state: State) -> None:
         """Restore a state. Raises CheckpointError if it belongs to another model."""
         entries: list[dict[int, dict[str, Tensor]]] = [{} for _ in self._optimizers]
-        own = dict(self.model.named_parameters())
+        own = trainable_parameters(self.model)
         for name, tensor in state.tensors.items():
             kind, _, rest = name.partition("/")
             if kind == "optimizer":
@@ -137,9 +139,10 @@ class Cloner:
 
 
 def learns_by_muon(model: Any) -> bool:
-    """Return whether the model is small enough for Muon."""
-    count: int = sum(weight.numel() for weight in model.parameters())
-    return count <= MUON_PARAMETERS
+    """Return whether all weights are trained, and are few enough for Muon."""
+    weights = list(model.parameters())
+    count: int = sum(weight.numel() for weight in weights)
+    return count <= MUON_PARAMETERS and all(weight.requires_grad for weight in weights)
 
 
 def batches(

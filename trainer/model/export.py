@@ -4,6 +4,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.directories import verify, write_directory
 from agentrl.checkpoints.manifest import find_base
@@ -25,15 +27,21 @@ def fill(checkpoint_dir: Path, out: Path, *, merge_lora: bool) -> None:
     """Like `export`, for a verified checkpoint and an existing directory."""
     base = find_base(checkpoint_dir) if merge_lora else None
     if base is not None:
-        _merge(checkpoint_dir, base, out)
+        merge_adapter(checkpoint_dir, base, out)
     else:
         ignored = shutil.ignore_patterns(manifest.FILE)
         shutil.copytree(checkpoint_dir, out, ignore=ignored, dirs_exist_ok=True)
 
 
-def _merge(adapter: Path, base: Path, out: Path) -> None:
+def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
+    """Write the base model with the adapter added into an existing directory.
+
+    Products are summed in float64 and rounded once, so that every machine writes the same weights.
+    Raises CheckpointError without peft.
+    """
     try:
         from peft import PeftModel
+        from peft.tuners.lora import LoraLayer
     except ImportError as error:
         raise CheckpointError(
             "merging a LoRA adapter needs peft", hint="run `pip install peft`"
@@ -43,6 +51,20 @@ def _merge(adapter: Path, base: Path, out: Path) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(
         base, local_files_only=True, use_safetensors=True, dtype="auto"
     )
-    PeftModel.from_pretrained(model, adapter).merge_and_unload().save_pretrained(out)
+    tuned: Any = PeftModel.from_pretrained(model, adapter)
+    for module in tuned.modules():
+        if isinstance(module, LoraLayer):
+            _add_product(module)
+    tuned.unload().save_pretrained(out)
     copy_tokenizer(base, out)
     copy_tokenizer(adapter, out)
+
+
+def _add_product(layer: Any) -> None:
+    """Add scaling · B·A of the only adapter to the weight of a linear module."""
+    (name,) = layer.active_adapters
+    product = layer.lora_B[name].weight.double() @ layer.lora_A[name].weight.double()
+    weight = layer.get_base_layer().weight
+    added = product.T if layer.fan_in_fan_out else product
+    with torch.no_grad():
+        weight.copy_(weight.double() + layer.scaling[name] * added)

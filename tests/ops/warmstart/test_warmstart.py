@@ -1,22 +1,25 @@
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch_device import DEVICE
 
 from agentrl.checkpoints import manifest
-from agentrl.core.config.sections import Task
-from agentrl.core.errors import AgentRLError, ConfigError, ItemError
+from agentrl.core.config.sections import Lora, Task
+from agentrl.core.errors import AgentRLError, CheckpointError, ConfigError, ItemError
 from agentrl.envs.contract import Tool
 from agentrl.envs.registry import source
 from agentrl.ops.warmstart import demonstrations
 from agentrl.ops.warmstart.cloning_trainer import Phase, Progress
 from agentrl.ops.warmstart.command import Interrupted, ProgressLines, make
 from agentrl.ops.warmstart.demonstrations import Demonstrator
+from agentrl.ops.warmstart.start_adapter import FILE, StartAdapter, StartRecord
 from agentrl.ops.warmstart.tokenizer import OPENINGS
 from agentrl.ops.warmstart.warmstart import WarmstartOptions, warmstart
 from agentrl.workers.conversation.template import ChatTemplate
@@ -108,6 +111,85 @@ def test_any_model_can_be_started_from_with_imported_episodes(
 
 def call(name: str, arguments: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+@pytest.fixture(scope="module")
+def adapted(
+    made: tuple[Path, list[Progress]], tmp_path_factory: pytest.TempPathFactory
+) -> WarmstartOptions:
+    """Finished, with an adapter of rank 4 on the model of `made`."""
+    out = tmp_path_factory.mktemp("adapted") / "start"
+    one = (Phase(noise={}, steps=3, checked=1),)
+    chosen = options(
+        out, model=made[0], lora=Lora(rank=4), phases=one, dtype="bfloat16", episodes=4
+    )
+    warmstart(chosen)
+    return chosen
+
+
+@pytest.mark.slow
+def test_a_warm_start_of_an_adapter_is_made_again_from_the_adapter_alone(
+    made: tuple[Path, list[Progress]], adapted: WarmstartOptions, tmp_path: Path
+) -> None:
+    """In another folder, with the starting model in another place."""
+    base = tmp_path / "base"
+    shutil.copytree(made[0], base)
+    shutil.copytree(f"{adapted.out}-adapter", tmp_path / "start-adapter")
+    report = warmstart(replace(adapted, out=tmp_path / "start", model=base))
+    first, again = (
+        (out / "model.safetensors").read_bytes() for out in (adapted.out, tmp_path / "start")
+    )
+    assert first == again
+    assert first != (made[0] / "model.safetensors").read_bytes()
+    assert (report.steps, report.parameters) == (3, sum(map(torch.numel, weights(made[0]))))
+    assert set(report.skills) == set(TASKS)
+    assert manifest.verify(adapted.out).files.keys() == manifest.verify(report.out).files.keys()
+    adapter = tmp_path / "start-adapter" / "adapter_model.safetensors"
+    assert adapter.stat().st_size < len(first) / 5
+
+
+def weights(model: Path) -> list[torch.Tensor]:
+    return list(load_file(model / "model.safetensors").values())
+
+
+@pytest.mark.slow
+def test_an_adapter_of_another_warm_start_or_for_another_model_is_refused(
+    made: tuple[Path, list[Progress]], adapted: WarmstartOptions, tmp_path: Path
+) -> None:
+    shutil.copytree(f"{adapted.out}-adapter", tmp_path / "start-adapter")
+    here = replace(adapted, out=tmp_path / "start")
+    for other in (replace(here, seed=7), replace(here, model=adapted.out)):
+        with pytest.raises(ConfigError, match="a warm start with other options"):
+            warmstart(other)
+    start = StartAdapter(here.out, made[0])
+    record = msgspec.json.decode((start.folder / FILE).read_bytes(), type=StartRecord)
+    changed = dict.fromkeys(record.weights, "0" * 64)
+    with pytest.raises(CheckpointError, match="do not give the weights of before"):
+        start.restore(msgspec.structs.replace(record, weights=changed))
+    assert [path.name for path in tmp_path.iterdir()] == ["start-adapter"]
+
+
+@pytest.mark.slow
+def test_an_interrupted_warm_start_of_an_adapter_goes_on_to_the_same_weights(
+    adapted: WarmstartOptions, tmp_path: Path
+) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.step == 1:
+            raise KeyboardInterrupt
+
+    here = replace(adapted, out=tmp_path / "start")
+    with pytest.raises(KeyboardInterrupt):
+        warmstart(here, interrupt)
+    saved = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    assert saved < (adapted.out / "model.safetensors").stat().st_size
+    warmstart(here)
+    again, first = (out / "model.safetensors" for out in (here.out, adapted.out))
+    assert again.read_bytes() == first.read_bytes()
+
+
+def test_an_adapter_needs_a_model(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="needs a model"):
+        warmstart(options(tmp_path / "out", lora=Lora(rank=4)))
 
 
 def test_an_existing_directory_is_left_alone(tmp_path: Path) -> None:

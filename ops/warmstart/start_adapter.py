@@ -1,0 +1,106 @@
+"""The adapter of a warm start that trained only one: OUT-adapter beside OUT, a few megabytes.
+
+    starting model + OUT-adapter ─▶ OUT, the same weights byte for byte on every machine
+
+OUT is as large as the model but need not be kept: the same command makes it again in seconds.
+"""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from agentrl.checkpoints import directories, manifest
+from agentrl.checkpoints.manifest import SaveReport
+from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.ops.warmstart.student_policy import Skill, StudentPolicy
+from agentrl.trainer.model.export import merge_adapter
+
+FILE = "warmstart.json"
+CARD = "README.md"
+PART = "adapter"  # in the unfinished OUT
+
+
+class StartRecord(msgspec.Struct, frozen=True):
+    """How a warm start ended. `fingerprint`: of its options. `weights`: SHA-256 by file of OUT.
+
+    The other fields are those of its report.
+    """
+
+    fingerprint: str
+    parameters: int
+    demonstrations: int
+    steps: int
+    seconds: float
+    loss: float
+    skills: Mapping[str, Skill]
+    weights: Mapping[str, str] = {}
+
+
+class StartAdapter:
+    """`out`: the whole model. `base`: the model that the adapter was trained on."""
+
+    def __init__(self, out: Path, base: Path) -> None:
+        self.folder = out.with_name(f"{out.name}-adapter")
+        self._out = out
+        self._base = base
+
+    def find(self, fingerprint: str) -> StartRecord | None:
+        """Return the record of a finished warm start, or None.
+
+        Raises ConfigError if it had other options, CheckpointError.
+        """
+        if not self.folder.exists():
+            return None
+        directories.verify(self.folder)
+        record = msgspec.json.decode((self.folder / FILE).read_bytes(), type=StartRecord)
+        if record.fingerprint != fingerprint:
+            raise ConfigError(
+                f"{self.folder} contains a warm start with other options",
+                hint="run its command again, or delete the folder",
+            )
+        return record
+
+    def publish(self, student: StudentPolicy, card: str, record: StartRecord) -> None:
+        """Write the adapter and its record, then `out`, each atomically."""
+
+        def merge(target: Path) -> SaveReport:
+            part = target / PART
+            student.save(part)
+            weights = self._merge(part, card, target)
+            shutil.rmtree(part)
+            self._publish_adapter(student, card, msgspec.structs.replace(record, weights=weights))
+            return SaveReport(weights)
+
+        directories.publish(self._out, merge, checkpoint_id=self._out.name, version=0, parent=None)
+
+    def restore(self, record: StartRecord) -> None:
+        """Write `out` from the adapter. Raises CheckpointError unless its weights are the same."""
+
+        def merge(target: Path) -> SaveReport:
+            card = (self.folder / CARD).read_text("utf-8")
+            weights = self._merge(self.folder, card, target)
+            if weights != record.weights:
+                raise CheckpointError(
+                    f"{self._base} and {self.folder} do not give the weights of before",
+                    hint="import the starting model again",
+                )
+            return SaveReport(weights)
+
+        directories.publish(self._out, merge, checkpoint_id=self._out.name, version=0, parent=None)
+
+    def _merge(self, adapter: Path, card: str, target: Path) -> dict[str, str]:
+        """Fill `target`; return the SHA-256 of each file of weights."""
+        merge_adapter(adapter, self._base, target)
+        (target / CARD).write_text(card, "utf-8")
+        return manifest.weight_digests(target)
+
+    def _publish_adapter(self, student: StudentPolicy, card: str, record: StartRecord) -> None:
+        def write(directory: Path) -> None:
+            student.save(directory)
+            (directory / CARD).write_text(card, "utf-8")
+            (directory / FILE).write_bytes(msgspec.json.encode(record))
+
+        name = self.folder.name
+        directories.publish(self.folder, write, checkpoint_id=name, version=0, parent=None)
