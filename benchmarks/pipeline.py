@@ -55,10 +55,10 @@ from agentrl.ops.processes.worker import worker_config
 from agentrl.serving.policy_process import FollowedRun, serve_policy
 from agentrl.trainer.group_selection import InboxBounds
 from agentrl.trainer.inbox import Inbox
-from agentrl.workers import celery_app as celery
 from agentrl.workers.dispatch.dispatcher import Dispatcher
 from agentrl.workers.dispatch.item_stream import ItemStream
 from agentrl.workers.leaving import leave_in_time
+from agentrl.workers.queue import celery_app as celery
 from agentrl.workers.recorder import record_bodies
 from agentrl.workers.worker import EpisodeWorker
 

@@ -139,7 +139,7 @@ def draws(bench: Bench, strategy: str) -> dict[str, float]:
         for step in range(STEPS):
             for sampler in episodes:
                 sampler.draw(wait_s=1.0, stop=go_on)
-                sampler.sampled(step)
+                sampler.count_tokens(step)
         seconds = time.thread_time() - began
         sql_event.remove(bench.store.engine, "before_cursor_execute", count)
     steps = EPISODES * STEPS
@@ -153,7 +153,7 @@ def swap(bench: Bench, repeats: int, *, told: bool) -> list[float]:
     with (
         closing(PolicyPool.of_run(bench.store, bench.run_id, pool_config(config))) as pool,
         closing(PolicyClient()) as client,
-        listening(bench, pool.wanted, told=told),
+        listening(bench, pool.refresh_wanted, told=told),
     ):
         for number in range(repeats):
             time.sleep(0.37 * (number % 7) / 7)  # anywhere between two looks

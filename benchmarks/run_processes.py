@@ -17,7 +17,7 @@ from agentrl import broker
 from agentrl.core import logging
 from agentrl.core.config.config import Config
 from agentrl.db.store import Store, open_store
-from agentrl.workers import celery_app as celery
+from agentrl.workers.queue import celery_app as celery
 
 ENDED_S = 60.0  # for a process to end once it is told
 

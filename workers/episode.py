@@ -41,7 +41,7 @@ from agentrl.workers.episode_context import EpisodeContext, EpisodeLimits
 from agentrl.workers.policies.client import Completion
 from agentrl.workers.policies.pool import Sampler
 from agentrl.workers.policy_calls import PolicyCalls, StepPrompt
-from agentrl.workers.turn import apply_turn, checked_outcome, checked_reward, end_at_stop
+from agentrl.workers.turn import apply_turn, check_outcome, check_reward, end_at_stop
 
 ANSWER_KEPT = 2000  # characters of an environment's answer that a step record keeps
 
@@ -115,7 +115,7 @@ class EpisodeLoop:
                 answer = self._turn()
             if answer.done:
                 self._require_repeated()
-                outcome = checked_outcome(answer)
+                outcome = check_outcome(answer)
                 self._branches.require_turns(outcome.branch_rewards)
                 break
             self._branches.observe(answer, self._env.tools)
@@ -150,7 +150,7 @@ class EpisodeLoop:
                 env_s=env_s,
                 call=calls if isinstance(calls, str) else msgspec.json.encode(calls).decode(),
                 answer="\n".join(message.content for message in outcome.messages)[:ANSWER_KEPT],
-                reward=0.0 if outcome.done else checked_reward(outcome),
+                reward=0.0 if outcome.done else check_reward(outcome),
             )
         )
         return outcome
@@ -192,7 +192,7 @@ class EpisodeLoop:
         metrics.POLICY_CALL.labels(track=policy.track).observe(policy_s)
         index = self._steps.policy_index(_reference(policy, masked=completion.masked))
         masked = completion.masked or not self._terms.trained
-        start, end = self._conversation.sampled(
+        start, end = self._conversation.append_sampled(
             completion.token_ids, completion.logprobs, index, masked=masked
         )
         turn += completion.token_ids
@@ -243,7 +243,9 @@ class EpisodeLoop:
         policy, tokens = recorded.policy, recorded.tokens()
         index = self._steps.policy_index(policy)
         masked = policy.masked or not recorded.step.trained
-        start, end = self._conversation.sampled(tokens, recorded.behaviour(), index, masked=masked)
+        start, end = self._conversation.append_sampled(
+            tokens, recorded.behaviour(), index, masked=masked
+        )
         turn += tokens
         return msgspec.structs.replace(recorded.step, policy_index=index, start=start, end=end)
 

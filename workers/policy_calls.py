@@ -115,7 +115,7 @@ class PolicyCalls:
                     context.stop.wait(pause_s)
                     pause_s = min(2 * pause_s, LONGEST_REDRAW_S)
                 else:
-                    self._sampler.sampled(len(prompt.token_ids) + len(completion.token_ids))
+                    self._sampler.count_tokens(len(prompt.token_ids) + len(completion.token_ids))
                     return policy, completion
 
     def _request(self, policy: LivePolicy, prompt: StepPrompt, now: float) -> Completion:

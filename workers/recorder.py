@@ -53,12 +53,12 @@ def record_bodies(
 
     def beat(at: float) -> None:
         until = at if consumer.is_empty() else None
-        held = store.transact(
+        has_lease = store.transact(
             lambda s: runs.acquire_recorder_lease(
                 s, run_id, owner, lease_s=LEASE_S, recorded_until=until
             )
         )
-        if not held:
+        if not has_lease:
             raise StoreError(
                 f"run {run_id} was deleted while its recorder ran",
                 hint="start a new run with `agentrl up CONFIG`",
@@ -71,8 +71,8 @@ def record_bodies(
             for delivery, reason in refused:
                 consumer.refuse(delivery, reason)
                 metrics.BODIES.labels(status="refused").inc()
-            gone = {id(delivery) for delivery, _ in refused}
-            consumer.ack([delivery for delivery in deliveries if id(delivery) not in gone])
+            refused_ids = {id(delivery) for delivery, _ in refused}
+            consumer.ack([delivery for delivery in deliveries if id(delivery) not in refused_ids])
         if not 0.0 <= (clock := store.clock()) - beaten_at < LEASE_S / 5:
             beat(clock)
             beaten_at = clock
@@ -108,8 +108,8 @@ def _foreign(delivery: Delivery, run_id: str) -> str:
     message = delivery.message
     if not isinstance(message, EpisodeFinished):
         return f"a recorder cannot use a message {type(message).__name__}"
-    named = message.trajectory.run_id
-    return "" if named == run_id else f"a body of run {named[:60]!r}, not of {run_id}"
+    run_of_body = message.trajectory.run_id
+    return "" if run_of_body == run_id else f"a body of run {run_of_body[:60]!r}, not of {run_id}"
 
 
 def _store(store: Store, deliveries: Sequence[Delivery]) -> None:

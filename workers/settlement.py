@@ -103,8 +103,8 @@ class Settlement:
             write("Episode given back", error=str(error))
             return "given_back"
         reason, status = reason_of(error)
-        known = isinstance(error, AgentRLError)
-        log.warning("Attempt failed", reason=reason, error=in_words(error), exc_info=not known)
+        is_ours = isinstance(error, AgentRLError)
+        log.warning("Attempt failed", reason=reason, error=in_words(error), exc_info=not is_ours)
         limit = self.dispatch.max_attempts
         self.store.transact(
             lambda session: episodes.retry(

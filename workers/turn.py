@@ -29,16 +29,16 @@ def apply_turn(
 
 
 def end_at_stop(
-    completion: Completion, said: Sequence[int], stop: Sequence[str], template: ChatTemplate
+    completion: Completion, before: Sequence[int], stop: Sequence[str], template: ChatTemplate
 ) -> Completion:
     """Return a completion up to the token that completes the first of the stop texts.
 
     The tokens after it are as if they had never been sampled, so the others keep their
-    log-probabilities. `said`: tokens of the turn before it.
+    log-probabilities. `before`: tokens of the turn before it.
     """
 
     def stops(count: int) -> bool:
-        text = template.decode([*said, *completion.token_ids[:count]])
+        text = template.decode([*before, *completion.token_ids[:count]])
         return any(each in text for each in stop)
 
     whole = len(completion.token_ids)
@@ -53,7 +53,7 @@ def end_at_stop(
     )
 
 
-def checked_outcome(outcome: Outcome) -> Outcome:
+def check_outcome(outcome: Outcome) -> Outcome:
     """Return the outcome with all numbers as floats.
 
     Raises EnvironmentFailure if the agent did not cause the end, or if a value is not a number: the
@@ -65,13 +65,13 @@ def checked_outcome(outcome: Outcome) -> Outcome:
     return dataclasses.replace(
         outcome,
         branch_rewards={turn: _number(f"branch_rewards[{turn}]", n) for turn, n in rewards.items()},
-        reward=checked_reward(outcome),
+        reward=check_reward(outcome),
         score=_number("score", outcome.score),
         metrics={name: _number(f"metrics[{name!r}]", n) for name, n in outcome.metrics.items()},
     )
 
 
-def checked_reward(outcome: Outcome) -> float:
+def check_reward(outcome: Outcome) -> float:
     """Return the reward of a turn as a float. Raises EnvironmentFailure if it is not a number."""
     return _number("reward", outcome.reward)
 

@@ -56,7 +56,7 @@ class EpisodeWorker:
             token_env=config.policy_token_env, connections=config.worker.concurrency
         )
         self._pool = PolicyPool.of_run(store, run_id, config.pool)
-        self.pool_changed = self._pool.wanted
+        self.pool_changed = self._pool.refresh_wanted
         clock = Clock()
         self.lease = WorkerLease(store, run_id, config.worker, clock, self._waiting_attempts)
         context = make_context(config.model, config.pool.sampling, self._client, clock, self.stop)

@@ -85,6 +85,8 @@ def append_steps(session: Session, steps: Sequence[NewStep]) -> set[tuple[str, i
 
     Returns the (episode_id, fence) of attempts that do not; nothing of them is stored.
     """
+    if not steps:
+        return set()
     named = {(step.episode_id, step.fence, step.started_at) for step in steps}
     if session.get_bind().dialect.name == "postgresql":
         encoded = msgspec.json.encode(steps).decode()  # bodies in base64

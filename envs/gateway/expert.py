@@ -21,7 +21,7 @@ class _Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UserExpert:
-    """An Expert. `noise`: probability that a turn is asked for with a fault."""
+    """An Expert. `noise`: probability that a turn is requested with a fault."""
 
     def __init__(
         self, function: ExpertFunction, item: Mapping[str, Any], seed: int, noise: float
@@ -34,18 +34,18 @@ class UserExpert:
     def act(self, messages: Sequence[Message]) -> ToolCall | str:
         """Return the function's turn. Raises ItemError if it fails or returns something else."""
         fault = self._random if self._random.random() < self._noise else None
-        told = [{"role": each.role, "content": each.content} for each in messages]
+        conversation = [{"role": each.role, "content": each.content} for each in messages]
         try:
-            said = self._function(self._item, told, fault)
+            turn = self._function(self._item, conversation, fault)
         except Exception as error:  # whatever the user's function raises
             raise ItemError(f"gateway: option expert: it failed: {in_words(error)}") from error
-        if isinstance(said, str):
-            return said
+        if isinstance(turn, str):
+            return turn
         try:
-            call = msgspec.convert(said, _Call)
+            call = msgspec.convert(turn, _Call)
         except msgspec.ValidationError as error:
             raise ItemError(
-                f"gateway: option expert: it returned {said!r:.60}: {error}",
+                f"gateway: option expert: it returned {turn!r:.60}: {error}",
                 hint='return a text or {"name": "…", "arguments": {…}}',
             ) from error
         return ToolCall(call.name, call.arguments)

@@ -54,34 +54,43 @@ class Program:
         self,
         argv: Sequence[str],
         item: bytes,
-        given: Mapping[str, str],
-        ended: Callable[[ProgramEnd], None],
+        variables: Mapping[str, str],
+        report_end: Callable[[ProgramEnd], None],
         *,
         own_user: bool = True,
     ) -> None:
-        """Start the program. `item`: its standard input. `given`: variables besides INHERITED.
+        """Start the program. `item`: its standard input. `variables`: those besides INHERITED.
 
-        `ended` is called once, on another thread, unless `close` comes first. `own_user`: if we are
-        root, run it as its own user, if that user can read it. Raises EnvironmentFailure.
+        `report_end` is called once, on another thread, unless `close` comes first. `own_user`: if
+        we are root, run it as its own user, if that user can read it. Raises EnvironmentFailure.
         """
         environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
         self._closed = False
-        self._ended = ended
+        self._report_end = report_end
         try:
-            with os.fdopen(os.memfd_create("item"), "w+b") as told:  # anybody may open it again
-                told.write(item)
-                told.seek(0)
+            with os.fdopen(
+                os.memfd_create("item"), "w+b"
+            ) as item_file:  # anybody may open it again
+                item_file.write(item)
+                item_file.seek(0)
                 own = "1" if own_user and os.getuid() == 0 and _open_to_others(argv) else "0"
-                keep = [sys.executable, "-I", "-S", str(KEEPER), str(GRACE_S), str(told.fileno())]
+                keep = [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    str(KEEPER),
+                    str(GRACE_S),
+                    str(item_file.fileno()),
+                ]
                 keep += [own, ":".join(secret_files())]
                 self._keeper = subprocess.Popen(
                     [*keep, *argv],
-                    env=environment | dict(given),
+                    env=environment | dict(variables),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
                     start_new_session=True,
-                    pass_fds=(told.fileno(),),
+                    pass_fds=(item_file.fileno(),),
                 )
         except OSError as error:
             raise EnvironmentFailure(f"{argv[0]}: {error.strerror}") from error
@@ -105,13 +114,13 @@ class Program:
         """Read the keeper's report; a killed keeper sends none."""
         assert self._keeper.stdout is not None  # noqa: S101 - a pipe
         with self._keeper.stdout as stdout:
-            told = stdout.read()
+            report = stdout.read()
         try:
-            ended = msgspec.json.decode(told, type=ProgramEnd)
+            end = msgspec.json.decode(report, type=ProgramEnd)
         except msgspec.MsgspecError:
-            ended = ProgramEnd(-signal.SIGKILL, "", "its keeper was killed")
+            end = ProgramEnd(-signal.SIGKILL, "", "its keeper was killed")
         if not self._closed:
-            self._ended(ended)
+            self._report_end(end)
 
 
 def _open_to_others(argv: Sequence[str]) -> bool:

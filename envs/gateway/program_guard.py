@@ -91,25 +91,27 @@ def _run(argv: "list[str]", item: int, home: str, grace_s: float) -> None:
             extra_groups=None if user is None else [],
         )
     except OSError as error:
-        _tell(127, b"", f"{argv[0]}: {error.strerror}".encode())
+        _report(127, b"", f"{argv[0]}: {error.strerror}".encode())
         return
     os.close(item)
     out, err = _follow(program)
     code = program.poll()
     _end(grace_s)
     with contextlib.suppress(OSError):  # nobody listens any more
-        _tell(-signal.SIGKILL if code is None else code, out, err)
+        _report(-signal.SIGKILL if code is None else code, out, err)
 
 
 def _own_home() -> str:
     """Create a folder for the program's own user; empty: we lack the rights for such a user."""
     with open("/proc/self/status") as status:  # noqa: PTH123
-        held = next(int(line.split()[1], 16) for line in status if line.startswith("CapEff:"))
+        capabilities = next(
+            int(line.split()[1], 16) for line in status if line.startswith("CapEff:")
+        )
     home = tempfile.mkdtemp(prefix="agentrl-program-")
     user = FIRST_USER + os.getpid()
     try:
         os.chown(home, user, user)  # some containers have no such user
-        if held & CAPABILITIES == CAPABILITIES:
+        if capabilities & CAPABILITIES == CAPABILITIES:
             return home
     except OSError:
         pass
@@ -167,10 +169,9 @@ def _follow(program: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
     """Read its output until it ends, or until the owner is gone."""
     assert program.stdout  # noqa: S101 - a pipe
     assert program.stderr  # noqa: S101 - a pipe
-    kept = {program.stdout.fileno(): bytearray(), program.stderr.fileno(): bytearray()}
-    outputs = tuple(kept)
+    outputs = {program.stdout.fileno(): bytearray(), program.stderr.fileno(): bytearray()}
     with selectors.DefaultSelector() as ready:
-        for each in (0, *kept):
+        for each in (0, *outputs):
             ready.register(each, selectors.EVENT_READ)
         until = float("inf")
         while time.monotonic() < until and len(ready.get_map()) > 1:
@@ -181,22 +182,22 @@ def _follow(program: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
                 elif not chunk:
                     ready.unregister(key.fd)
                 elif key.fd:
-                    kept[key.fd] = (kept[key.fd] + chunk)[-KEPT:]
+                    outputs[key.fd] = (outputs[key.fd] + chunk)[-KEPT:]
             if program.poll() is not None:
                 until = min(until, time.monotonic() + LINGER_S)
         while until == float("inf") and program.poll() is None:  # it closed both and goes on
             if ready.select(LOOK_S) and not os.read(0, 1 << 16):
                 break
-    out, err = (_all(fd, kept[fd]) for fd in outputs)
+    out, err = (_all(fd, output) for fd, output in outputs.items())
     return out, err
 
 
-def _all(fd: int, kept: bytearray) -> bytes:
+def _all(fd: int, output: bytearray) -> bytes:
     """Return the output with the rest in the pipe, if this process was scheduled too late."""
     os.set_blocking(fd, False)
     with contextlib.suppress(BlockingIOError):
-        kept += os.read(fd, KEPT)
-    return bytes(kept[-KEPT:])
+        output += os.read(fd, KEPT)
+    return bytes(output[-KEPT:])
 
 
 def _end(grace_s: float) -> None:
@@ -222,7 +223,7 @@ def _children() -> list[int]:
     return []
 
 
-def _tell(code: int, out: bytes, err: bytes) -> None:
+def _report(code: int, out: bytes, err: bytes) -> None:
     texts = {"out": out.decode(errors="replace"), "err": err.decode(errors="replace")}
     print(json.dumps({"code": code, **texts}), flush=True)
 

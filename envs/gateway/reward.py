@@ -117,9 +117,9 @@ def call_reward(
         ) from None
 
 
-def _read(found: Any, conversations: int) -> Scored:
+def _read(value: Any, conversations: int) -> Scored:
     """Read what the function returned. Raises TypeError, ValueError."""
-    reward, score, *rest = found if isinstance(found, tuple) else (found, found)
+    reward, score, *rest = value if isinstance(value, tuple) else (value, value)
     (branches,) = rest or ([None] * conversations,)
     if len(branches) != conversations:
         raise ValueError
@@ -127,11 +127,11 @@ def _read(found: Any, conversations: int) -> Scored:
     return Scored(_number(reward), _number(score), tuple(rewards))
 
 
-def _number(found: Any) -> float:
+def _number(value: Any) -> float:
     """Raises TypeError, ValueError."""
-    if not isinstance(found, int | float) or not math.isfinite(found):
+    if not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError
-    return float(found)
+    return float(value)
 
 
 def _file(path: Path) -> ModuleType:

@@ -7,10 +7,10 @@ from agentrl.core.config.config import Config
 from agentrl.ops.runs.begin import open_run
 from agentrl.ops.tasks.task_sources import task_sources
 from agentrl.trainer.algorithm.presets import batch_groups
-from agentrl.workers.celery_app import CommandSender, celery_app
 from agentrl.workers.dispatch.dispatcher import EXPIRES, Dispatcher, DispatcherConfig
 from agentrl.workers.dispatch.item_stream import ItemStream
 from agentrl.workers.dispatch.run_metrics import export_run_metrics
+from agentrl.workers.queue.celery_app import CommandSender, celery_app
 
 
 def run(config: Config, stop: threading.Event) -> None:

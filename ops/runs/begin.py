@@ -35,8 +35,8 @@ from agentrl.db.store import Store, now, open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.configuration import configs
 from agentrl.ops.runs import hub, relocation
-from agentrl.workers.celery_app import celery_app, purge_queue
 from agentrl.workers.conversation.template import TEMPLATE
+from agentrl.workers.queue.celery_app import celery_app, purge_queue
 
 LOOK_S = 0.05  # between two tries to be the one who begins the run
 

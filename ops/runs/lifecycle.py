@@ -242,6 +242,6 @@ def _copy(source: Path, parent: Checkpoint, directory: Path) -> None:
 
 
 def _delete_tasks(config: Config, run_id: str) -> None:
-    from agentrl.workers.celery_app import celery_app, purge_queue
+    from agentrl.workers.queue.celery_app import celery_app, purge_queue
 
     purge_queue(celery_app(config.tasks_url(), run_id), run_id)

@@ -25,7 +25,7 @@ from agentrl.envs.contract import (
 )
 from agentrl.envs.play import Act, outcome_of, take_turns
 from agentrl.ops.tasks.show import ItemChoice, message_text, open_item, tool_text, value_of
-from agentrl.workers.conversation.tool_schema import fitted
+from agentrl.workers.conversation.tool_schema import check_call
 
 PROMPT = "> "
 _JSON = json.JSONDecoder()
@@ -142,7 +142,7 @@ def read_action(line: str, tools: Sequence[Tool]) -> ToolCall | str:
     """
     name, _, rest = line.partition(" ")
     tool = next((each for each in tools if each.name == name), None)
-    return line if tool is None else fitted(_call(tool, rest.strip()), {name: tool})
+    return line if tool is None else check_call(_call(tool, rest.strip()), {name: tool})
 
 
 def _call(tool: Tool, text: str) -> ToolCall:

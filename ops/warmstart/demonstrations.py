@@ -98,7 +98,7 @@ def encode(transcript: Transcript, template: ChatTemplate, style: Style) -> list
     branches = Branches(Conversation, template, style, transcript.tools, transcript.first)
     for turn in transcript.turns:
         said = [*template.encode(turn.text), template.end_id]
-        branches.current.sampled(said, [0.0] * len(said), 0)
+        branches.current.append_sampled(said, [0.0] * len(said), 0)
         branches.end_turn()
         branches.observe(Outcome(turn.answer, follows=turn.follows), turn.tools)
     every = (each.arrays() for each in branches.conversations)

@@ -96,7 +96,7 @@ class _Episode:
     def answer(self, completion: Completion) -> bool:
         """Apply a turn; return whether the episode is over, after closing its environment."""
         player = self._player
-        self._branches.current.sampled(completion.token_ids, completion.logprobs, 0)
+        self._branches.current.append_sampled(completion.token_ids, completion.logprobs, 0)
         tokens, environment = completion.token_ids, self._environment
         _, outcome = apply_turn(tokens, environment, player.template, player.style)
         self._branches.end_turn()

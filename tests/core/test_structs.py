@@ -35,7 +35,8 @@ for each in set(structs(msgspec.Struct)) - prepared:
 WORKER = """
 from agentrl.broker import embedded, rabbit, events
 import agentrl.ops.processes.worker
-from agentrl.workers import celery_app, worker
+from agentrl.workers import worker
+from agentrl.workers.queue import celery_app
 from agentrl.envs.server import client, openenv_app
 from agentrl.envs import registry
 for task in registry.TASKS:

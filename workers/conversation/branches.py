@@ -156,7 +156,7 @@ class Branches:
         """Append messages, between which an assistant's are turns of the past."""
         for message, answer in _exchanges(messages):
             if message is not None:
-                conversation.sampled(self._past_turn(message), [], 0, masked=True)
+                conversation.append_sampled(self._past_turn(message), [], 0, masked=True)
             conversation.observe(answer)
 
     def _past_turn(self, message: Message) -> list[int]:

@@ -26,9 +26,10 @@ class Arrays:
 
 
 class Conversation:
-    """The tokens of one branch: call `prompt`, `sampled`, `observe` until the episode is done.
+    """The tokens of one branch.
 
-    If a policy aborts a turn, call `prompt` and `sampled` again before `observe`.
+    Call `prompt`, `append_sampled` and `observe` in turn until the episode is done. If a policy
+    aborts a turn, call `prompt` and `append_sampled` again before `observe`.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Conversation:
             messages += [Message("assistant", text), *answer]
         return messages
 
-    def sampled(
+    def append_sampled(
         self,
         token_ids: Sequence[int],
         logprobs: Sequence[float],

@@ -143,9 +143,9 @@ class ChatTemplate:
         """Return the style in which the template writes a tool call; None: it writes none."""
         call = ToolCall(_PROBE.name, {"thing": "cup"})
         function = {"name": call.name, "arguments": dict(call.arguments)}
-        asked = {"id": "call00001", "type": "function", "function": function}
+        call_message = {"id": "call00001", "type": "function", "function": function}
         turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": ""}]
-        turns[-1]["tool_calls"] = [asked]  # type: ignore[assignment]
+        turns[-1]["tool_calls"] = [call_message]  # type: ignore[assignment]
         try:
             text = self._template.render(
                 messages=turns,

@@ -17,14 +17,14 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def fitted(call: ToolCall, known: Mapping[str, Tool]) -> ToolCall:
+def check_call(call: ToolCall, tools: Mapping[str, Tool]) -> ToolCall:
     """Return the call with its first violation of the tool's schema as `error`."""
     if call.error:
         return ToolCall(shorten(call.name), call.arguments, call.error)
-    if call.name not in known:
+    if call.name not in tools:
         name = shorten(call.name)
-        return ToolCall(name, {}, f"no tool {name!r}; tools: {', '.join(known)}")
-    fault = find_fault(call.arguments, known[call.name].parameters, "")
+        return ToolCall(name, {}, f"no tool {name!r}; tools: {', '.join(tools)}")
+    fault = find_fault(call.arguments, tools[call.name].parameters, "")
     return ToolCall(call.name, call.arguments, f"{call.name}: {fault}" if fault else "")
 
 
@@ -59,9 +59,9 @@ def _object_fault(value: dict[str, Any], schema: Mapping[str, Any], where: str) 
     more = schema.get("additionalProperties", properties is None)
     for name, each in value.items():
         inner = f"{where}.{shorten(name)}"
-        known = (properties or {}).get(name, more)
-        if known is False:
+        rule = (properties or {}).get(name, more)
+        if rule is False:
             return f"{inner.lstrip('.')} is not a parameter"
-        if known is not True and (fault := find_fault(each, known, inner)):
+        if rule is not True and (fault := find_fault(each, rule, inner)):
             return fault
     return ""

@@ -32,7 +32,7 @@ from agentrl.workers.conversation.strict_json import (
     shorten,
     skip_blanks,
 )
-from agentrl.workers.conversation.tool_schema import find_fault, fitted
+from agentrl.workers.conversation.tool_schema import check_call, find_fault
 
 Style = Literal["plain", "hermes", "qwen_xml", "glm", "json"]
 STYLES: tuple[Style, ...] = (
@@ -63,7 +63,7 @@ def parse(text: str, tools: Sequence[Tool], style: Style) -> list[ToolCall] | st
     A call that is malformed, unknown or does not fit its schema has `error` set.
     """
     known = {tool.name: tool for tool in tools}
-    calls = [fitted(call, known) for call in _READ[style](text, known)]
+    calls = [check_call(call, known) for call in _READ[style](text, known)]
     return calls or text
 
 

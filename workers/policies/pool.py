@@ -75,7 +75,7 @@ class PolicyPool:
         self._policies: Sequence[LivePolicy] = ()
         self._weigh: Mapping[str, Weigh] = {}
         self._looks_begun = self._looks_done = 0
-        self.wanted = threading.Event()
+        self.refresh_wanted = threading.Event()
         self._stop = threading.Event()
         self._thread = vital_thread("policy-pool", self._follow)
         self._thread.start()
@@ -110,26 +110,26 @@ class PolicyPool:
         """Read the registry now; return when it is read or `timeout_s` is over."""
         with self._changed:
             next_look = self._looks_begun + 1
-            self.wanted.set()
+            self.refresh_wanted.set()
             self._changed.wait_for(lambda: self._looks_done >= next_look, timeout_s)
 
     def close(self) -> None:
         self._stop.set()
-        self.wanted.set()
+        self.refresh_wanted.set()
         self._thread.join(5)
         if self._close is not None:
             self._close()
 
     def _follow(self) -> None:
         while not self._stop.is_set():
-            self.wanted.clear()
+            self.refresh_wanted.clear()
             self._looks_begun += 1
             self._look()
             with self._changed:
                 self._looks_done = self._looks_begun
                 self._changed.notify_all()
             self._stop.wait(self._look_s)
-            self.wanted.wait(self._period_s)
+            self.refresh_wanted.wait(self._period_s)
 
     def _look(self) -> None:
         try:
@@ -184,7 +184,7 @@ class Sampler:
         """Whether its server still serves anything of the run."""
         return is_live(policy, self._pool.live())
 
-    def sampled(self, tokens: int) -> None:
+    def count_tokens(self, tokens: int) -> None:
         """Record that the policy drawn last has seen the first `tokens` tokens of the episode."""
         if self._last is not None:
             self._tokens_seen[_home(self._last)] = tokens

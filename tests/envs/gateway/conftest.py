@@ -27,7 +27,7 @@ def play(tmp_path: Path) -> Iterator[Play]:
             "program": [sys.executable, str(tmp_path / "program.py")],
             "items": str(tmp_path / "items.jsonl"),
             "reward": f"{tmp_path / 'reward.py'}:{reward}",
-            "timeout_s": 20.0,
+            "timeout_s": 120.0,  # an import takes long on a busy machine
         }
         source = GatewaySource(given | options)
         made.append(source.make(source.items("train")[0]))

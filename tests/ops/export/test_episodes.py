@@ -155,7 +155,7 @@ def test_several_answers_and_a_prompt_with_tools_are_read_back(tmp_path: Path) -
     for turn, (answer, call) in enumerate(zip(answers, calls, strict=True)):
         said = template.encode(f"turn {turn}") + [template.end_id] * (turn != 1)
         for part, reason in ((said[:2], "abort"), (said[2:], "stop")):
-            start, end = conversation.sampled(part, [-1.0] * len(part), 0)
+            start, end = conversation.append_sampled(part, [-1.0] * len(part), 0)
             step = {"start": start, "end": end, "finish_reason": reason, "call": call}
             steps.append(msgspec.structs.replace(BODY.steps[0], policy_index=0, **step))
         conversation.observe(answer)

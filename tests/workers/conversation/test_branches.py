@@ -36,7 +36,7 @@ class Played:
         self.read.append(conversation.prompt())
         self.wrote.append(tokens)
         logprobs = [-1.0 - number for number in range(len(tokens))]
-        start, end = conversation.sampled(tokens, logprobs, 1)
+        start, end = conversation.append_sampled(tokens, logprobs, 1)
         step = trajectory().steps[0]
         spanned = msgspec.structs.replace(step, policy_index=1, start=start, end=end)
         self._steps.append((self.branches.number, spanned))

@@ -39,7 +39,9 @@ def test_tokens_are_the_concatenation_of_what_was_sent_and_sampled(
     sent, spans = [conversation.prompt()], []
     for (ids, ends), policy, answer in turns:
         completion = ids + [template.end_id] * ends
-        spans.append((*conversation.sampled(completion, [-0.5] * len(completion), policy), policy))
+        spans.append(
+            (*conversation.append_sampled(completion, [-0.5] * len(completion), policy), policy)
+        )
         assert conversation.prompt() == sent[-1] + completion
         conversation.observe(answer)
         sent.append(conversation.prompt())
@@ -70,7 +72,7 @@ def test_turn_by_turn_gives_the_tokens_of_the_whole_rendering(
     conversation, whole = Conversation(template, TOOLS, FIRST), [*FIRST]
     for word in words:
         ids = template.encode(word)
-        conversation.sampled(ids, [0.0] * len(ids), 0)
+        conversation.append_sampled(ids, [0.0] * len(ids), 0)
         conversation.observe([Message("tool", word, "look")])
         whole += [Message("assistant", word), Message("tool", word, "look")]
     assert conversation.prompt() == template.encode(template.render(whole, TOOLS, generate=True))
@@ -79,8 +81,8 @@ def test_turn_by_turn_gives_the_tokens_of_the_whole_rendering(
 def test_an_end_token_the_policy_did_not_emit_is_added_unlearned(template: ChatTemplate) -> None:
     cut, whole = (Conversation(template, TOOLS, FIRST) for _ in range(2))
     ids = template.encode("look")
-    cut.sampled(ids, [-1.0] * len(ids), 0)
-    whole.sampled([*ids, template.end_id], [-1.0] * (len(ids) + 1), 0)
+    cut.append_sampled(ids, [-1.0] * len(ids), 0)
+    whole.append_sampled([*ids, template.end_id], [-1.0] * (len(ids) + 1), 0)
     for conversation in (cut, whole):
         conversation.observe([Message("tool", "mug", "look")])
     assert cut.prompt() == whole.prompt()
@@ -92,7 +94,7 @@ def test_what_was_sampled_is_never_tokenised_again(template: ChatTemplate) -> No
     spelled = [token for letter in "look" for token in template.encode(letter)]
     assert spelled != template.encode("look")
     conversation = Conversation(template, TOOLS, FIRST)
-    start, end = conversation.sampled(spelled, [-1.0] * 4, 0)
+    start, end = conversation.append_sampled(spelled, [-1.0] * 4, 0)
     conversation.observe([Message("tool", "mug", "look")])
     assert conversation.prompt()[start:end] == spelled
 
@@ -102,8 +104,8 @@ def test_masked_tokens_stand_in_the_conversation_but_not_in_the_loss(
 ) -> None:
     plain, masked = (Conversation(template, TOOLS, FIRST) for _ in range(2))
     ids = [*template.encode("look"), template.end_id]
-    plain.sampled(ids, [-1.0] * len(ids), 3)
-    span = masked.sampled(ids, [], 3, masked=True)
+    plain.append_sampled(ids, [-1.0] * len(ids), 3)
+    span = masked.append_sampled(ids, [], 3, masked=True)
     for conversation in (plain, masked):
         conversation.observe([Message("tool", "mug", "look")])
     assert masked.prompt() == plain.prompt()
@@ -118,8 +120,8 @@ def test_a_turn_of_several_spans_is_one_message_of_the_history(template: ChatTem
     assert conversation.history() == [*FIRST]
     for word in ("look at", " the mug"):
         ids = template.encode(word)
-        conversation.sampled(ids, [-1.0] * len(ids), 0)
-    conversation.sampled([template.end_id], [-1.0], 1)
+        conversation.append_sampled(ids, [-1.0] * len(ids), 0)
+    conversation.append_sampled([template.end_id], [-1.0], 1)
     assert conversation.history() == [*FIRST]
     answer = Message("tool", "a mug", "look")
     conversation.observe([answer])
@@ -128,7 +130,7 @@ def test_a_turn_of_several_spans_is_one_message_of_the_history(template: ChatTem
 
 def test_the_last_answer_adds_nothing(template: ChatTemplate) -> None:
     conversation = Conversation(template, TOOLS, FIRST)
-    conversation.sampled([10], [-1.0], 0)
+    conversation.append_sampled([10], [-1.0], 0)
     before = conversation.prompt()
     conversation.observe([])
     assert conversation.prompt() == before
@@ -136,4 +138,4 @@ def test_the_last_answer_adds_nothing(template: ChatTemplate) -> None:
 
 def test_tokens_without_their_logprobs_are_refused(template: ChatTemplate) -> None:
     with pytest.raises(ValueError, match="2 tokens with 1 log-probabilities"):
-        Conversation(template, TOOLS, FIRST).sampled([10, 11], [-1.0], 0)
+        Conversation(template, TOOLS, FIRST).append_sampled([10, 11], [-1.0], 0)

@@ -142,7 +142,7 @@ def test_a_draw_goes_to_the_server_that_holds_the_longest_prefix() -> None:
         alive = {p.server_id for p in pool.policies}
         best = max((n for (server, _), n in of_track.items() if server in alive), default=0)
         assert of_track.get((policy.server_id, policy.version), 0) == best
-        sampler.sampled(length)
+        sampler.count_tokens(length)
         held[policy.server_id, policy.version] = length
     assert len({server for server, _ in held}) == 2
 
@@ -156,7 +156,7 @@ def test_what_refused_at_a_step_is_drawn_there_only_where_there_is_nothing_else(
         sampler.note_failure()
     assert sorted(drawn) == ["a", "b", "c"]
     assert sampler.draw(wait_s=0, stop=GO_ON).server_id in "abc"
-    sampler.sampled(10)
+    sampler.count_tokens(10)
     again = {Sampler(pool, Sampling(), str(n)).draw(wait_s=0, stop=GO_ON) for n in range(20)}
     assert len(again) == 3
 
@@ -192,7 +192,7 @@ def test_a_replay_draws_the_same_policies(
             if number % 5 == 4:
                 sampler.note_failure()
             else:
-                sampler.sampled(10 * number)
+                sampler.count_tokens(10 * number)
             found.append((drawn, sampler.seed(), dict(sampler.weights())))
         return found
 

@@ -19,7 +19,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Broker, Run, Task
 from agentrl.core.config_loading import dumps
 from agentrl.core.errors import BrokerError, BrokerUnavailable
-from agentrl.workers.celery_app import SWITCH_S, CommandSender, celery_app, purge_queue
+from agentrl.workers.queue.celery_app import SWITCH_S, CommandSender, celery_app, purge_queue
 
 
 @pytest.fixture(params=["embedded", "rabbit"])
@@ -126,7 +126,7 @@ def test_a_signal_that_came_before_celerys_handlers_is_not_lost(
 import threading
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Broker, Run, Task
-from agentrl.workers.celery_app import celery_app, run_celery
+from agentrl.workers.queue.celery_app import celery_app, run_celery
 
 class Stop(threading.Event):
     asked = 0
@@ -161,7 +161,7 @@ CONSUME = """
 import threading, sys
 import msgspec
 from agentrl.core.config.config import Config
-from agentrl.workers.celery_app import celery_app, run_celery
+from agentrl.workers.queue.celery_app import celery_app, run_celery
 config = msgspec.json.decode(sys.argv[1], type=Config)
 def say(command):  # in one piece: two threads say it
     print(f"ran {command.episode_id} {sys.getswitchinterval():g}\\n", end="", flush=True)

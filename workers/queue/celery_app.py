@@ -24,7 +24,7 @@ from agentrl.broker.topology import episodes_queue
 from agentrl.core.errors import BrokerUnavailable
 
 TASK = "agentrl.run_episode"
-EMBEDDED = "agentrl.workers.celery_files:Transport"
+EMBEDDED = "agentrl.workers.queue.celery_files:Transport"
 # Seconds, for each episode at once, for which a thread waits for Python's lock before it asks for
 # it. With Python's 5 ms a thousand threads that could all go on spend their time on asking; with
 # much more than that for a few, the lease's thread waits behind those that compute (docs/adr/0019).
@@ -82,7 +82,7 @@ class CommandSender:
             self._app.send_task(
                 TASK,
                 kwargs=msgspec.to_builtins(command),
-                producer=self._opened(),
+                producer=self._open_producer(),
                 retry_policy=PATIENCE,
                 timeout=SEND_S,
                 confirm_timeout=SEND_S,
@@ -92,7 +92,7 @@ class CommandSender:
             self.close()
             raise _unavailable(error) from error
 
-    def _opened(self) -> Any:
+    def _open_producer(self) -> Any:
         if self._producer is None:
             self._connection = self._app.connection_for_write()
             self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
@@ -118,15 +118,15 @@ def run_celery(
     def run_episode(**fields: Any) -> None:
         run(msgspec.convert(fields, RunEpisode))
 
-    def told(**_signal: Any) -> None:
+    def stop_episodes(**_signal: Any) -> None:
         stop.set()
 
-    def ready(**_signal: Any) -> None:
+    def repeat_early_stop(**_signal: Any) -> None:
         if stop.is_set():
             os.kill(os.getpid(), signal.SIGTERM)
 
-    worker_shutting_down.connect(told, weak=False)
-    worker_ready.connect(ready, weak=False)
+    worker_shutting_down.connect(stop_episodes, weak=False)
+    worker_ready.connect(repeat_early_stop, weak=False)
     worker = app.Worker(
         pool="threads",
         concurrency=concurrency,

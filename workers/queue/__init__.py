@@ -1,0 +1,1 @@
+"""How commands reach workers: the Celery app, and its transport through files."""
