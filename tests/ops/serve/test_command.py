@@ -160,7 +160,7 @@ def test_a_checkpoint_of_a_run_is_served_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["no-such-folder"], "no-such-folder is neither a directory nor"),
+        (["no-such-folder"], "no-such-folder is not a directory"),
         (["quickstart@latest", "--config", "missing.toml"], "missing.toml"),
         (["cli"], "cli contains no model"),
         (["models/tiny", "--host", "0.0.0.0"], "set --token-env"),  # noqa: S104
