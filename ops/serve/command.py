@@ -4,7 +4,7 @@ name ─▶ Target ─▶ local engine, verified ─▶ ChatPolicy ◀─ ModelS
 """
 
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,9 @@ from agentrl.core.errors import ConfigError, PolicyError
 from agentrl.envs.gateway.model_server import ModelServer, ServedAt
 from agentrl.ops.evaluation.server import Servers
 from agentrl.ops.evaluation.target import Target, fit_config, resolve
+from agentrl.ops.runs import hub
 from agentrl.ops.serve.chat_policy import ChatPolicy
+from agentrl.workers.attempt_errors import EpisodeStopped
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style
 
@@ -58,7 +60,7 @@ def serve(request: ServeRequest, stop: threading.Event) -> None:
     style = request.style or _style(request, config, template)
     template.check(style)
     name = request.name or _name(target)
-    with closing(Servers(stop)) as servers:
+    with suppress(EpisodeStopped), closing(Servers(stop)) as servers:  # told to stop while it loads
         engine = servers.load_engine(config, target)
         policy = ChatPolicy(engine, target.checkpoint_id, template, style)
         with closing(ModelServer(name, policy.reply, at)) as server:
@@ -70,6 +72,12 @@ def serve(request: ServeRequest, stop: threading.Event) -> None:
 
 def _resolve(request: ServeRequest) -> tuple[Config, Target]:
     """Return the checkpoint, and the configuration that serves it with the local engine."""
+    named = request.config is not None or request.checkpoint.startswith(hub.PREFIX)
+    if not named and not Path(request.checkpoint).is_dir():
+        raise ConfigError(
+            f"{request.checkpoint} is not a directory",
+            hint="add --config CONFIG to find a checkpoint by name",
+        )
     config = config_loading.load(request.config) if request.config else Config(tasks={})
     model = msgspec.structs.replace(
         config.model,

@@ -7,41 +7,53 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from running import ROOT, agentrl, eventually
 
+from agentrl.core import config_loading
 from agentrl.envs.contract import Message, ToolCall
 from agentrl.envs.registry import source
+from agentrl.ops.runs.begin import begin
 
 TOKEN = "a token of ours"
 ITEMS = 8  # some of them the tiny policy solves
 GREEDY: dict[str, Any] = {"model": "tiny", "temperature": 0, "max_tokens": 24}
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
-    """The policy models/tiny behind a token; SIGTERM ends it cleanly."""
-    output = tmp_path_factory.mktemp("serve") / "log"
-    arguments = ("serve", "models/tiny", "--port", "0", "--token-env", "SERVE_TOKEN")
-    with agentrl(*arguments, environment={"SERVE_TOKEN": TOKEN}, output=output) as process:
+@contextmanager
+def served(*arguments: str, name: str, folder: Path, token: str = "") -> Iterator[openai.OpenAI]:
+    """A client of `agentrl serve`, which SIGTERM then ends cleanly."""
+    output, environment = folder / "log", {"SERVE_TOKEN": token} if token else {}
+    asked = ("--token-env", "SERVE_TOKEN") if token else ()
+    words = ("serve", *arguments, "--port", "0", *asked)
+    with agentrl(*words, environment=environment, output=output) as process:
         eventually(
             lambda: process.poll() is not None or "is served on" in output.read_text(),
             within_s=200,
             text=output.read_text,
         )
         found = re.search(
-            r"tiny is served on (http://\S+/v1); call style plain", output.read_text()
+            rf"{name} is served on (http://\S+/v1); call style plain", output.read_text()
         )
         assert found, output.read_text()
-        with closing(openai.OpenAI(base_url=found[1], api_key=TOKEN, max_retries=0)) as made:
+        with closing(openai.OpenAI(base_url=found[1], api_key=token or "x", max_retries=0)) as made:
             yield made
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, output.read_text()
         assert "Traceback" not in output.read_text()
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
+    """A client of the policy models/tiny, behind a token."""
+    folder = tmp_path_factory.mktemp("serve")
+    with served("models/tiny", name="tiny", folder=folder, token=TOKEN) as made:
+        yield made
 
 
 def user(text: str) -> Any:
@@ -128,10 +140,27 @@ def test_mistakes_are_the_errors_that_the_package_knows(client: openai.OpenAI) -
     assert TOKEN not in str(stranger.value)
 
 
+@pytest.mark.slow
+def test_a_checkpoint_of_a_run_is_served_by_its_name(tmp_path: Path) -> None:
+    config = config_loading.loads(
+        f'run.home = "{tmp_path / "run"}"\nmodel.path = "models/tiny"\ntasks.dbbench = {{}}\n'
+    )
+    begin(config)
+    file = tmp_path / "run.toml"
+    file.write_text(config_loading.to_toml(config))
+    arguments = ("run@latest", "--config", str(file))
+    with served(*arguments, name="run@0", folder=tmp_path) as client:
+        assert [each.id for each in client.models.list()] == ["run@0"]
+        asked = GREEDY | {"model": "run@0"}
+        answer = client.chat.completions.create(messages=[user("hello")], **asked)
+    assert answer.model == "run@0"
+    assert answer.choices[0].message.content
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["no-such-folder"], "no-such-folder is neither a directory nor"),
+        (["no-such-folder"], "no-such-folder is not a directory"),
         (["quickstart@latest", "--config", "missing.toml"], "missing.toml"),
         (["cli"], "cli contains no model"),
         (["models/tiny", "--host", "0.0.0.0"], "set --token-env"),  # noqa: S104
