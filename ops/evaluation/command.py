@@ -20,6 +20,7 @@ from agentrl.core.errors import AgentRLError, ConfigError, ItemError, nearest
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
 from agentrl.envs.contract import TaskSource
+from agentrl.envs.tasks.datasets import MissingDataset
 from agentrl.ops.evaluation import paper
 from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint
 from agentrl.ops.evaluation.evaluate import Evaluator, Plan, PlanResult, Work, work_of
@@ -71,7 +72,7 @@ def evaluate(path: Path, request: EvalRequest, *, as_json: bool) -> None:
         EXPERT if name == EXPERT.name else resolve(name, config)
         for name in names or versions(config, ["latest"])
     ]
-    found, work, absent = load_work(config, plans)
+    found, work, absent = load_work(config, plans, ItemError if request.paper else MissingDataset)
     make_home(config)
     with closing(open_store(config.store_url())) as store:
         migrate.ensure(store)
@@ -85,11 +86,12 @@ def evaluate(path: Path, request: EvalRequest, *, as_json: bool) -> None:
 
 
 def load_work(
-    config: Config, plans: Sequence[Plan]
+    config: Config, plans: Sequence[Plan], skipped: type[ItemError]
 ) -> tuple[dict[str, TaskSource], dict[Plan, list[Work]], dict[Plan, ItemError]]:
     """Return the task sources, the episodes of each plan, and the plans whose items are not there.
 
-    Raises ItemError if there are no items at all.
+    `skipped`: the error of a plan that stops no other. Raises ItemError for another one, and if
+    there are no items at all.
     """
     found: dict[str, TaskSource] = {}
     work: dict[Plan, list[Work]] = {}
@@ -99,7 +101,7 @@ def load_work(
             if plan.task not in found:
                 found |= task_sources(only(config, [plan]))
             work[plan] = work_of(plan, found[plan.task])
-        except ItemError as error:
+        except skipped as error:
             absent[plan] = error
     if not work:
         raise next(iter(absent.values()))

@@ -276,6 +276,21 @@ def test_a_split_that_is_not_there_is_named(file: Path) -> None:
         evaluate(file, EvalRequest(policies=(str(TINY),), splits=("tomorrow",)), as_json=True)
 
 
+def test_a_split_whose_data_are_missing_stops_no_other_one(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with file.open("a") as more:
+        more.write(f'[tasks.kg.options]\norigin = "agentbench"\ndata = "{tmp_path}"\n')
+    request = EvalRequest(policies=("expert",), tasks=("kg", "dbbench"), splits=("test",), items=1)
+    with pytest.raises(ItemError, match="kg: unknown split test"):
+        evaluate(file, request, as_json=True)
+    text = file.read_text() + '[tasks.kg]\neval_split = "standard"\n'
+    file.write_text(text)
+    with pytest.raises(ItemError, match=r"split standard is not measured: .*agentbench_std"):
+        evaluate(file, dataclasses.replace(request, splits=()), as_json=True)
+    assert [row["task"] for row in told(capsys)] == ["dbbench"]
+
+
 def test_an_exported_checkpoint_loads_in_plain_transformers(
     file: Path, begun: tuple[Config, str], tmp_path: Path
 ) -> None:
