@@ -25,7 +25,7 @@ from agentrl.db.store import now
 AT_ONCE = 500  # ids of one statement
 
 _JOURNAL, _EPISODES = cast(Table, JournaledStep.__table__), cast(Table, Episode.__table__)
-OWNED = select(_EPISODES.c.episode_id, _EPISODES.c.fence, _EPISODES.c.started_at).where(
+RUNNING_ATTEMPTS = select(_EPISODES.c.episode_id, _EPISODES.c.fence, _EPISODES.c.started_at).where(
     _EPISODES.c.episode_id.in_(bindparam("ids", expanding=True)),
     _EPISODES.c.state == EpisodeState.RUNNING,
 )
@@ -187,7 +187,7 @@ def prune(session: Session, run_id: str) -> int:
 def _append_owned(session: Session, steps: Sequence[NewStep]) -> set[tuple[Any, ...]]:
     """Append the steps of attempts that own their episodes, and return these attempts."""
     ids = sorted({step.episode_id for step in steps})
-    owned = {tuple(row) for row in session.execute(OWNED, {"ids": ids})}
+    owned = {tuple(row) for row in session.execute(RUNNING_ATTEMPTS, {"ids": ids})}
     rows = [
         {name: value for name, value in dataclasses.asdict(step).items() if name != "started_at"}
         for step in steps

@@ -28,7 +28,7 @@ def test_an_unknown_task_that_is_like_none_lists_them_all() -> None:
 
 
 def test_a_source_in_place_of_a_task_is_named_once() -> None:
-    with pytest.raises(ItemError, match="^gymnasum:X: unknown adapter gymnasum; did you mean"):
+    with pytest.raises(ItemError, match=r"^gymnasum:X: unknown adapter gymnasum; did you mean"):
         registry.source("gymnasum:X", {})
 
 
