@@ -248,7 +248,7 @@ def recorded(store: Store, run_id: str, bodies: Sequence[Trajectory]) -> tuple[f
     again = named("c")
     rows = {
         "trajectories": [
-            stored_bodies._stored(  # noqa: SLF001
+            stored_bodies._row_with_size(  # noqa: SLF001
                 recorder.body_row(body, encode(EpisodeFinished(trajectory=body)), 0.0)
             )
             for body in again

@@ -34,7 +34,7 @@ from agentrl.core.config.sections import Dispatch, Task
 from agentrl.core.types import Status
 from agentrl.dashboard.viewmodels import accounting, compare, run, tasks
 from agentrl.dashboard.viewmodels.run import (
-    DELAYED,
+    DELAY_UPDATES,
     LATE_GROUPS,
     LEASES,
     POINT_GROUPS,
@@ -53,12 +53,11 @@ from agentrl.db.queries import (
     curves,
     delays,
     episode_outcomes,
-    episode_search,
     progress,
 )
 from agentrl.db.queries.episodes.detail import episode_detail
 from agentrl.db.queries.episodes.filter import EpisodeFilter, Order
-from agentrl.db.queries.episodes.search import SearchLimits, SearchResult
+from agentrl.db.queries.episodes.search import SearchLimits, SearchResult, search, tasks_of
 from agentrl.db.registry import checkpoints, leases, lineage
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import (
@@ -81,7 +80,7 @@ ADMISSION, LOOKERS = "admission", ("dashboard", "search", "checkpoints", "report
 
 def sought(session: Session, passes: EpisodeFilter) -> SearchResult:
     """The newest page of the run's episodes that pass."""
-    return episode_search.search(session, RUN, passes)
+    return search(session, RUN, passes)
 
 
 # What a page reads before it is drawn.
@@ -134,7 +133,7 @@ QUESTIONS: dict[str, dict[str, Question]] = {
             s, RUN, POINTS, POINT_GROUPS
         ),
         "latest": lambda s: curves.recent_points(s, RUN),
-        "delays": lambda s: delays.delays(s, RUN, DELAYED),
+        "delays": lambda s: delays.delays(s, RUN, DELAY_UPDATES),
         "waiting": lambda s: delays.waiting_counts(s, RUN),
         "leases": lambda s: leases.leases(s, RUN, LEASES),
         "idle_s": lambda s: leases.idle_s(s, RUN),
@@ -153,23 +152,19 @@ QUESTIONS: dict[str, dict[str, Question]] = {
         "refused": lambda s: balance.refused_counts(s, RUN),
     },
     "search": {
-        "tasks_of": lambda s: episode_search.tasks_of(s, RUN),
+        "tasks_of": lambda s: tasks_of(s, RUN),
         "newest": lambda s: sought(s, EpisodeFilter()),
         "the most tokens": lambda s: sought(s, EpisodeFilter(order=Order.TOKENS)),
         "the longest": lambda s: sought(s, EpisodeFilter(order=Order.SECONDS)),
         "a reward": lambda s: sought(s, EpisodeFilter(reward_from=0.5)),
-        "a status nobody has": lambda s: episode_search.search(
-            s, RUN, EpisodeFilter(status=Status.TASK_LIMIT)
-        ),
+        "a status nobody has": lambda s: search(s, RUN, EpisodeFilter(status=Status.TASK_LIMIT)),
         "a text nobody said": lambda s: sought(s, EpisodeFilter(words="unicorn")),
         "an item": lambda s: sought(s, EpisodeFilter(item_id="item-17")),
-        "a checkpoint that acted": lambda s: episode_search.search(
-            s, RUN, EpisodeFilter(checkpoint="long-v2000")
-        ),
+        "a checkpoint that acted": lambda s: search(s, RUN, EpisodeFilter(checkpoint="long-v2000")),
         "an item that a checkpoint acted in": lambda s: sought(
             s, EpisodeFilter(item_id="item-17", checkpoint="long-v2000")
         ),
-        "a checkpoint, among the newest": lambda s: episode_search.search(
+        "a checkpoint, among the newest": lambda s: search(
             s, RUN, EpisodeFilter(checkpoint="long-v2000"), limits=SearchLimits(few=0)
         ),
         "learned by an update": lambda s: sought(s, EpisodeFilter(learned_at=2000)),

@@ -17,7 +17,7 @@ from agentrl.core.threads import call_bounded
 T = TypeVar("T")
 KEY = "run.checkpoints"
 BACKOFF = Backoff(first_s=0.25, longest_s=8.0, stopping_s=0.0, from_failure=True)
-NAMED = re.compile(r"\$\{\w+\}")  # a variable in a URL
+VARIABLE = re.compile(r"\$\{\w+\}")  # a variable in a URL
 
 
 class WeightsAway(CheckpointError):
@@ -133,7 +133,7 @@ def _away_error(url: str, error: Exception) -> WeightsAway:
 def _words(url: str, error: Exception) -> str:
     """Return an error text of the storage without the secrets of the URL."""
     text = str(error) or type(error).__name__
-    for named in NAMED.findall(url):
+    for named in VARIABLE.findall(url):
         if value := fill_secrets(named, KEY):
             text = text.replace(value, named).replace(quote(value, safe=""), named)
     return text

@@ -29,8 +29,10 @@ POLICIES = typer.Option(
 TASKS = typer.Option("", help="Tasks (comma-separated). Default: all of the file.")
 SPLITS = typer.Option("", help="Splits (comma-separated). Default: each task's eval_split.")
 ITEMS = typer.Option(None, min=1, help="Items per task. Default: the whole split.")
-NAMED = "Policy: a directory, external(NAME), a checkpoint id, RUN@VERSION or a version of the run."
-FIRST = typer.Argument(..., metavar="A", help=NAMED, show_default=False)
+POLICY_HELP = (
+    "Policy: a directory, external(NAME), a checkpoint id, RUN@VERSION or a version of the run."
+)
+FIRST = typer.Argument(..., metavar="A", help=POLICY_HELP, show_default=False)
 SECOND = typer.Argument(..., metavar="B", help="Policy to compare with A.", show_default=False)
 
 

@@ -37,7 +37,7 @@ OPTIONAL = typer.Option(
 )
 OUT_DIRECTORY = typer.Option(..., "--out", help="Output directory.", show_default=False)
 MODEL = typer.Option(None, "--model", help="Model to start from. Default: a new tiny model.")
-IMPORTED = typer.Option(
+EPISODES_FILE = typer.Option(
     None, "--imported", help="JSONL file with recorded episodes. Default: the experts play."
 )
 PHASES = typer.Option(
@@ -167,7 +167,7 @@ def warmstart(
     config: Path = CONFIG,
     out: Path = OUT_DIRECTORY,
     model: Path | None = MODEL,
-    imported: Path | None = IMPORTED,
+    imported: Path | None = EPISODES_FILE,
     phase: list[str] = PHASES,
     episodes: int = typer.Option(6000, min=1, help="Expert episodes per task and phase."),
     batch_tokens: int = typer.Option(2048, min=1, help="Tokens per optimizer step."),

@@ -8,7 +8,7 @@ import typer
 from agentrl.cli.processes import CONFIG
 from agentrl.cli.run_history import RUN, STORE
 
-SELECTED = typer.Option(
+RULES = typer.Option(
     ...,
     "--rule",
     help="SELECT with the column episode_id, or FILE.sql. Repeatable: an episode must pass all.",
@@ -55,7 +55,7 @@ def add(app: typer.Typer) -> None:
 def curate(
     config: Path = CONFIG,
     out: Path = LINES,
-    rule: list[str] = SELECTED,
+    rule: list[str] = RULES,
     run: str = typer.Option(
         "", "--run", help="Run whose episodes are chosen. Default: the configuration's."
     ),

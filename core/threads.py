@@ -9,7 +9,7 @@ from typing import TypeVar
 from agentrl.core.errors import AgentRLError, in_words
 from agentrl.core.logging import get_logger
 
-DIED = 70  # exit code, as EX_SOFTWARE of sysexits.h
+EXIT_SOFTWARE = 70  # exit code, as EX_SOFTWARE of sysexits.h
 
 LOOK_S = 0.1  # between two looks at the stop event and the clock
 
@@ -35,7 +35,7 @@ def vital_thread(
                 error=in_words(error),
                 exc_info=not isinstance(error, AgentRLError),
             )
-            leave(DIED)
+            leave(EXIT_SOFTWARE)
 
     return threading.Thread(target=run, name=name, daemon=True)
 

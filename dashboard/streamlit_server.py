@@ -18,7 +18,7 @@ from agentrl.core.access import bracket_ipv6
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.store import Store
 
-NEEDED = (
+PRELOAD = (
     "agentrl.dashboard.navigation",
     "pandas",
     "pyarrow",
@@ -39,15 +39,15 @@ def trust_proxies(proxies: Sequence[str]) -> None:
     os.environ["FORWARDED_ALLOW_IPS"] = ",".join(proxies)
 
 
-def serve(given: Sequence[str], port: int, host: str) -> None:
-    """Run Streamlit until a signal. `given`: the arguments of dashboard/script/app.py."""
-    for name in NEEDED:
+def serve(page_arguments: Sequence[str], port: int, host: str) -> None:
+    """Run Streamlit until a signal. `page_arguments`: the arguments of dashboard/script/app.py."""
+    for name in PRELOAD:
         importlib.import_module(name)
     inspect.stack()  # Streamlit asks for it once, and then each module's file is looked for
-    cli.main(streamlit_options(given, port, host), prog_name="streamlit")
+    cli.main(streamlit_options(page_arguments, port, host), prog_name="streamlit")
 
 
-def streamlit_options(given: Sequence[str], port: int, host: str) -> list[str]:
+def streamlit_options(page_arguments: Sequence[str], port: int, host: str) -> list[str]:
     """Return the command-line arguments for `streamlit`."""
     script = importlib.util.find_spec("agentrl.dashboard.script.app")
     settings = {
@@ -64,4 +64,4 @@ def streamlit_options(given: Sequence[str], port: int, host: str) -> list[str]:
         settings["--browser.serverAddress"] = bracket_ipv6(host)
     written = [f"{name}={value}" for name, value in settings.items()]
     origin = str(script.origin) if script else ""
-    return ["run", origin, *written, "--", *given]
+    return ["run", origin, *written, "--", *page_arguments]

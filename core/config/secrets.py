@@ -14,10 +14,10 @@ from urllib.parse import quote
 from agentrl.core import logging
 from agentrl.core.errors import ConfigError
 
-NESTED = 3  # levels of variables whose values name other variables
-_NAMED = re.compile(r"\$\{(?P<name>\w+)\}")
+MAX_NESTING = 3  # levels of variables whose values name other variables
+_VARIABLE = re.compile(r"\$\{(?P<name>\w+)\}")
 _PRIVATE = re.compile(r"^AGENTRL_|PASSWORD|SECRET")
-_ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
+_PERCENT_CODE = re.compile(r"%[0-9A-Fa-f]{2}")
 _LOGIN = re.compile(r"://[^/\s@]*:[^/\s@]*@")  # of a URL
 _SECRET_FILE = re.compile(r"(PASSWORD|TOKEN|SECRET|KEY|URL)_FILE\Z")
 
@@ -36,14 +36,14 @@ def fill_secrets(url: str, where: str) -> str:
             raise ConfigError(f"{where}: ${{{name}}} is not set", hint=_read_exported(name))
         before, after = match.string[: match.start()], match.string[match.end() :]
         in_login = "://" in before and "/" not in before.partition("://")[2] and "@" in after
-        if in_login and not _NAMED.search(found):
-            if _ENCODED.search(found):
+        if in_login and not _VARIABLE.search(found):
+            if _PERCENT_CODE.search(found):
                 _warn_encoded(where, match["name"])
             return quote(found, safe="")
         return found
 
-    for _ in range(NESTED):
-        replaced = _NAMED.sub(value, url)
+    for _ in range(MAX_NESTING):
+        replaced = _VARIABLE.sub(value, url)
         if replaced == url:
             break
         url = replaced

@@ -21,7 +21,7 @@ from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.telemetry.tracing import Field, Sink, Span
 
-HELD = 8192  # spans that wait; more are dropped
+MAX_WAITING = 8192  # spans that wait; more are dropped
 BATCH = 512
 GATHER_S = 0.5  # between two requests while spans are few
 
@@ -74,12 +74,17 @@ class Sender:
     """Sends spans on its own thread. Thread-safe. `dropped`, `sent`: counts."""
 
     def __init__(
-        self, endpoint: str, resource: Mapping[str, str], *, held: int = HELD, post_s: float = 1.0
+        self,
+        endpoint: str,
+        resource: Mapping[str, str],
+        *,
+        max_waiting: int = MAX_WAITING,
+        post_s: float = 1.0,
     ) -> None:
-        """`held`: size of the queue. Raises ConfigError: no OpenTelemetry, no URL."""
+        """`max_waiting`: size of the queue. Raises ConfigError: no OpenTelemetry, no URL."""
         self._make = _converter(resource)
         self._exporter = _exporter(endpoint, post_s)
-        self._spans: queue.Queue[Span] = queue.Queue(held)
+        self._spans: queue.Queue[Span] = queue.Queue(max_waiting)
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self.sent = self.dropped = 0

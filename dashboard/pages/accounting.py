@@ -17,7 +17,7 @@ from agentrl.dashboard.viewmodels.run import LATE_GROUPS, read_head
 from agentrl.dashboard.widgets import bars, figures, page_title, table
 from agentrl.db.store import Store
 
-SHOWN = 500  # disagreements in the table
+MAX_ROWS = 500  # disagreements in the table
 REFUSED: Mapping[str, str] = {
     Transition.CLAIM: "a worker wanted to start an episode",
     Transition.FINISH: "a worker reported the result of an episode",
@@ -71,7 +71,7 @@ def _proof(disagreements: Disagreements) -> None:
         st.success("Nothing was lost and nothing was trained twice: all records agree.")
         return
     st.error(f"{len(disagreements)} disagreements between episodes, trajectories and updates.")
-    rows = [{"kind": kind, "detail": detail} for kind, detail in disagreements[:SHOWN]]
+    rows = [{"kind": kind, "detail": detail} for kind, detail in disagreements[:MAX_ROWS]]
     table(rows, "")
 
 

@@ -35,7 +35,7 @@ RECENT = (
     f"in the groups closed since the last {progress.RECENT_UPDATES} updates began."
 )
 UPDATES = 50  # rows of the updates' table
-DELAYED = 16  # updates whose members' time is told apart
+DELAY_UPDATES = 16  # updates whose members' time is told apart
 WINDOW_S = 300.0  # of the pace
 NOT_STARTED, IDLE = "not started", "no process runs"
 LEASES = 50  # of workers, and as many of policy servers
@@ -131,7 +131,7 @@ def read_now(store: Store, run_id: str) -> Now:
             seconds=seconds,
             learned=progress.learned_totals(session, run_id),
             pace=delays.recent_pace(session, run_id, WINDOW_S),
-            rules=_rules(run, seconds, delays.update_s(session, run_id, DELAYED), recent),
+            rules=_rules(run, seconds, delays.update_s(session, run_id, DELAY_UPDATES), recent),
             alarms=alarms.raised_alarms(session, run_id),
             recent=recent,
             leases=leases.leases(session, run_id, LEASES),
@@ -149,7 +149,7 @@ def read_flow(store: Store, run_id: str) -> Flow:
             waiting=delays.waiting_counts(session, run_id),
             mix=progress.policy_mix(session, run_id, LATE_GROUPS),
             staleness=progress.staleness(session, run_id),
-            delays=delays.delays(session, run_id, DELAYED),
+            delays=delays.delays(session, run_id, DELAY_UPDATES),
             policies=checkpoints.live_policies(session, run_id),
             updates=lifecycle.latest_updates(session, run_id, UPDATES),
         )

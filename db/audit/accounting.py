@@ -166,7 +166,7 @@ WHERE g.state NOT IN ('open', 'ready', 'trained') AND COALESCE(g.reason, '') NOT
 
 # A step may name the track a moment after it moved on, while another track still serves the same
 # checkpoint: what matters is that the server held the checkpoint while it sampled.
-UNSERVED = """
+UNSERVED_STEPS = """
 SELECT s.run_id, s.episode_id, s.fence, s.number, s.server_id, s.checkpoint_id, s.version,
        s.requested_at, s.policy_s
 FROM {steps} s
@@ -282,7 +282,7 @@ WALK_TABLES = (
 
 VIEWS = {
     "accounting": ACCOUNTING,
-    "unserved_steps": UNSERVED,
+    "unserved_steps": UNSERVED_STEPS,
     "raised_alarms": RAISED,
     "group_outcomes": OUTCOMES,
     "item_success": ITEMS,

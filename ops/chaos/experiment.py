@@ -30,7 +30,7 @@ from agentrl.ops.runs.begin import begin
 
 AFTER = 2  # updates that follow the last fault
 FINISH_S = 600.0  # for them, and for the run to end
-SHOWN = 40  # findings that are told
+MAX_FINDINGS = 40  # findings that are told
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ def _report(
         "stood_still": list(verdict.hangs),
     }
     (home / "chaos.json").write_text(json.dumps(whole, indent=1))
-    for finding in verdict.findings[:SHOWN]:
+    for finding in verdict.findings[:MAX_FINDINGS]:
         tell(f"{finding.among}: {finding.kind}: {finding.detail}")
     for hang in verdict.hangs:
         tell(f"hang: {hang}")

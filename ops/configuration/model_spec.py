@@ -19,8 +19,8 @@ from agentrl.ops.configuration.published_models import PUBLISHED
 HEADER = 100 * 1024**2  # bytes; a longer header is none
 FAMILIES = {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text"}
 """Those whose tensors follow from config.json."""
-NORMED = {"qwen3", "qwen3_moe", "gemma3_text"}
-BIASED = ("q_proj", "k_proj", "v_proj")
+QK_NORM_MODELS = {"qwen3", "qwen3_moe", "gemma3_text"}
+BIAS_PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,9 @@ def _shapes_of_headers(
     )
     heads = int(config["num_attention_heads"])
     queries, keys = heads * each, (config.get("num_key_value_heads") or heads) * each
-    biased: tuple[str, ...] = BIASED if config.get("attention_bias", kind == "qwen2") else ()
+    biased: tuple[str, ...] = (
+        BIAS_PROJECTIONS if config.get("attention_bias", kind == "qwen2") else ()
+    )
     if biased and kind != "qwen2":
         biased += ("o_proj",)
     matrices: dict[str, tuple[int, ...]] = {
@@ -176,7 +178,7 @@ def _shapes_of_headers(
     vectors = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
     if kind == "gemma3_text":
         vectors |= {"pre_feedforward_layernorm": hidden, "post_feedforward_layernorm": hidden}
-    if kind in NORMED:
+    if kind in QK_NORM_MODELS:
         vectors |= {"self_attn.q_norm": each, "self_attn.k_norm": each}
     for layer in range(int(config["num_hidden_layers"])):
         for name, shape in matrices.items():

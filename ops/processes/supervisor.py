@@ -42,7 +42,7 @@ def run(config: Config, stop: threading.Event, path: Path) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     settings = Settings(
-        reached=partial(run_progress, store, run_id),
+        progress_of=partial(run_progress, store, run_id),
         serves=partial(serves, store, run_id),
         log_bytes=config.logs.max_mib * MIB,
     )

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-KEPT = 1024 * 1024  # bytes of the end that stay where a full disk takes no copy
+TAIL_BYTES = 1024 * 1024  # bytes of the end that stay where a full disk takes no copy
 
 
 def start_process(
@@ -58,7 +58,7 @@ def _empty(path: Path) -> None:
         partial.unlink(missing_ok=True)
         former.unlink(missing_ok=True)
         with path.open("rb") as log:
-            log.seek(-min(KEPT, path.stat().st_size), os.SEEK_END)
+            log.seek(-min(TAIL_BYTES, path.stat().st_size), os.SEEK_END)
             end = log.read()
         os.truncate(path, 0)
         with path.open("ab") as log:

@@ -26,24 +26,28 @@ class Pace:
 class Deaths:
     """Deaths of one process. `count`: deaths in a row, without progress of the run between them.
 
-    `since`: time of the first of these. `reached`: progress of the run at the last death.
+    `since`: time of the first of these. `progress`: progress of the run at the last death.
     """
 
     count: int = 0
     since: float = 0.0
     was_steady: bool = False
-    reached: int = -1
+    progress: int = -1
 
-    def add(self, pace: Pace, now: float, lived_s: float, reached: int | None) -> None:
-        """Count a death at `now`. `reached`: progress of the run; None: unknown."""
+    def add(self, pace: Pace, now: float, lived_s: float, progress: int | None) -> None:
+        """Count a death at `now`. `progress`: progress of the run; None: unknown."""
         was_steady = lived_s > pace.steady_s
         self.was_steady = self.was_steady or was_steady
-        if reached is None or (was_steady and reached > self.reached) or lived_s > pace.give_up_s:
+        if (
+            progress is None
+            or (was_steady and progress > self.progress)
+            or lived_s > pace.give_up_s
+        ):
             self.count = 0
         if self.count == 0:
             self.since = now
         self.count += 1
-        self.reached = max(self.reached, reached or 0)
+        self.progress = max(self.progress, progress or 0)
 
     def pause_s(self, pace: Pace, lived_s: float) -> float:
         """Return the pause before the next start: starts are one `back_off_s` apart."""

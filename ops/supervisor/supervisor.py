@@ -38,7 +38,7 @@ LAST_BODIES_S = 60.0  # the recorder's instead, once the run is over
 
 PACE = Pace()
 
-Reached = Callable[[str], int | None]  # how far the run is, for a child's name
+ProgressOf = Callable[[str], int | None]  # how far the run is, for a child's name
 
 
 def _anywhere(_name: str) -> int | None:
@@ -47,12 +47,14 @@ def _anywhere(_name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of a supervisor. `reached`: asked at a child's death; `serves`: whether the policy server of
-    that name does; `log_bytes`: of one log, before it is moved aside.
+    """Settings of a supervisor.
+
+    `progress_of`: returns the run's progress, asked when a child dies; `serves`: whether the policy
+    server of that name serves; `log_bytes`: size at which a log is moved aside.
     """
 
     pace: Pace = PACE
-    reached: Reached = _anywhere
+    progress_of: ProgressOf = _anywhere
     serves: Callable[[str], bool] = bool
     log_bytes: int = 64 * 1024**2
     clock: Callable[[], float] = time.monotonic
@@ -72,7 +74,7 @@ class Supervisor:
         self._home = home
         self._children = all_children
         self._tell = tell
-        self._pace, self._reached = settings.pace, settings.reached
+        self._pace, self._progress_of = settings.pace, settings.progress_of
         self._serves = settings.serves
         self._clock, self._log_bytes = settings.clock, settings.log_bytes
         self._rotated_at = -math.inf
@@ -207,7 +209,7 @@ class Supervisor:
             self._waits(child, now, words)
             return
         child.waits = False
-        deaths.add(pace, now, lived_s, self._reached(child.name))
+        deaths.add(pace, now, lived_s, self._progress_of(child.name))
         if code == REPLACED or (code == NEEDS_A_PERSON and not deaths.was_steady):
             self._given_up(child, f"{child.name}: {words}")
         elif deaths.are_hopeless(pace, now):

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from agentrl.broker.rabbit_connection import RabbitConnection, reason_of
 from agentrl.core.telemetry import outages
-from agentrl.core.threads import DIED
+from agentrl.core.threads import EXIT_SOFTWARE
 
 
 class Owner:
@@ -92,7 +92,7 @@ def test_a_process_whose_connection_thread_dies_ends() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", DIES], check=False, capture_output=True, text=True
     )
-    assert ended.returncode == DIED
+    assert ended.returncode == EXIT_SOFTWARE
     assert "Required thread died" in ended.stdout + ended.stderr
 
 

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from agentrl.core.http import HttpServer, make_application, read_body
-from agentrl.core.threads import DIED
+from agentrl.core.threads import EXIT_SOFTWARE
 
 HEAD = b"GET /known HTTP/1.1\r\nhost: here\r\n"
 
@@ -91,7 +91,7 @@ print("still here")
 def test_a_process_whose_http_thread_dies_ends() -> None:
     command = [sys.executable, "-c", DIES]
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert ended.returncode == DIED
+    assert ended.returncode == EXIT_SOFTWARE
     assert "Required thread died" in ended.stdout + ended.stderr
     assert "still here" not in ended.stdout
 

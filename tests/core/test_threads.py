@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agentrl.core.errors import StoreError
-from agentrl.core.threads import DIED, call_bounded, vital_thread
+from agentrl.core.threads import EXIT_SOFTWARE, call_bounded, vital_thread
 
 
 @pytest.mark.parametrize("error", [StoreError("store x: wrong login"), KeyError("track")])
@@ -18,7 +18,7 @@ def test_a_thread_that_dies_ends_the_process_with_one_line(error: Exception) -> 
         thread = vital_thread("lease", work, leave=left.append)
         thread.start()
         thread.join(60)
-    assert left == [DIED]
+    assert left == [EXIT_SOFTWARE]
     (line,) = lines
     assert line["event"] == "Required thread died; the process exits"
     assert line["thread"] == "lease"

@@ -13,8 +13,8 @@ from agentrl.dashboard.streamlit_server import history, streamlit_options
 DRAWN = '''
 import importlib, sys
 from streamlit.testing.v1 import AppTest
-from agentrl.dashboard.streamlit_server import NEEDED
-for name in NEEDED:
+from agentrl.dashboard.streamlit_server import PRELOAD
+for name in PRELOAD:
     importlib.import_module(name)
 before = {name.partition(".")[0] for name in sys.modules}
 url, run_id = sys.argv[1:]

@@ -135,7 +135,9 @@ def test_a_collector_that_refuses_costs_counted_spans() -> None:
 def test_nobody_waits_for_a_collector_that_never_answers() -> None:
     """Each of these waits would be as long as the collector is silent: for ever."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        sender = Sender(f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces", {}, held=100)
+        sender = Sender(
+            f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces", {}, max_waiting=100
+        )
         for number in range(1, 1001):
             sender.take(Span("step", SpanContext(1, number), 0, 0.0, 1.0, {}))
         sender.close(0.2)

@@ -224,10 +224,10 @@ class Clock:
 
 
 def test_one_that_stands_and_dies_without_progress_of_the_run_is_given_up(begin: Begin) -> None:
-    clock, reached = Clock(), iter([5, 9, *[9] * 20])
+    clock, progress = Clock(), iter([5, 9, *[9] * 20])
     child = python("trainer", "raise SystemExit('disk full')")
     pace = Pace(back_off_s=(0.0, 0.0), steady_s=15.0, give_up_s=600.0)
-    supervisor = begin(child, pace=pace, clock=clock, reached=lambda _name: next(reached))
+    supervisor = begin(child, pace=pace, clock=clock, progress_of=lambda _name: next(progress))
 
     def lives(seconds: float) -> None:
         process = child.process
