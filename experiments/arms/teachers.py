@@ -16,7 +16,7 @@ SPECIALISTS = {"alfworld": "alfworld-alone", "dbbench": "dbbench-alone"}  # arms
 DONE = """\
 Policy `{model}`;
 `experiments/configs/teachers.toml`; {tokens:,} sampled tokens a training, in rounds of
-{groups} groups of {size} episodes of at most {turns} turns, and one update each. Trainings: {made}.
+{groups} groups of {size} episodes, and one update each. Trainings: {made}.
 """
 MEANING = """\
 `joint` trains on the rewards of both tasks. `alfworld-alone` and `dbbench-alone` are specialists:

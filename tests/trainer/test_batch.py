@@ -97,10 +97,10 @@ def test_spread_counts_the_reward_that_trains(make_trajectory: MakeTrajectory) -
 
 def test_the_groups_with_the_most_varied_rewards_stay(make_trajectory: MakeTrajectory) -> None:
     rewards = {  # variance, for db: 3/16, 1/4, 1/8, 0; for kg: 0.0025
-        "a": (1.0, 0.0, 0.0, 0.0),
-        "b": (1.0, 1.0, 0.0, 0.0),
-        "c": (1.0, 0.5, 0.5, 0.0),
-        "d": (1.0, 1.0),
+        "1": (1.0, 0.0, 0.0, 0.0),
+        "2": (1.0, 1.0, 0.0, 0.0),
+        "3": (1.0, 0.5, 0.5, 0.0),
+        "4": (1.0, 1.0),
         "k": (0.1, 0.0),
     }
     groups = [
@@ -115,11 +115,11 @@ def test_the_groups_with_the_most_varied_rewards_stay(make_trajectory: MakeTraje
         assert sorted([*stay, *others], key=groups.index) == groups
         return "".join(group.group_id for group in stay)
 
-    assert kept(1.0) == "abcdk"
-    assert kept(0.6) == "abck"  # 2.4 of four, rounded up
-    assert kept(0.5) == "abk"
-    assert kept(0.25) == "bk"  # each task keeps one
-    assert kept(0.25, "db") == "abcdk"
+    assert kept(1.0) == "1234k"
+    assert kept(0.6) == "123k"  # 2.4 of four, rounded up
+    assert kept(0.5) == "12k"
+    assert kept(0.25) == "2k"  # each task keeps one
+    assert kept(0.25, "db") == "1234k"
 
 
 def test_penalties_do_not_count_as_variance_but_the_reward_of_abnormal_ends_does(
