@@ -107,7 +107,9 @@ def test_the_benchmarks_test_list_names_games_that_must_all_be_here(folder: Path
     games = [f"json_2.1.1/valid_unseen/{name}/game.tw-pddl" for name in "zy"]
     shipped.write_text(json.dumps({"tidy": games}))
     for name in games:
-        with pytest.raises(ItemError, match=f"games of split standard are not here, such as {name}"):
+        with pytest.raises(
+            ItemError, match=f"games of split standard are not here, such as {name}"
+        ):
             source(folder).items("standard")
         copy = folder / "alfworld" / name
         copy.parent.mkdir(parents=True)
