@@ -324,6 +324,7 @@ def main() -> None:
     parser.add_argument("--vllm", type=Path, help="a Python that has vLLM, to measure it as well")
     chosen = parser.parse_args()
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     logging.configure("gpu", level="WARNING")
     figures = commands[chosen.command](chosen)
     name = torch.cuda.get_device_name() if chosen.device != "cpu" else "cpu"

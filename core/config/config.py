@@ -122,7 +122,11 @@ class Config(Section, frozen=True):
         """Return the settings of the policy server inside the evaluator."""
         asked = self.eval
         return PolicyServer(
-            name="evaluator", engine=asked.engine, tracks=["pinned"], vllm=asked.vllm
+            name="evaluator",
+            engine=asked.engine,
+            tracks=["pinned"],
+            threads=asked.threads,
+            vllm=asked.vllm,
         )
 
     def home(self) -> Path:

@@ -322,6 +322,8 @@ class PolicyServer(Section, frozen=True):
     """Completions at the same time. With `engine = "local"`, for each checkpoint."""
     cache_tokens: Positive = 131_072
     """Tokens in the KV cache of `engine = "local"`, for all policies together."""
+    threads: Positive = 1
+    """CPU threads of torch with `engine = "local"`."""
     beat_s: Seconds = 1.0
     """Time between two heartbeats of the server."""
     lease_s: Seconds = 6.0
@@ -546,6 +548,8 @@ class Eval(Section, frozen=True):
     """Device of the evaluated model. Empty: `model.device`."""
     engine: Literal["local", "vllm"] = "local"
     """Inference engine. `agentrl eval` uses it, too."""
+    threads: Positive = 1
+    """CPU threads of torch with `engine = "local"`."""
     vllm: Vllm = Vllm()
     nice: Annotated[int, Meta(ge=0, le=19)] = 10
     """CPU niceness of the evaluator. At 10 it gets about a tenth of the CPU time of a process with

@@ -20,13 +20,15 @@ class Bench(Finding, frozen=True):
 class StudyDesign(Finding, frozen=True):
     """Settings that all files share. `config`: effective sections, without the arms' changes.
 
-    `clones`, `episodes`: optimizer steps of the warm start, and its expert episodes per task.
+    `clones`, `episodes`, `rank`: optimizer steps of the warm start, its expert episodes per task,
+    and the rank of its adapter (0: it trained all weights).
     """
 
     config: dict[str, Any]
     benches: list[Bench]
     clones: int
     episodes: int
+    rank: int = 0
 
 
 class Solved(Finding, frozen=True):
@@ -64,7 +66,7 @@ class At(Finding, frozen=True):
 
 
 class Trained(SavedFinding, frozen=True):
-    """One run of the whole system. `checkpoint`: the directory of its last version.
+    """One run of the whole system. `checkpoint`: the last version's directory, within the study's.
 
     `tracks`: steps sampled by each. `staleness`: mean updates between sampling and training of a
     step, fresh and lagged. `disagreements`: kinds and details of problems found in the accounting.

@@ -28,12 +28,12 @@ HEADER = """\
     agentrl experiment smollm --out {out}
 
 SmolLM2-135M-Instruct, whose weights were quantised to Q4_1 and de-quantised when they were read, is
-warm-started by {clones} steps on experts' episodes ({episodes:,} of each task). Every run begins
-there and is a run of the whole system: its own dispatcher, worker, recorder, trainer and policy
-server, tasks mixed, {updates} updates. `whole` draws policies anew at every step and normalises
-advantages by task; each other arm leaves out what it is named after. Prompts are compact. Items
-measured are none of those trained on. Intervals are 95 %: Wilson's for a rate; for a change the
-bootstrap over items, paired by item.
+warm-started by {clones} steps on experts' episodes ({episodes:,} of each task), which train
+{trained}. Every run begins there and is a run of the whole system: its own
+dispatcher, worker, recorder, trainer and policy server, tasks mixed, {updates} updates. `whole`
+draws policies anew at every step and normalises advantages by task; each other arm leaves out what
+it is named after. Prompts are compact. Items measured are none of those trained on. Intervals are
+95 %: Wilson's for a rate; for a change the bootstrap over items, paired by item.
 """
 
 
@@ -82,6 +82,7 @@ def _lines(
         out=out,
         clones=design.clones,
         episodes=design.episodes,
+        trained=f"an adapter of rank {design.rank}" if design.rank else "all weights",
         updates=design.config["updates"],
     )
     policies = [PRETRAINED, START, *(run.policy for run in runs)]

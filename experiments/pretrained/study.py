@@ -4,7 +4,8 @@
       └─────────┴────────────────────┴─▶ measured on every bench ─▶ measured-*.json ─▶ report
 
 Existing files are kept. Warm start, runs and evaluations continue after an interruption, so the
-same command may be run over several days.
+same command may be run over several days, and on several machines: what cannot be made again is
+small (docs/models.md).
 """
 
 import dataclasses
@@ -17,8 +18,11 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from agentrl.checkpoints import directories
+from agentrl.checkpoints.manifest import find_named_base
 from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Model
 from agentrl.core.types import CURRENT
 from agentrl.experiments.findings import read, require_same_design
 from agentrl.experiments.pretrained import report
@@ -37,6 +41,7 @@ from agentrl.experiments.simulation.training import ReportProgress
 from agentrl.ops.configuration.configs import check_items
 from agentrl.ops.quickstart.recipes import Recipe, Size
 from agentrl.ops.quickstart.starting_policy import make_start
+from agentrl.ops.runs.begin import checkpoints_home, link_files
 
 WHOLE = "whole"
 ARMS: Mapping[str, int] = {WHOLE: 2, "no-task-norm": 1, "no-cross-policy": 1}  # and their seeds
@@ -105,7 +110,11 @@ def make_design(request: SmollmRequest, config: Config) -> StudyDesign:
     sections["updates"] = config.run.stop_updates
     del sections["model"]["path"]
     return StudyDesign(
-        config=sections, benches=benches, clones=request.size.clones, episodes=request.size.episodes
+        config=sections,
+        benches=benches,
+        clones=request.size.clones,
+        episodes=request.size.episodes,
+        rank=request.recipe.clone_rank,
     )
 
 
@@ -118,8 +127,10 @@ class Planner:
     design: StudyDesign
 
     def works(self) -> Iterator[Work]:
-        """Yield the start, then the first seeds of all arms, each followed by its evaluation."""
-        yield self._measured(PRETRAINED)
+        """Yield the start, then the first seeds of all arms, each followed by its evaluation.
+
+        What nothing waits for comes last: the pretrained model, whose long answers take long.
+        """
         yield self._measured(START)
         for seed in range(max(map(self._seeds, self.request.arms))):
             for arm in (arm for arm in self.request.arms if seed < self._seeds(arm)):
@@ -127,6 +138,7 @@ class Planner:
                 updates = self.config.run.stop_updates or 0
                 yield Work(file, updates, partial(self._train, arm, seed))
                 yield self._measured(f"{arm}-{seed}")
+        yield self._measured(PRETRAINED)
 
     def _seeds(self, arm: str) -> int:
         return self.request.seeds or ARMS[arm]
@@ -138,31 +150,41 @@ class Planner:
     def _measure(
         self, policy: str, report_progress: ReportProgress, stop: threading.Event
     ) -> Measurement:
-        request = self.request
-        if policy == START:
-            make_start(request.recipe, request.size, self.config)
+        directory = self.directory(policy)
+        if policy != PRETRAINED:
+            self._make_start()
+            ensure_base(directory, self.config.model)
         own = self._at_home("measured", self.config.run.seed)
-        return measure(own, (policy, self._directory(policy)), self.design, stop, report_progress)
+        own = replace(own, eval=replace(own.eval, threads=self.request.recipe.threads))
+        return measure(own, (policy, directory), self.design, stop, report_progress)
 
     def _train(
         self, arm: str, seed: int, report_progress: ReportProgress, stop: threading.Event
     ) -> Trained:
+        self._make_start()
         own = arm_config(self._at_home(f"{arm}-{seed}", seed), arm)
         run_id = train(own, stop, report_progress, self.request.recipe.stall_s)
-        return described(own, run_id, self.design, arm)
+        found = described(own, run_id, self.design, arm)
+        place = checkpoints_home(own, run_id) / Path(found.checkpoint).name
+        return replace(found, checkpoint=str(place.relative_to(self.request.out.resolve())))
+
+    def _make_start(self) -> None:
+        """Create the starting policy, or make it again from the adapter of the warm start."""
+        make_start(self.request.recipe, self.request.size, self.config)
 
     def _at_home(self, name: str, seed: int) -> Config:
         home = str((self.request.out / name).resolve())
         run = replace(self.config.run, name=name, home=home, seed=seed)
         return replace(self.config, run=run)
 
-    def _directory(self, policy: str) -> Path:
+    def directory(self, policy: str) -> Path:
+        """Return the directory of a policy: `pretrained`, `start` or ARM-SEED."""
         recipe = self.request.recipe
         if policy == PRETRAINED:
             return recipe.model_path(config_loading.load(recipe.file, {}))
         for found in read(self.request.out, "training", Trained):
             if found.policy == policy:
-                return Path(found.checkpoint)
+                return self.request.out / found.checkpoint
         return Path(self.config.model.path)
 
 
@@ -173,6 +195,15 @@ def arm_config(config: Config, arm: str) -> Config:
     if arm == "no-cross-policy":
         return replace(config, sampling=replace(config.sampling, strategy=CURRENT))
     return config
+
+
+def ensure_base(directory: Path, model: Model) -> None:
+    """Publish the base of an adapter beside it if it is absent: `model`, a run's version 0."""
+    named = find_named_base(directory)
+    base = directory.parent / named.name if named else directory
+    if not base.exists():
+        fill = partial(link_files, model)
+        directories.publish(base, fill, checkpoint_id=base.name, version=0, parent=None)
 
 
 def quick(request: SmollmRequest) -> SmollmRequest:

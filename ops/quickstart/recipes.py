@@ -42,9 +42,10 @@ class Recipe:
 
     `begin_anew`: every call creates a new run; otherwise the same command continues its run.
     `data`: the data of its items. `without_data`: overrides by key if some data is missing. `hint`:
-    how to create the model that the file names. `clone_tokens`, `clone_rate`, `threads`: tokens per
-    step, learning rate and torch threads of the warm start. `ready_s`: time limit for the policy
-    server to start. `stall_s`: longest time without an episode or update before an error.
+    how to create the model that the file names. `clone_tokens`, `clone_rate`, `clone_rank`,
+    `threads`: tokens per step, learning rate, rank of the adapter (0: all weights are trained) and
+    torch threads of the warm start. `ready_s`: time limit for the policy server to start.
+    `stall_s`: longest time without an episode or update before an error.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Recipe:
     hint: str = ""
     clone_tokens: int = 2048
     clone_rate: float | None = None  # what suits a model that knows something
+    clone_rank: int = 0
     threads: int = 2
     ready_s: float = 90.0
     stall_s: float = 120.0
@@ -116,6 +118,7 @@ SMOLLM = Recipe(
         "TASKS__ALFWORLD__EVAL_SPLIT": '"test"',
     },
     hint="run `make models/smollm2`",
+    clone_rank=16,
     ready_s=600.0,
     stall_s=1800.0,
 )

@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
@@ -42,6 +44,7 @@ def make_start(recipe: Recipe, size: Size, config: Config) -> None:
             threads=recipe.threads,
             dtype=config.model.dtype,
             device=config.model.device,
+            lora=replace(config.trainer.lora, rank=recipe.clone_rank),
             command=f"agentrl quickstart {recipe.name}",
         )
     )

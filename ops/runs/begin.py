@@ -127,16 +127,16 @@ def make_home(config: Config) -> Path:
 
 
 def _settle(store: Store, config: Config, run_id: str, stop: threading.Event | None) -> None:
-    """Update the rows if the run's folder was moved, and ensure the first checkpoint.
+    """Ensure the first checkpoint, and update the rows if the run's folder was moved.
 
     Raises CheckpointError.
     """
     home = config.home()
     try:
         with _lock_home(home, stop):
+            _first_checkpoint(store, config, run_id, stop)
             if former := relocation.settle(store, run_id, home):
                 log.warning("The run was moved", former=former, home=str(home))
-            _first_checkpoint(store, config, run_id, stop)
     except OSError as error:
         kind = WeightsAway if disk_errors.is_transient(error.errno) else CheckpointError
         raise kind(
@@ -258,7 +258,7 @@ def _first_checkpoint(
     if not place.local(checkpoint_id).exists():
         directories.publish(
             place.local(checkpoint_id),
-            lambda target: _link_files(config.model, target),
+            lambda target: link_files(config.model, target),
             checkpoint_id=checkpoint_id,
             version=0,
             parent=None,
@@ -283,7 +283,7 @@ def _first_checkpoint(
     store.transact(register)
 
 
-def _link_files(model: Model, target: Path) -> None:
+def link_files(model: Model, target: Path) -> None:
     """Hard-link the model's files where possible, or copy them, with the run's chat template."""
     for path in Path(model.path).iterdir():
         if not path.is_file() or path.name in ("manifest.json", "README.md"):

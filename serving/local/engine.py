@@ -41,7 +41,8 @@ class LocalEngine:
     ) -> None:
         """max_batch: rows of one policy. cache_tokens: KV cache between turns, of all policies.
 
-        dtype: the name of a torch dtype. tolerance: allowed median |Δlogp| between the model's own
+        It computes with as many CPU threads as torch has in the thread that makes it. dtype: the
+        name of a torch dtype. tolerance: allowed median |Δlogp| between the model's own
         cache and ours; None: that of the dtype (serving/checkpoint_loader.py).
         """
         self._networks = Networks(device, getattr(torch, dtype))
@@ -51,6 +52,7 @@ class LocalEngine:
         self._batches: dict[str, Batch] = {}
         self._unloaded: list[tuple[str, Batch]] = []
         self._closed = False
+        self._threads = torch.get_num_threads()
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._compute, name="engine", daemon=True)
         self._thread.start()
@@ -121,7 +123,8 @@ class LocalEngine:
 
     def _compute(self) -> None:
         """Run batches until closed; sleep while none is busy."""
-        torch.set_num_threads(1)
+        torch.get_num_threads()  # the first call in a thread takes what another thread set last
+        torch.set_num_threads(self._threads)
         with torch.inference_mode():
             while True:
                 with self._wake:
@@ -157,7 +160,7 @@ def make(
     stop: threading.Event,  # noqa: ARG001 - the signature of engines
 ) -> LocalEngine:
     """An engine of this process; torch is told its threads here."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(server.threads)
     model = config.model
     return LocalEngine(
         model.device,

@@ -1,6 +1,7 @@
 """The study of a pretrained model: figures and page by hand, its flow with a tiny policy."""
 
 import io
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
+from running import ROOT
 
+from agentrl.checkpoints import manifest
+from agentrl.checkpoints.manifest import find_base
+from agentrl.core.config.sections import Model
 from agentrl.core.errors import ConfigError
 from agentrl.experiments.findings import keep, read
 from agentrl.experiments.pretrained import report, study
@@ -25,6 +30,7 @@ from agentrl.experiments.pretrained.study import (
     Planner,
     SmollmRequest,
     arm_config,
+    ensure_base,
     make_design,
     study_config,
 )
@@ -116,12 +122,39 @@ def test_policies_are_measured_once_they_are_there_the_first_seeds_first(tmp_pat
     config = study_config(request)
     works = Planner(request, config, make_design(request, config)).works()
     assert [work.path.stem for work in works] == [
-        "measured-pretrained",
         "measured-start",
         *("training-whole-0", "measured-whole-0"),
         *("training-no-task-norm-0", "measured-no-task-norm-0"),
         *("training-whole-1", "measured-whole-1"),
+        "measured-pretrained",
     ]
+
+
+def test_the_base_of_an_adapter_is_published_beside_it_where_it_is_absent(tmp_path: Path) -> None:
+    adapter = tmp_path / "r-v000002"
+    adapter.mkdir()
+    gone = {"base_model_name_or_path": "/elsewhere/checkpoints/r-v000000"}
+    (adapter / "adapter_config.json").write_text(json.dumps(gone))
+    model = Model(path=str(ROOT / "models" / "tiny"))
+    for _ in range(2):
+        ensure_base(adapter, model)
+    base = find_base(adapter)
+    assert base == tmp_path / "r-v000000"
+    assert "model.safetensors" in manifest.verify(base).files
+    ensure_base(base, model)  # a whole model needs none
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r-v000000", "r-v000002"]
+
+
+def test_the_checkpoint_of_a_run_is_found_in_a_study_that_was_moved(tmp_path: Path) -> None:
+    request = SmollmRequest(tmp_path / "moved", SMOLLM, SMOLLM.full)
+    config = study_config(request)
+    design = make_design(request, config)
+    request.out.mkdir()
+    keep(request.out, replace(RUN, design=design, checkpoint="whole-0/checkpoints/r/r-v000002"))
+    planner = Planner(request, config, design)
+    assert planner.directory("whole-0") == tmp_path / "moved/whole-0/checkpoints/r/r-v000002"
+    assert planner.directory("start") == (tmp_path / "moved/start").resolve()
+    assert planner.directory("pretrained").name == "smollm2"
 
 
 def test_an_unknown_arm_is_refused(tmp_path: Path) -> None:
@@ -160,7 +193,7 @@ def test_a_study_trains_with_the_whole_system_and_measures_every_policy(
     (run,) = read(request.out, "training", Trained)
     assert run.updates == 1
     assert set(run.curve[0].metrics) >= {"mismatch_k3", "grad_norm"}
-    assert Path(run.checkpoint).is_dir()
+    assert (request.out / run.checkpoint).is_dir()
     policies = {each.policy for each in read(request.out, "measured", Measurement)}
     assert policies == {"pretrained", "start", "whole-0"}
     stop = threading.Event()

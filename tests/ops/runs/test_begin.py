@@ -37,6 +37,28 @@ def test_processes_that_begin_a_run_at_once_agree_on_it(tmp_path: Path) -> None:
     assert [verify(Path(path)).version for path, _ in rows] == [0]
 
 
+def test_a_moved_run_without_its_first_checkpoint_gets_it_from_the_model(tmp_path: Path) -> None:
+    """As of a folder that was carried without its whole models."""
+    before, after = (
+        Config(
+            tasks={"dbbench": Task()},
+            run=Run(home=str(tmp_path / name)),
+            model=Model(path=str(ROOT / "models" / "tiny")),
+        )
+        for name in ("before", "after")
+    )
+    run_id = begin(before)
+    (first,) = (tmp_path / "before").glob("checkpoints/*/*-v000000")
+    files = verify(first).files
+    shutil.rmtree(first)
+    (tmp_path / "before").rename(tmp_path / "after")
+    assert begin(after) == run_id
+    with closing(sqlite3.connect(tmp_path / "after" / "store.db")) as connection:
+        ((path,),) = connection.execute("SELECT path FROM checkpoints")
+    assert Path(path).is_relative_to(tmp_path / "after")
+    assert verify(Path(path)).files == files
+
+
 def test_a_variable_that_is_not_set_is_told_of_before_the_folder_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

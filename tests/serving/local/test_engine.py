@@ -1,8 +1,10 @@
 """The local engine against plain transformers."""
 
 import random
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,12 @@ from running import eventually
 from torch_device import DEVICE
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3Config
 
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Model, PolicyServer, Task
 from agentrl.core.errors import CheckpointError, PolicyError
+from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.engine_api import Completion, Request
-from agentrl.serving.local.engine import LocalEngine
+from agentrl.serving.local.engine import LocalEngine, make
 
 Save = Callable[[str], Path]
 VOCABULARY = 96
@@ -245,6 +250,26 @@ def test_a_request_that_cannot_be_served_is_refused_by_field(
 ) -> None:
     with pytest.raises(PolicyError, match=f"^{field}:"):
         engine.submit(request_)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_engine_computes_with_the_configured_threads(save_model: Save, threads: int) -> None:
+    """Which its own thread says, when it ends the request of a policy that is unloaded."""
+    before, seen = torch.get_num_threads(), []
+    config = Config(tasks={"dbbench": Task()}, model=Model(device=DEVICE))
+    server = PolicyServer(name="p", threads=threads)
+    try:
+        with closing(make(serving_config(config), server, threading.Event())) as engine:
+            torch.set_num_threads(3)  # what another thread of the process uses
+            engine.load("a", save_model("a"))
+            future = engine.submit(Request("a", [1, 2], 900))
+            future.add_done_callback(lambda _: seen.append(torch.get_num_threads()))
+            engine.unload("a")
+            with pytest.raises(PolicyError, match="was unloaded"):
+                future.result(60)
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [threads]
 
 
 def test_other_architectures_are_served_exactly(tmp_path: Path) -> None:
