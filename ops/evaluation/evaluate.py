@@ -8,7 +8,6 @@ import dataclasses
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import closing
@@ -16,13 +15,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from agentrl.core import statistics
 from agentrl.core.config.config import Config
 from agentrl.core.errors import EnvironmentFailure, ItemError, PolicyError
 from agentrl.core.logging import get_logger
-from agentrl.core.statistics import Estimate, clustered_interval, estimate
+from agentrl.core.statistics import Estimate, estimate
 from agentrl.core.trajectory import Trajectory
-from agentrl.core.types import CURRENT, SOLVED, Status
+from agentrl.core.types import CURRENT, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Item, TaskSource
@@ -268,47 +266,3 @@ def work_of(plan: Plan, source: TaskSource) -> list[Work]:
 
 def _share_cost(played: EpisodeScore, share: float) -> EpisodeScore:
     return dataclasses.replace(played, machine_s=share)
-
-
-def summarise(plan: Plan, found: Sequence[EpisodeScore | None]) -> PlanResult:
-    """What the episodes of one plan say; None: one that failed."""
-    ended = [played for played in found if played is not None]
-    by_item: dict[str, list[bool]] = {}
-    by_repeat: dict[int, list[bool]] = {}
-    for played in ended:
-        won = played.score >= SOLVED
-        by_item.setdefault(played.item_id, []).append(won)
-        by_repeat.setdefault(played.repeat, []).append(won)
-    wins, count = list(by_item.values()), len(ended)
-    low, high = clustered_interval(wins)
-    costs = [played.cost for played in ended if played.cost is not None]
-    return PlanResult(
-        plan=plan,
-        episodes=count,
-        failed=len(found) - count,
-        success=sum(map(sum, wins)) / max(count, 1),
-        low=low,
-        high=high,
-        reward=_mean([played.reward for played in ended]),
-        score=_mean([played.score for played in ended]),
-        turns=_mean([played.turns for played in ended]),
-        tokens=_mean([played.tokens for played in ended]),
-        pass_at={k: pass_at(k, wins) for k in (1, 2, 4, 8, 16, 32, 64) if k <= plan.repeats},
-        statuses=dict(Counter(str(played.status) for played in ended)),
-        by_repeat=[_mean(by_repeat[number]) for number in sorted(by_repeat)],
-        cost=sum(costs) if costs else None,
-        machine_s=sum(played.machine_s for played in ended),
-    )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / max(len(values), 1)
-
-
-def pass_at(k: int, wins: Sequence[Sequence[bool]]) -> float:
-    """Mean over items of the unbiased pass@k, of those with k attempts or more."""
-    enough = [item for item in wins if len(item) >= k]
-    if not enough:
-        return 0.0
-    chances = [statistics.pass_at(k, sum(w), len(w)) for w in enough]
-    return sum(chances) / len(chances)

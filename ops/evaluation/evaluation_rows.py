@@ -27,8 +27,8 @@ from agentrl.ops.evaluation.evaluate import (
     Plan,
     PlanResult,
     Work,
-    summarise,
 )
+from agentrl.ops.evaluation.summary import summarise
 from agentrl.ops.evaluation.target import Target
 
 SUM_UP_S = 5.0  # between two looks at all episodes so far, for the row's figures

@@ -12,7 +12,8 @@ from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import Environment, Item
 from agentrl.ops.configuration import configs
-from agentrl.ops.evaluation.evaluate import EpisodeScore, Evaluator, Plan, summarise, work_of
+from agentrl.ops.evaluation.evaluate import EpisodeScore, Evaluator, Plan, work_of
+from agentrl.ops.evaluation.summary import summarise
 from agentrl.serving.scripted import ScriptedEngine, limits_of
 from agentrl.workers.attempt_errors import EpisodeStopped
 
@@ -58,17 +59,38 @@ def test_an_episode_that_breaks_every_time_is_counted_as_failed(policy: LivePoli
     assert _measured(policy, failures=3) == (0, 2, 6)
 
 
+def test_an_item_that_cannot_be_played_is_tried_once_counted_and_named(
+    policy: LivePolicy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried: list[str] = []
+
+    def broken(item: Item) -> Environment:
+        tried.append(item.item_id)
+        if len(tried) == 1:
+            raise ItemError(f"no item {item.item_id}")
+        return ScriptedEnvironment([], won())
+
+    config = Config(tasks={"dbbench": Task()}, model=Model(path=str(TINY)))
+    source = ScriptedSource(broken)
+    with closing(Evaluator(config, policy, {"dbbench": source})) as evaluator:
+        found = [score for ended in evaluator.play(work_of(PLAN, source)) for _, score in ended]
+    assert len(found) == len(tried) == 2
+    assert found.count(None) == 1
+    said = capsys.readouterr()
+    assert f"no item {tried[0]}" in said.out + said.err
+
+
 def test_a_failure_ends_this_measurement_alone_and_a_signal_every_episode(
     policy: LivePolicy,
 ) -> None:
-    def broken(item: Item) -> Environment:
-        raise ItemError(f"no item {item.item_id}")
+    def broken(_item: Item) -> Environment:
+        raise ConfigError("no containers")
 
     told = threading.Event()
     config = Config(tasks={"dbbench": Task()}, model=Model(path=str(TINY)))
     source = ScriptedSource(broken)
     with closing(Evaluator(config, policy, {"dbbench": source}, told)) as evaluator:
-        with pytest.raises(ItemError):
+        with pytest.raises(ConfigError):
             _played(evaluator)
         assert not told.is_set(), "whoever measures the next policy goes on"
     told.set()
