@@ -52,7 +52,9 @@ class EvaluationRecord:
         for plan, every in work.items():
             row = _row(config, target, plan, self._names[plan])
             wished = {each.key for each in every}
-            done = store.transact(partial(evaluations.begin_evaluation, row=row, wished=wished))
+            done = store.transact(
+                partial(evaluations.begin_evaluation, row=row, requested_items=wished)
+            )
             self._todo += [each for each in every if each.key not in done]
 
     def todo(self) -> list[Work]:
