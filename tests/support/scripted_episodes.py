@@ -47,7 +47,9 @@ class MemoryJournal:
         return self.steps[len(self.steps) - self.remaining - 1]
 
     def append(self, step: SampledStep) -> None:
-        self.steps.append(decode_record(encode_record(step)))
+        decoded = decode_record(encode_record(step))
+        assert isinstance(decoded, SampledStep)
+        self.steps.append(decoded)
 
 
 def run_episode(
