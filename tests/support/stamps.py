@@ -7,10 +7,11 @@ starts anew. A file with a skipped test gets no stamp; nor does any where tests 
 name, or by another mark than `make test-all`'s.
 """
 
-import hashlib
+import os
 import subprocess
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -31,16 +32,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _tree(root: Path) -> str:
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=True)
-        return done.stdout.decode().strip()
+    """Return the hash of all files that git would commit. The index itself is left alone: the
+    processes of one run ask at once.
+    """
+    with TemporaryDirectory() as folder:
+        variables = os.environ | {"GIT_INDEX_FILE": str(Path(folder, "index"))}
 
-    tree = git("rev-parse", f"{git('stash', 'create') or 'HEAD'}^{{tree}}")
-    unknown = git("ls-files", "--others", "--exclude-standard").splitlines()
-    if not unknown:
-        return tree
-    known_by = hashlib.sha1(git("hash-object", "--", *unknown).encode(), usedforsecurity=False)
-    return f"{tree}-{known_by.hexdigest()[:12]}"
+        def git(*arguments: str) -> str:
+            done = subprocess.run(
+                ["git", *arguments], cwd=root, env=variables, capture_output=True, check=True
+            )
+            return done.stdout.decode().strip()
+
+        git("add", "--all")
+        return git("write-tree")
 
 
 class Stamps:
