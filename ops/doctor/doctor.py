@@ -55,6 +55,7 @@ def examine(config: Config | None, version: Version = version_of) -> Iterator[Fi
         return
     yield try_finding("config", lambda: _check_config(config))
     yield from try_findings("deepspeed", lambda: _deepspeed(config, version))
+    yield from try_findings("precision", lambda: _precision(config))
     yield from try_findings("ratios", lambda: _ratios(config))
     yield from try_findings("prefixes", lambda: _prefixes(config))
     yield from try_findings("memory and disk", lambda: _plans(config))
@@ -160,6 +161,20 @@ def _check_config(config: Config) -> str:
 
     items = configs.check_all(hub.describe_model(config))
     return f"valid; model and tasks can be used{f', {items} items' if items else ''}"
+
+
+def _precision(config: Config) -> Iterator[Finding]:
+    """Warn about bfloat16 on a CPU that emulates it."""
+    from agentrl.trainer.model.precision import is_bfloat16_emulated
+
+    if config.model.dtype == "bfloat16" and is_bfloat16_emulated(config.model.device):
+        yield Finding(
+            "precision",
+            "missing",
+            "model.dtype is bfloat16, which this CPU emulates more than ten times slower than "
+            "float32",
+            'set model.dtype = "float32"',
+        )
 
 
 def _ratios(config: Config) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.ops.quickstart.recipes import Recipe
+from agentrl.trainer.model.precision import is_bfloat16_emulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,10 @@ class Choices:
 
 
 def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config, Path]:
-    """Write the recipe's configuration with the choices, and return it with its file."""
+    """Write the recipe's configuration with the choices, and return it with its file.
+
+    On a CPU that emulates bfloat16 it computes in float32, unless the environment says otherwise.
+    """
     home = runs_folder / _run_name(recipe, choices)
     written = config_loading.load(recipe.file, {})
     size = recipe.size(fast=choices.fast)
@@ -39,6 +43,9 @@ def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config
     }
     for task in written.tasks:
         overrides[f"TASKS__{task.upper()}__OPTIONS__SEED"] = str(choices.seed)
+    model_section = config_loading.load(recipe.file, dict(os.environ)).model
+    if model_section.dtype == "bfloat16" and is_bfloat16_emulated(model_section.device):
+        overrides["MODEL__DTYPE"] = '"float32"'
     updates = choices.updates or size.updates
     if updates is not None:
         overrides["RUN__STOP_UPDATES"] = str(updates)

@@ -13,6 +13,7 @@ from agentrl.ops.doctor.findings import Finding
 from agentrl.ops.doctor.memory import Machine
 from agentrl.ops.doctor.memory_items import GIB
 from agentrl.ops.runs import hub
+from agentrl.trainer.model.precision import is_bfloat16_emulated
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
 
@@ -222,6 +223,16 @@ def test_bounds_that_the_noise_of_bfloat16_exceeds_are_told(tmp_path: Path) -> N
     assert 'trainer.old = "proximal"' in told.hint
     assert ratios("bfloat16", "proximal") is None
     assert ratios("float32", "behaviour") is None
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_bfloat16_on_a_cpu_that_emulates_it_is_reported(tmp_path: Path, dtype: str) -> None:
+    model = f'[model]\npath = "{TINY}"\ndtype = "{dtype}"\n[tasks.dbbench]\n'
+    run = f'[run]\nhome = "{tmp_path}"\n'
+    finding = found(config_loading.loads(run + model)).get("precision")
+    assert (finding is not None) == (dtype == "bfloat16" and is_bfloat16_emulated("cpu"))
+    if finding:
+        assert finding.hint == 'set model.dtype = "float32"'
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from agentrl.ops.quickstart.recipes import SMOLLM, TINY, Recipe, Size, recipe
 from agentrl.ops.quickstart.report import eval_command, resume_command
 from agentrl.ops.quickstart.run_config import Choices, prepare
 from agentrl.ops.quickstart.starting_policy import make_start
+from agentrl.trainer.model.precision import is_bfloat16_emulated
 
 
 def test_who_interrupts_is_told_what_goes_on_and_what_gives_the_table(
@@ -76,6 +77,17 @@ def test_a_recipe_that_goes_on_finds_its_run_again_by_what_was_chosen(tmp_path: 
     assert Path(first.model.path) == first.home() / "start"
     assert prepare(SMOLLM, Choices(), tmp_path)[0].home() == tmp_path / "smollm"
     assert prepare(TINY, Choices(), tmp_path)[0].run.name.startswith("quickstart-2")
+
+
+def test_a_cpu_that_emulates_bfloat16_computes_in_float32_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = "float32" if is_bfloat16_emulated("cpu") else "bfloat16"
+    assert prepare(SMOLLM, Choices(), tmp_path)[0].model.dtype == fast
+    for variable, value in [("DEVICE", "cuda"), ("DTYPE", "bfloat16")]:
+        with monkeypatch.context() as environment:
+            environment.setenv(f"AGENTRL__MODEL__{variable}", value)
+            assert prepare(SMOLLM, Choices(), tmp_path)[0].model.dtype == "bfloat16"
 
 
 def test_a_machine_without_the_benchmarks_data_gets_generated_items(
