@@ -58,7 +58,7 @@ def test_a_history_with_calls_has_the_tokens_that_an_episode_has() -> None:
     assert body["choices"][0]["message"]["content"] == "blue"
     episode = Conversation(TEMPLATE, [LOOK], [Message("user", "What is it?")])
     tokens = [*TEMPLATE.encode(call), TEMPLATE.end_id]
-    episode.sampled(tokens, [0.0] * len(tokens), 0)
+    episode.append_sampled(tokens, [0.0] * len(tokens), 0)
     episode.observe([Message("tool", "It is blue.", "look")])
     assert said.asked[0].prompt == episode.prompt()
     assert body["usage"]["prompt_tokens"] == len(episode)
