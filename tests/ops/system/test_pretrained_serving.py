@@ -1,4 +1,7 @@
-"""A real pretrained model in bfloat16: trained, published, proven and served by every engine."""
+"""A real pretrained model: trained, published, proven and served by every engine.
+
+In bfloat16, where this CPU does not emulate it.
+"""
 
 import shutil
 import threading
@@ -17,7 +20,7 @@ from torch_device import DEVICE
 from agentrl.checkpoints import directories, manifest
 from agentrl.core.config import sections
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Lora, PolicyServer, Task, Trainer, Vllm
+from agentrl.core.config.sections import Dtype, Lora, PolicyServer, Task, Trainer, Vllm
 from agentrl.db.models import Checkpoint
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.checkpoint_loader import CheckpointLoader, median_gap, tolerance
@@ -27,9 +30,10 @@ from agentrl.serving.vllm.engine import VllmEngine
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
+from agentrl.trainer.model.precision import is_bfloat16_emulated
 from agentrl.trainer.model.trainable_model import trainable_parameters
 
-DTYPE = "bfloat16"
+DTYPE: Dtype = "float32" if is_bfloat16_emulated(DEVICE) else "bfloat16"
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 CHUNK = 256  # tokens of a prompt that vLLM reads at once
 
