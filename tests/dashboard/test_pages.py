@@ -156,7 +156,7 @@ def test_the_page_accounting(runs: Any, url: str, show: Any, said: Any, tables: 
     for nothing in (
         "There are no groups yet.",
         "None. Every episode that ended has finished.",
-        "None. No message or process was too late.",
+        "None. Everything came in time.",
     ):
         assert nothing in fresh
     app = show("accounting", runs.store, runs.going)
