@@ -145,20 +145,24 @@ def test_tokens_of_an_external_model_count_as_trained_if_they_are_in_the_loss(
         track = external_policies.track_of("teacher")
         policy_servers.begin_serving(session, f"policy-{world.run_id}", track, model)
         acted = {"checkpoint_id": model.checkpoint_id, "version": model.version, "track": track}
-    (claimed,) = world.claimed(world.admit(0, size=1)[0])
-    body = world.body(claimed)
-    first, second = body.policies
-    external = msgspec.structs.replace(second, **acted, trainable=trainable)
-    body = msgspec.structs.replace(body, policies=(first, external))
-    body = body if trainable else _masked(body, body.steps[1].start)
-    assert world.finish(claimed, body)
-    link.publisher().publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=body))
+    bodies = []
+    for claimed in world.claimed(world.admit(0, size=2)[0]):
+        body = world.body(claimed)
+        first, second = body.policies
+        external = msgspec.structs.replace(second, **acted, trainable=trainable)
+        body = msgspec.structs.replace(body, policies=(first, external))
+        bodies.append(body if trainable else _masked(body, body.steps[1].start))
+        assert world.finish(claimed, bodies[-1])
+        link.publisher().publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=bodies[-1]))
     _record(world, link)
-    world.learn(1, [body])
-    tokens = int(body.mask().sum())
+    world.learn(1, bodies)
+    (tokens,) = {int(body.mask().sum()) for body in bodies}
     assert tokens == (9 if trainable else 3)
     world.sql("UPDATE update_groups SET loss_tokens = :tokens", tokens=tokens)
-    assert world.ask("SELECT trained FROM steps ORDER BY number") == [(True,), (trainable,)]
+    assert world.ask("SELECT trained FROM steps ORDER BY episode_id, number") == 2 * [
+        (True,),
+        (trainable,),
+    ]
     assert answer_question(world.store, "untraceable-tokens").rows == []
     with world.store.read() as session:
         found = run_audit.audit(session, world.run_id, (), AuditRules(max_attempts=1))
