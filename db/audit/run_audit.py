@@ -215,7 +215,9 @@ def _tokens(session: Session, run_id: str) -> Iterator[Finding]:
     """Check that every trained token lies in a step, and its checkpoint is the run's, or its group
     is a copy. Tokens of steps that do not say whether they are in the loss are not counted.
     """
-    tokens = func.coalesce(func.sum(case((Step.trained, Step.token_end - Step.token_start))), 0)
+    tokens = func.coalesce(
+        func.sum(case((Step.trained.is_(True), Step.token_end - Step.token_start))), 0
+    )
     query = (
         select(UpdateGroup.episode_id, UpdateGroup.loss_tokens, tokens)
         .join(Update, Update.update_id == UpdateGroup.update_id)
