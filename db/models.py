@@ -25,7 +25,6 @@ from sqlalchemy import (
     String,
     Text,
     text,
-    true,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -199,8 +198,7 @@ class Step(Base):
     reward: Mapped[float | None]  # null: recorded before rewards of steps were
     parent: Mapped[int | None]  # None: the step before; -1: none, a conversation begins
     branch_reward: Mapped[float | None]  # of the branch that ends with this step
-    # false: a rule of its task leaves it out of the loss
-    trained: Mapped[bool] = mapped_column(default=True, server_default=true())
+    trained: Mapped[bool | None]  # whether its tokens are in the loss; null: recorded before it was
 
 
 class StoredTrajectory(Base):

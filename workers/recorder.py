@@ -169,6 +169,7 @@ def step_rows(trajectory: Trajectory) -> list[dict[str, Any]]:
             {name: getattr(policy, name) for name in OF_POLICY}
             | {name: getattr(step, name) for name in OF_STEP}
             | {
+                "trained": step.trained and policy.trainable,
                 "episode_id": trajectory.episode_id,
                 "fence": trajectory.fence,
                 "number": number,

@@ -235,7 +235,7 @@ def headline(step: StepRow) -> str:
         parts.append(f"reward {step.reward:.3g}")
     if step.branch_reward is not None:
         parts.append(f"branch reward {step.branch_reward:.3g}")
-    if not step.trained:
+    if step.trained is False:
         parts.append("left out of the loss")
     if step.redrawn:
         parts.append(f"{step.redrawn} policies replaced")

@@ -56,7 +56,8 @@ def ensure(store: Store) -> None:
     """`upgrade` an outdated database; write nothing to a current one.
 
     Recreating views waits for their readers and fails if a user's view reads them, so a change of
-    db/audit/accounting.py or db/audit/reporting_views.py needs a migration. Raises StoreError.
+    db/audit/accounting.py, db/audit/reporting_views.py or `core.types.Reason`, which is in their
+    text, needs a migration. Raises StoreError.
     """
     if store.ask(_known_revision) != head():
         upgrade(store)

@@ -2,8 +2,8 @@
 
 `episode_policies`: policies that sampled a finished episode. `episode_times`: its time by part, in
 seconds. `learned_tokens`: trained tokens of each update of the live lineage, by sampling policy,
-without steps that are not in the loss. `update_metrics`: the most important metrics of updates, as
-columns.
+without steps that are known not to be in the loss. `update_metrics`: the most important metrics of
+updates, as columns.
 """
 
 from sqlalchemy import Connection
@@ -46,7 +46,7 @@ FROM updates u
 JOIN update_groups m ON m.update_id = u.update_id
 JOIN episodes e ON e.episode_id = m.episode_id
 JOIN steps s ON s.episode_id = m.episode_id AND s.fence = m.fence
-WHERE u.state = 'committed' AND s.version >= 0 AND s.trained
+WHERE u.state = 'committed' AND s.version >= 0 AND COALESCE(s.trained, TRUE)
 GROUP BY u.run_id, u.update_id, u.version, e.task, m.group_id, m.episode_id, s.checkpoint_id,
          s.version, s.track
 """

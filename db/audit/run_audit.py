@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from sqlalchemy import func, select, text
+from sqlalchemy import case, func, select, text
 from sqlalchemy.orm import Session
 
 from agentrl.core.errors import MessageError
@@ -213,27 +213,22 @@ def _lineage(session: Session, run_id: str) -> Iterator[Finding]:
 
 def _tokens(session: Session, run_id: str) -> Iterator[Finding]:
     """Check that every trained token lies in a step, and its checkpoint is the run's, or its group
-    is a copy.
+    is a copy. Tokens of steps that do not say whether they are in the loss are not counted.
     """
-    spans = (
-        select(
-            Step.episode_id, Step.fence, func.sum(Step.token_end - Step.token_start).label("tokens")
-        )
-        .where(Step.run_id == run_id, Step.version >= 0, Step.trained)
-        .group_by(Step.episode_id, Step.fence)
-        .subquery()
+    tokens = func.coalesce(
+        func.sum(case((Step.trained.is_(True), Step.token_end - Step.token_start))), 0
     )
     query = (
-        select(UpdateGroup.episode_id, UpdateGroup.loss_tokens, spans.c.tokens)
+        select(UpdateGroup.episode_id, UpdateGroup.loss_tokens, tokens)
         .join(Update, Update.update_id == UpdateGroup.update_id)
         .outerjoin(
-            spans,
-            (spans.c.episode_id == UpdateGroup.episode_id) & (spans.c.fence == UpdateGroup.fence),
+            Step,
+            (Step.episode_id == UpdateGroup.episode_id) & (Step.fence == UpdateGroup.fence),
         )
-        .where(
-            Update.run_id == run_id,
-            func.coalesce(spans.c.tokens, -1) != UpdateGroup.loss_tokens,
-        )
+        .where(Update.run_id == run_id)
+        .group_by(UpdateGroup.update_id, UpdateGroup.episode_id, UpdateGroup.loss_tokens)
+        .having(func.count(Step.number) == func.count(Step.trained))
+        .having(tokens != UpdateGroup.loss_tokens)
     )
     for episode_id, trained, sampled in session.execute(query):
         yield Finding("unbalanced", "tokens_differ", f"{episode_id}: {trained} of {sampled}")

@@ -1,7 +1,8 @@
 -- Trained tokens without their sample
--- Trained episodes whose tokens were not each sampled, once, by the checkpoint that their steps
--- name; no row in a sound run. `sampled`: tokens in the loss by the steps; `trained`: by the update.
--- Of the steps: `unknown` name no checkpoint, `unserved` one that was not served.
+-- Trained episodes with tokens that the named checkpoint did not sample exactly once; a sound run
+-- has none. `sampled`: tokens in the loss by the steps (NULL: old steps, which do not say);
+-- `trained`: by the update. Of the steps: `unknown` name no checkpoint, `unserved` one that was not
+-- served.
 WITH members AS (
   SELECT u.run_id, u.update_id, u.version, m.episode_id, m.fence, m.loss_tokens AS trained,
          COUNT(*) OVER (PARTITION BY u.run_id, m.episode_id) AS updates
@@ -9,8 +10,9 @@ WITH members AS (
   WHERE u.state = 'committed'),
 traced AS (
   SELECT m.run_id, m.update_id, m.version, m.episode_id, m.trained, m.updates,
-         COALESCE(SUM(CASE WHEN s.trained AND s.version >= 0
-                           THEN s.token_end - s.token_start END), 0) AS sampled,
+         CASE WHEN COUNT(s.number) = COUNT(s.trained)
+              THEN COALESCE(SUM(CASE WHEN s.trained THEN s.token_end - s.token_start END), 0)
+              END AS sampled,
          COUNT(CASE WHEN s.version >= 0 AND c.checkpoint_id IS NULL THEN 1 END) AS unknown,
          COUNT(n.number) AS unserved
   FROM members m

@@ -164,6 +164,10 @@ def test_a_step_of_a_branch_says_what_it_follows_and_what_the_branch_earned(
     with world.store.read() as session:
         step = episode_steps(session, body.episode_id, body.fence)[1]
     assert episodes.headline(step).endswith(f"environment{said}")
+    world.sql("UPDATE steps SET trained = NULL WHERE number = 1")
+    with world.store.read() as session:
+        step = episode_steps(session, body.episode_id, body.fence)[1]
+    assert episodes.headline(step).endswith(f"environment{said}"), "an old row does not say"
     world.sql("UPDATE steps SET branch_reward = 0.5 WHERE number = 1")
     world.sql("UPDATE steps SET trained = FALSE WHERE number = 1")
     said += " · branch reward 0.5 · left out of the loss"

@@ -310,6 +310,21 @@ def test_a_trained_token_without_its_sample_is_an_answer(
     assert answer_question(told, "untraceable-tokens").rows == [(RUN, *row)]
 
 
+@pytest.mark.parametrize(
+    "sound",
+    [
+        "UPDATE steps SET trained = FALSE WHERE episode_id = 'g-f-1';"
+        "UPDATE update_groups SET loss_tokens = 0 WHERE episode_id = 'g-f-1'",
+        "UPDATE steps SET trained = NULL WHERE episode_id = 'g-b-1' AND number = 2",
+    ],
+)
+def test_what_the_steps_leave_out_or_do_not_say_is_no_answer(told: Store, sound: str) -> None:
+    with told.write() as session:
+        for statement in sound.split(";"):
+            session.connection().exec_driver_sql(statement)
+    assert answer_question(told, "untraceable-tokens").rows == []
+
+
 def test_tokens_that_two_updates_trained_are_an_answer(told: Store) -> None:
     with told.write() as session:
         session.connection().exec_driver_sql(

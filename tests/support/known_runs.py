@@ -208,6 +208,7 @@ def _step(episode_id: str, fence: int, number: int, checkpoint_id: str, track: s
         prompt_tokens=20 + 30 * number,
         token_start=20 + 30 * number,
         token_end=30 + 30 * number,
+        trained=True,
         requested_at=BEGAN + 95,
         policy_s=2.0,
         env_s=0.5,

@@ -142,6 +142,7 @@ def _step(run_id: str, episode_id: str, fence: int, number: int) -> dict[str, ob
         "prompt_tokens": 15,
         "token_start": 15,
         "token_end": 20,
+        "trained": True,
         "policy_s": 0.1,
         "env_s": 0.01,
         "finish_reason": "stop",

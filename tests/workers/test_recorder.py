@@ -11,6 +11,10 @@ from agentrl.broker.messages import EpisodeFinished, PoolChanged, decode
 from agentrl.broker.topology import TRAJECTORIES, recorder_queue
 from agentrl.core.errors import StoreError
 from agentrl.core.trajectory import BranchPoint, BranchReward, Trajectory
+from agentrl.db.audit import run_audit
+from agentrl.db.audit.run_audit import AuditRules
+from agentrl.db.questions import answer_question
+from agentrl.db.registry import external_policies, policy_servers
 from agentrl.db.store import Store
 from agentrl.db.transitions import lifecycle
 from agentrl.workers.recorder import record_bodies
@@ -113,18 +117,56 @@ def test_a_step_that_does_not_follow_the_one_before_names_its_parent(
 def test_a_step_that_is_left_out_of_the_loss_says_so(world: World, link: Broker) -> None:
     body = world.ready(0, stored=False)[0]
     (first, second) = body.steps
-    start, length = second.start, len(body)
     untrained = msgspec.structs.replace(second, trained=False)
-    body = msgspec.structs.replace(
-        body,
-        steps=(first, untrained),
-        loss_mask=body.loss_mask[:start] + bytes(length - start),
-        logprobs=body.logprobs[: 4 * start] + bytes(4 * (length - start)),
-    )
+    body = _masked(msgspec.structs.replace(body, steps=(first, untrained)), second.start)
     link.publisher().publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=body))
     _record(world, link)
     found = world.ask("SELECT number, trained FROM steps ORDER BY number")
     assert found == [(0, True), (1, False)]
+
+
+def _masked(body: Trajectory, start: int) -> Trajectory:
+    """The body without loss from the token `start` on."""
+    left = len(body) - start
+    return msgspec.structs.replace(
+        body,
+        loss_mask=body.loss_mask[:start] + bytes(left),
+        logprobs=body.logprobs[: 4 * start] + bytes(4 * left),
+    )
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+def test_tokens_of_an_external_model_count_as_trained_if_they_are_in_the_loss(
+    world: World, link: Broker, trainable: bool
+) -> None:
+    with world.store.write() as session:
+        model = external_policies.require_checkpoint(session, world.run_id, "teacher")
+        session.flush()
+        track = external_policies.track_of("teacher")
+        policy_servers.begin_serving(session, f"policy-{world.run_id}", track, model)
+        acted = {"checkpoint_id": model.checkpoint_id, "version": model.version, "track": track}
+    bodies = []
+    for claimed in world.claimed(world.admit(0, size=2)[0]):
+        body = world.body(claimed)
+        first, second = body.policies
+        external = msgspec.structs.replace(second, **acted, trainable=trainable)
+        body = msgspec.structs.replace(body, policies=(first, external))
+        bodies.append(body if trainable else _masked(body, body.steps[1].start))
+        assert world.finish(claimed, bodies[-1])
+        link.publisher().publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=bodies[-1]))
+    _record(world, link)
+    world.learn(1, bodies)
+    (tokens,) = {int(body.mask().sum()) for body in bodies}
+    assert tokens == (9 if trainable else 3)
+    world.sql("UPDATE update_groups SET loss_tokens = :tokens", tokens=tokens)
+    assert world.ask("SELECT trained FROM steps ORDER BY episode_id, number") == 2 * [
+        (True,),
+        (trainable,),
+    ]
+    assert answer_question(world.store, "untraceable-tokens").rows == []
+    with world.store.read() as session:
+        found = run_audit.audit(session, world.run_id, (), AuditRules(max_attempts=1))
+    assert "tokens_differ" not in {finding.kind for finding in found}
 
 
 class Once:

@@ -1,4 +1,4 @@
-"""Whether a step is in the loss, which a rule of its task decides.
+"""Whether the tokens of a step are in the loss; null: unknown, recorded before this column.
 
 Revision ID: 0022
 Revises: 0021
@@ -14,10 +14,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column(
-        "steps", sa.Column("trained", sa.Boolean(), nullable=False, server_default=sa.true())
-    )
+    op.add_column("steps", sa.Column("trained", sa.Boolean(), nullable=True))
 
 
 def downgrade() -> None:
+    op.execute("DROP VIEW IF EXISTS learned_tokens")  # it reads the column
     op.drop_column("steps", "trained")

@@ -19,7 +19,7 @@ class StepRow:
 
     `parent`: the step that it follows; None: the one before; -1: it begins a conversation.
     `branch_reward`: of the branch that ends with it, if that has a reward of its own. `trained`:
-    False: a rule of its task leaves it out of the loss.
+    whether its tokens are in the loss; None: in an old row.
     """
 
     number: int
@@ -40,7 +40,7 @@ class StepRow:
     reward: float | None
     parent: int | None
     branch_reward: float | None
-    trained: bool
+    trained: bool | None
 
 
 @dataclass(frozen=True, slots=True)

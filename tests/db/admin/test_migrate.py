@@ -3,12 +3,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from alembic import command
+from backends import DATABASES
+from known_runs import write_known_runs
 from sqlalchemy import text
 
 from agentrl.core.errors import StoreError
 from agentrl.db.admin import migrate
 from agentrl.db.audit.accounting import VIEWS
 from agentrl.db.audit.reporting_views import READING
+from agentrl.db.questions import answer_question
 from agentrl.db.store import Store, open_store
 
 
@@ -21,10 +25,37 @@ def test_the_models_are_what_the_migrations_make(store: Store) -> None:
     migrate.check(store)
 
 
+def test_steps_recorded_before_the_column_trained_do_not_say_whether_they_are_in_the_loss(
+    unmigrated: Store,
+) -> None:
+    migrate.upgrade(unmigrated)
+    write_known_runs(unmigrated)
+    learned = answer_question(unmigrated, "learned-tokens").rows
+    with unmigrated.engine.begin() as connection:
+        command.downgrade(migrate._config(connection), "0021")
+    with pytest.raises(StoreError, match="has schema 0021"):
+        migrate.require_current(unmigrated)
+    migrate.ensure(unmigrated)
+    migrate.check(unmigrated)
+    with unmigrated.read() as session:
+        assert set(session.scalars(text("SELECT trained FROM steps"))) == {None}
+    assert answer_question(unmigrated, "learned-tokens").rows == learned
+    assert answer_question(unmigrated, "untraceable-tokens").rows == []
+
+
 def test_every_view_can_be_asked(store: Store) -> None:
     with store.read() as session:
         for view in (*VIEWS, *READING):
             assert session.execute(text(f"SELECT * FROM {view}")).all() == []  # noqa: S608
+
+
+@pytest.fixture(params=DATABASES)
+def unmigrated(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A new database without tables."""
+    on_disk = f"sqlite:///{tmp_path / 'new.db'}"
+    url = on_disk if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    with closing(open_store(url)) as opened:
+        yield opened
 
 
 @pytest.fixture

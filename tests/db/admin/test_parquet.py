@@ -52,7 +52,11 @@ def _read(folder: Path, table: str) -> list[dict[str, Any]]:
     return pq.read_table(folder / f"{table}.parquet").to_pylist()
 
 
-def test_what_is_read_back_is_what_the_tables_hold(history: Store, tmp_path: Path) -> None:
+def test_what_is_read_back_is_what_the_tables_hold(
+    told: Store, history: Store, tmp_path: Path
+) -> None:
+    with told.write() as session:
+        session.execute(text("UPDATE steps SET trained = NULL WHERE number = 1"))
     rows = export(history, tmp_path / "out", ExportRequest(list(TABLES), bodies=True))
     assert min(rows.values()) > 0
     with history.read() as session:
@@ -73,12 +77,15 @@ def test_what_is_read_back_is_what_the_tables_hold(history: Store, tmp_path: Pat
 
 
 def test_columns_have_the_types_of_the_tables(history: Store, tmp_path: Path) -> None:
-    export(history, tmp_path / "out", ExportRequest(["episodes", "trajectories"], bodies=True))
+    tables = ["episodes", "steps", "trajectories"]
+    export(history, tmp_path / "out", ExportRequest(tables, bodies=True))
     episodes = pq.read_schema(tmp_path / "out" / "episodes.parquet")
     named = {field.name: (str(field.type), field.nullable) for field in episodes}
     assert named["episode_id"] == ("large_string", False)
     assert named["fence"] == ("int64", False)
     assert named["score"] == ("double", True)
+    trained = pq.read_schema(tmp_path / "out" / "steps.parquet").field("trained")
+    assert (str(trained.type), trained.nullable) == ("bool", True)
     bodies = pq.read_schema(tmp_path / "out" / "trajectories.parquet")
     assert str(bodies.field("body").type) == "large_binary"
 

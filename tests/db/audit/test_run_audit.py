@@ -117,6 +117,23 @@ PLANTED = {
 }
 
 
+def test_an_episode_may_have_no_step_in_the_loss(books: Books) -> None:
+    untrained = f"UPDATE steps SET trained = FALSE WHERE episode_id = {EPISODE};"
+    counted = (
+        f"UPDATE update_groups SET loss_tokens = 0 WHERE episode_id = {EPISODE};"
+        f"UPDATE episodes SET loss_tokens = 0 WHERE episode_id = {EPISODE};"
+        "UPDATE updates SET loss_tokens = loss_tokens - 10 WHERE update_id ="
+        f" (SELECT update_id FROM update_groups WHERE episode_id = {EPISODE})"
+    )
+    assert books.after(untrained + counted) == []
+    assert books.after(untrained) == [("unbalanced", "tokens_differ")]
+    assert ("unbalanced", "tokens_differ") in books.after(counted)
+
+
+def test_steps_that_do_not_say_whether_they_are_in_the_loss_are_not_compared(books: Books) -> None:
+    assert books.after(f"UPDATE steps SET trained = NULL WHERE episode_id = {EPISODE}") == []
+
+
 def test_a_body_that_was_replaced_by_another_of_its_size_is_found(books: Books) -> None:
     other = (
         "(SELECT b.body FROM trajectories a JOIN trajectories b ON b.episode_id <> a.episode_id"
