@@ -17,14 +17,14 @@ TARGET_HELP = (
     "With --dataset or --sft: configuration file of the run."
 )
 TARGET = typer.Argument(..., metavar="CHECKPOINT", help=TARGET_HELP, show_default=False)
-SERVED = typer.Argument(
+CHECKPOINT = typer.Argument(
     ...,
     metavar="CHECKPOINT",
     help="A directory, hub:OWNER/NAME, or with --config a checkpoint id, RUN@VERSION or "
     "RUN@latest.",
     show_default=False,
 )
-PUSHED = typer.Argument(
+FOLDER = typer.Argument(
     ..., metavar="DIR", help="Folder that `agentrl export` wrote.", show_default=False
 )
 REPOSITORY = typer.Argument(
@@ -98,7 +98,7 @@ def export(
 
 
 def push(
-    folder: Path = PUSHED,
+    folder: Path = FOLDER,
     repository: str = REPOSITORY,
     public: bool = typer.Option(
         False, "--public", help="Create a public repository. Default: a private one."
@@ -117,7 +117,7 @@ def push(
 
 
 def serve(
-    checkpoint: str = SERVED,
+    checkpoint: str = CHECKPOINT,
     config: Path | None = OPTIONAL,
     name: str = typer.Option("", "--name", help="Name of the model. Default: the checkpoint's."),
     host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on."),
@@ -129,6 +129,9 @@ def serve(
     dtype: Literal["", "float32", "bfloat16"] = typer.Option(
         "", "--dtype", help="Data type of the weights. Default: float32.", show_default=False
     ),
+    threads: int | None = typer.Option(
+        None, "--threads", min=1, help="CPU threads that torch uses. Default: eval.threads, or 1."
+    ),
     call_style: Literal["", "plain", "hermes", "qwen_xml", "glm", "json"] = typer.Option(
         "",
         "--call-style",
@@ -139,11 +142,11 @@ def serve(
     """Serve a checkpoint over OpenAI Chat Completions, with tools.
 
     Programs that speak this API, such as Inspect and lm-eval, can measure it (docs/serve.md). With
-    --config, the defaults are those of its [model]. Ctrl-C or SIGTERM ends the command.
+    --config, the defaults are those of its [model] and eval.threads. Ctrl-C or SIGTERM ends the
+    command.
 
     Example: agentrl serve models/tiny --port 8000
     """
-    from agentrl.ops.processes.entry import stop_on_signals
     from agentrl.ops.serve.command import ServeRequest
     from agentrl.ops.serve.command import serve as start
 
@@ -157,9 +160,9 @@ def serve(
             token_env=token_env,
             device=device,
             dtype=dtype,
+            threads=threads or 0,
             style=call_style or None,
-        ),
-        stop_on_signals(),
+        )
     )
 
 

@@ -14,15 +14,22 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def require_token(section: str, host: str, *, guarded: bool) -> None:
+def name_setting(section: str, key: str, *, options: bool) -> str:
+    """Return how a person sets it: by an option of the command, or by a configuration's key."""
+    return f"--{key.replace('_', '-')}" if options else f"{section}.{key}"
+
+
+def require_token(section: str, host: str, *, guarded: bool, options: bool = False) -> None:
     """Raise ConfigError if a server would listen off loopback without a bearer token.
 
-    `section`: of the configuration, with `host` and `token_env`.
+    `section`: of the configuration, with `host` and `token_env`. `options`: the command has options
+    of these names instead.
     """
     if not guarded and not is_loopback(host):
+        setting = name_setting(section, "token_env", options=options)
         raise ConfigError(
             f"the {section} server needs a bearer token: {host} is not loopback",
-            hint=f"set {section}.token_env to the name of the variable that contains the token",
+            hint=f"set {setting} to the name of the variable that contains the token",
         )
 
 

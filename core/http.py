@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from agentrl.core.access import origin, require_token
+from agentrl.core.access import name_setting, origin, require_token
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.structs import prepare_structs
@@ -77,15 +77,18 @@ async def wait_disconnected(request: Request) -> None:
 class HttpServer:
     """Serves an ASGI application on a socket, in its own thread, with which the process ends."""
 
-    def __init__(self, section: str, host: str, port: int, *, guarded: bool) -> None:
+    def __init__(
+        self, section: str, host: str, port: int, *, guarded: bool, options: bool = False
+    ) -> None:
         """Bind the address. port 0: any free port. guarded: requests need a bearer token.
 
-        `section`: section of the configuration, for errors. Raises ConfigError if the address is
-        not available, or is not loopback and unguarded.
+        `section`: section of the configuration, for errors. `options`: its keys are options of the
+        command. Raises ConfigError if the address is not available, or is not loopback and
+        unguarded.
         """
-        require_token(section, host, guarded=guarded)
+        require_token(section, host, guarded=guarded, options=options)
         self._section = section
-        self._socket = _listen(section, host, port)
+        self._socket = _listen(section, host, port, name_setting(section, "port", options=options))
         self._uvicorn: uvicorn.Server | None = None
         self.port: int = self._socket.getsockname()[1]
         self.url = origin(host, self.port)
@@ -220,7 +223,7 @@ def _head(scope: Mapping[str, Any]) -> int:
     return lines + len(scope["raw_path"]) + len(scope["query_string"])
 
 
-def _listen(section: str, host: str, port: int) -> socket.socket:
+def _listen(section: str, host: str, port: int, setting: str) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         bound = socket.create_server((host, port), family=family)
@@ -228,7 +231,7 @@ def _listen(section: str, host: str, port: int) -> socket.socket:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(
             f"the {section} server cannot listen on {host}:{port}: {why}",
-            hint=f"choose another {section}.port; each server needs its own",
+            hint=f"choose another {setting}; each server needs its own",
         ) from error
     # accepted sockets inherit it; asyncio sets it only where the protocol is named: 40 ms a request
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

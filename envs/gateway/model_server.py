@@ -26,8 +26,12 @@ Sampler = Callable[[DialogueRequest], Awaitable[DialogueReply]]
 Handler = Callable[[Request], Awaitable[Response]]
 
 
+MOST_CONNECTIONS = 256
+MOST_WAITING = 1024  # turns that are being sampled
+
+
 @dataclass(frozen=True, slots=True)
-class ServedAt:
+class Address:
     """Where a model is served. `token`: of every request; empty: none is asked for."""
 
     host: str
@@ -36,20 +40,30 @@ class ServedAt:
 
 
 class ModelServer:
-    """Serves one model, whose turns `sample` draws. It raises RequestRefused, PolicyError."""
+    """Serves one model."""
 
-    def __init__(self, model: str, sample: Sampler, at: ServedAt) -> None:
-        """Bind and answer requests. Raises ConfigError."""
+    def __init__(self, address: Address) -> None:
+        """Bind the address; requests are answered from `start` on. Raises ConfigError."""
+        self._token = address.token
+        self._waiting = 0
+        self._http = HttpServer(
+            "serve", address.host, address.port, guarded=bool(address.token), options=True
+        )
+        self.url = self._http.url
+
+    def start(self, model: str, sample: Sampler) -> None:
+        """Answer requests for `model`. `sample`: raises RequestRefused, PolicyError.
+
+        Raises ConfigError.
+        """
         self._model = model
         self._sample = sample
-        self._token = at.token
-        self._http = HttpServer("serve", at.host, at.port, guarded=bool(at.token))
-        self.url = self._http.url
         routes = [
             Route(chat.PATH, self._guard(self._chat), methods=["POST"]),
             Route("/v1/models", self._guard(self._models)),
         ]
-        self._http.start(make_application(routes, error_response))
+        application = make_application(routes, error_response)
+        self._http.start(application, connections=MOST_CONNECTIONS)
 
     def close(self) -> None:
         """Finish running requests for about a second, and release the port."""
@@ -73,11 +87,22 @@ class ModelServer:
             if request.model != self._model:
                 text = f"model {request.model[:80]!r} is not served here, only {self._model}"
                 return error_response(404, text, "model", code="model_not_found")
-            reply = await _unless_left(http, self._sample(request))
+            return await self._answer(http, request)
         except RequestRefused as error:
             return error_response(400, str(error), error.field, code=error.code)
         except PolicyError as error:
             return error_response(503, str(error), code="policy_failed")
+
+    async def _answer(self, http: Request, request: DialogueRequest) -> Response:
+        """Sample the turns of a request, unless too many wait."""
+        if self._waiting + request.count > MOST_WAITING:
+            text = f"{self._waiting} turns wait already, the limit is {MOST_WAITING}"
+            return error_response(429, text, code="rate_limit_exceeded")
+        self._waiting += request.count
+        try:
+            reply = await _unless_left(http, self._sample(request))
+        finally:
+            self._waiting -= request.count
         if reply is None:
             return Response(status_code=499)
         kind = "text/event-stream" if request.stream else "application/json"

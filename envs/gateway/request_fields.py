@@ -35,7 +35,7 @@ class RequestFields:
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def ignored(self, fields: Mapping[str, Any]) -> frozenset[str]:
-        """Return the tuning fields in use. Raises RequestRefused for one that cannot be had."""
+        """Return the tuning fields in use. Raises RequestRefused for one that is not supported."""
         known = self.read | self.unused | self.tuning | self.fixed.keys()
         if unknown := sorted(fields.keys() - known):
             more = f" (also unknown: {', '.join(unknown[1:6])})" if unknown[1:] else ""
@@ -43,7 +43,11 @@ class RequestFields:
             raise RequestRefused(unknown[0], text)
         for name, values in self.fixed.items():
             if fields.get(name) not in values:
-                raise RequestRefused(name, f"{json.dumps(fields[name])[:60]} cannot be had here")
+                usable = " or ".join(json.dumps(each) for each in values if each is not None)
+                use = f"use {usable}" if usable else "leave it out"
+                raise RequestRefused(
+                    name, f"{json.dumps(fields[name])[:60]} is not supported; {use}"
+                )
         return frozenset(name for name in self.tuning if fields.get(name) is not None)
 
 

@@ -6,21 +6,30 @@ HF_ENDPOINT selects another Hub. The token is HF_TOKEN, or the content of the fi
 never one stored by a login.
 """
 
+import logging
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError, ConfigError
 
 TOKEN = "HF_TOKEN"  # noqa: S105 - the name of the variable
 NAME = re.compile(r"[\w.-]+/[\w.-]+")
-# What a former push may have left under other names: shards of Parquet and of weights.
+URL = re.compile(r"(?P<scheme>\w+://)(?:[^\s/?#]*@)?(?P<place>[^\s?#'\"]*)(?:[?#][^\s'\"]*)?")
+NUMBER = "[0-9]" * 5
+# What a former push may have left under other names: shards of Parquet and of weights, by the names
+# that exports give. The Hub's client compares with fnmatch, whose * crosses folders.
 REPLACED = {
-    "dataset": ["data/*.parquet"],
-    "model": ["*.safetensors", "*.safetensors.index.json"],
+    "dataset": [f"data/train-{NUMBER}.parquet"],
+    "model": [
+        "model.safetensors",
+        "model.safetensors.index.json",
+        f"model-{NUMBER}-of-{NUMBER}.safetensors",
+        "adapter_model.safetensors",
+    ],
 }
 
 
@@ -44,6 +53,8 @@ def push(folder: Path, repository: str, *, public: bool) -> str:
             "a push needs huggingface_hub, which is not installed",
             hint="pip install huggingface_hub",
         ) from error
+    for handler in logging.getLogger("huggingface_hub").handlers:
+        handler.addFilter(_clean_record)  # its warnings of a retry name the URL
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=token)
     try:
         made = api.create_repo(repository, repo_type=kind, private=not public, exist_ok=True)
@@ -56,7 +67,7 @@ def push(folder: Path, repository: str, *, public: bool) -> str:
         )
     except Exception as error:  # huggingface_hub raises whatever its parts raise
         _refuse(repository, api.endpoint, error)
-    return f"{folder} is at {made}, commit {done.oid[:8]}"
+    return f"{folder} is at {_without_secrets(made)}, commit {done.oid[:8]}"
 
 
 def _kind(folder: Path) -> str:
@@ -74,14 +85,14 @@ def _kind(folder: Path) -> str:
 def _refuse(repository: str, endpoint: str, error: Exception) -> NoReturn:
     """Raise PushError with the cause in one line."""
     chain = list(_causes(error))
-    status = next((each for each in map(_status, chain) if each), None)
-    if status in (401, 403):
+    status = next((each for each in map(_refused_token, chain) if each), None)
+    if status is not None:
         what = f"{endpoint} refused the token ({status})"
         hint = f"export {TOKEN}=… with write permission for {repository.partition('/')[0]}"
     else:
         cause = (str(chain[-1]).strip() or type(chain[-1]).__name__).splitlines()[0]
         what, hint = f"{endpoint} did not take the upload: {cause}", "check HF_ENDPOINT, try again"
-    raise PushError(f"{repository}: {what}", hint=hint) from error
+    raise PushError(f"{repository}: {_without_secrets(what)}", hint=hint) from error
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -90,6 +101,23 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _status(error: BaseException) -> int | None:
-    status: int | None = getattr(getattr(error, "response", None), "status_code", None)
-    return status
+def _refused_token(error: BaseException) -> int | None:
+    """Return the status with which a request that carried the token was refused.
+
+    Requests to the storage carry none: their URL is signed.
+    """
+    response: Any = getattr(error, "response", None)
+    if response is None or response.status_code not in (401, 403):
+        return None
+    carried = "authorization" in response.request.headers
+    return int(response.status_code) if carried else None
+
+
+def _without_secrets(text: str) -> str:
+    """Return the text with its URLs, without their logins and queries, which hold signatures."""
+    return URL.sub(r"\g<scheme>\g<place>", text)
+
+
+def _clean_record(record: logging.LogRecord) -> bool:
+    record.msg, record.args = _without_secrets(record.getMessage()), None
+    return True

@@ -1,11 +1,11 @@
-"""Draws the turns of a conversation that a program brings whole, as its API asks.
+"""Samples the next turns of a conversation that a request contains.
 
 messages, tools ─▶ chat template ─▶ tokens ─▶ Engine ─▶ text ─▶ calls in the call style ─▶ reply
 """
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -28,13 +28,14 @@ from agentrl.serving.engine_api import Engine, Request, RequestError
 from agentrl.workers.conversation.branches import Branches
 from agentrl.workers.conversation.conversation import Conversation
 from agentrl.workers.conversation.template import ChatTemplate
+from agentrl.workers.conversation.tool_schema import check_call
 from agentrl.workers.conversation.toolcalls import Style, parse
 from agentrl.workers.policies.client import Completion
 from agentrl.workers.turn import end_at_stop
 
 TOO_LONG = "context_length_exceeded"  # the code that programs look for
-Zero = Annotated[float, Meta(ge=0.0, le=0.0)]
-One = Annotated[float, Meta(ge=1.0, le=1.0)]
+OnlyZero = Annotated[float, Meta(ge=0.0, le=0.0)]
+OnlyOne = Annotated[float, Meta(ge=1.0, le=1.0)]
 
 
 class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,12 +45,12 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     temperature: float = 1.0
     seed: int | None = None
-    top_p: One = 1.0
+    top_p: OnlyOne = 1.0
     top_k: Literal[0, -1] = 0
-    min_p: Zero = 0.0
-    frequency_penalty: Zero = 0.0
-    presence_penalty: Zero = 0.0
-    repetition_penalty: One = 1.0
+    min_p: OnlyZero = 0.0
+    frequency_penalty: OnlyZero = 0.0
+    presence_penalty: OnlyZero = 0.0
+    repetition_penalty: OnlyOne = 1.0
     logit_bias: Annotated[dict[str, Any], Meta(max_length=0)] = {}
 
 
@@ -66,7 +67,7 @@ class ChatPolicy:
     async def reply(self, request: DialogueRequest) -> DialogueReply:
         """Sample the turns of a request. Raises RequestRefused, PolicyError."""
         _require_free_choice(request)
-        prompt = self._prompt(request)
+        prompt = await asyncio.to_thread(self._prompt, request)  # of megabytes it takes seconds
         turns = await asyncio.gather(
             *(self._turn(request, prompt, number) for number in range(request.count))
         )
@@ -133,14 +134,23 @@ def _calls(text: str, tools: Sequence[Tool], style: Style) -> list[ToolCall] | s
     at all, the turn stays text, so that nothing is called that was not said.
     """
     calls = parse(text, tools, style) if tools else text
-    if isinstance(calls, str) or any(each.error and not each.arguments for each in calls):
+    known = {tool.name: tool for tool in tools}
+    if isinstance(calls, str) or not all(_is_read(each, known) for each in calls):
         return text
     return calls
+
+
+def _is_read(call: ToolCall, tools: Mapping[str, Tool]) -> bool:
+    """Return whether a call is of a known tool and its arguments are what the turn says.
+
+    The schema alone then explains its error.
+    """
+    return call.name in tools and check_call(ToolCall(call.name, call.arguments), tools) == call
 
 
 def _require_free_choice(request: DialogueRequest) -> None:
     """Raise RequestRefused for a request that only constrained decoding could fulfil."""
     if request.must_call:
-        raise RequestRefused("tool_choice", '"required" cannot be had here; known: "auto"')
+        raise RequestRefused("tool_choice", '"required" is not supported; use "auto"')
     if request.must_json:
-        raise RequestRefused("response_format", '"json_object" cannot be had here; known: "text"')
+        raise RequestRefused("response_format", '"json_object" is not supported; use "text"')

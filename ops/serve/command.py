@@ -3,7 +3,6 @@
 name ─▶ Target ─▶ local engine, verified ─▶ ChatPolicy ◀─ ModelServer ◀─ HTTP
 """
 
-import threading
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from agentrl.core import config_loading, logging
-from agentrl.core.access import is_loopback
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
 from agentrl.core.errors import ConfigError, PolicyError
-from agentrl.envs.gateway.model_server import ModelServer, ServedAt
+from agentrl.envs.gateway.model_server import Address, ModelServer
 from agentrl.ops.evaluation.server import Servers
 from agentrl.ops.evaluation.target import Target, fit_config, resolve
+from agentrl.ops.processes.entry import stop_on_signals
 from agentrl.ops.runs import hub
 from agentrl.ops.serve.chat_policy import ChatPolicy
 from agentrl.workers.attempt_errors import EpisodeStopped
@@ -33,6 +32,7 @@ class ServeRequest:
 
     `token_env`: variable with the bearer token. Empty `device`, `dtype`, `style`: the
     configuration's; without one, those of `[model]` and the style that the chat template writes.
+    `threads`: of torch on the CPU; 0: `eval.threads`.
     """
 
     checkpoint: str
@@ -43,19 +43,21 @@ class ServeRequest:
     token_env: str = ""
     device: str = ""
     dtype: str = ""
+    threads: int = 0
     style: Style | None = None
 
 
-def serve(request: ServeRequest, stop: threading.Event) -> None:
-    """Serve until `stop`. Raises ConfigError, StoreError, CheckpointError, PolicyError."""
+def serve(request: ServeRequest) -> None:
+    """Serve until a signal. Raises ConfigError, StoreError, CheckpointError, PolicyError."""
     logging.configure("serve")
-    at = ServedAt(request.host, request.port, secret(request.token_env))
-    if not at.token and not is_loopback(at.host):
-        raise ConfigError(
-            f"--host {at.host} is not loopback, so requests need a bearer token",
-            hint="set --token-env to the name of the variable that contains it",
-        )
+    address = Address(request.host, request.port, secret(request.token_env))
+    with closing(ModelServer(address)) as server:
+        _serve(request, server)
+
+
+def _serve(request: ServeRequest, server: ModelServer) -> None:
     config, target = _resolve(request)
+    stop = stop_on_signals()  # before, a signal ends the process: fetching heeds no event
     template = ChatTemplate.load(Path(config.model.path), config.model.chat_template)
     style = request.style or _style(request, config, template)
     template.check(style)
@@ -63,11 +65,11 @@ def serve(request: ServeRequest, stop: threading.Event) -> None:
     with suppress(EpisodeStopped), closing(Servers(stop)) as servers:  # told to stop while it loads
         engine = servers.load_engine(config, target)
         policy = ChatPolicy(engine, target.checkpoint_id, template, style)
-        with closing(ModelServer(name, policy.reply, at)) as server:
-            print(f"{name} is served on {server.url}/v1; call style {style}", flush=True)
-            while not stop.wait(LOOK_S):
-                if not engine.alive():
-                    raise PolicyError("the engine's thread ended")
+        server.start(name, policy.reply)
+        print(f"{name} is served on {server.url}/v1; call style {style}", flush=True)
+        while not stop.wait(LOOK_S):
+            if not engine.alive():
+                raise PolicyError("the engine's thread ended")
 
 
 def _resolve(request: ServeRequest) -> tuple[Config, Target]:
@@ -84,7 +86,9 @@ def _resolve(request: ServeRequest) -> tuple[Config, Target]:
         device=request.device or config.model.device,
         dtype=request.dtype or config.model.dtype,
     )
-    evaluation = msgspec.structs.replace(config.eval, engine="local")
+    evaluation = msgspec.structs.replace(
+        config.eval, engine="local", threads=request.threads or config.eval.threads
+    )
     config = msgspec.structs.replace(config, model=model, eval=evaluation)
     target = resolve(request.checkpoint, config)
     if target.external is not None:

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 TOKEN = "hf_of_the_owner"
+SIGNATURE = "signature-of-an-upload"
 LARGE = (".safetensors", ".parquet")  # what the Hub keeps by its digest
 COMMIT = re.compile(r"/api/(dataset|model)s/(\w+/[\w-]+)/commit/main")
 PREUPLOAD = re.compile(r"/api/(dataset|model)s/(\w+/[\w-]+)/preupload/main")
@@ -25,7 +26,7 @@ Answer = tuple[int, Any]
 class Repositories:
     """What was pushed. `files`: of each repository, by path; `private`: whether it is.
 
-    `refuses`: status of every commit; 0: they are taken.
+    `refuses`: status of every commit; 0: they are taken. `storage`: statuses of the next uploads.
     """
 
     url: str = ""
@@ -33,12 +34,15 @@ class Repositories:
     private: dict[str, bool] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
     refuses: int = 0
+    storage: list[int] = field(default_factory=list)
     _blobs: dict[str, bytes] = field(default_factory=dict)
 
     def answer(self, method: str, path: str, body: bytes) -> Answer:
         """Status and JSON of a request with the right token."""
         path = path.partition("?")[0]
         if method == "PUT" and path.startswith("/blobs/"):
+            if self.storage:
+                return self.storage.pop(0), {"error": "not now"}
             oid = path.removeprefix("/blobs/")
             right = hashlib.sha256(body).hexdigest() == oid
             self._blobs |= {oid: body} if right else {}
@@ -82,7 +86,8 @@ class Repositories:
         object_ = {"oid": asked["oid"], "size": asked["size"]}
         if asked["oid"] in self._blobs:
             return object_
-        return object_ | {"actions": {"upload": {"href": f"{self.url}/blobs/{asked['oid']}"}}}
+        href = f"{self.url}/blobs/{asked['oid']}?X-Amz-Signature={SIGNATURE}"
+        return object_ | {"actions": {"upload": {"href": href}}}
 
     def _commit(self, match: re.Match[str], lines: list[Any]) -> Answer:
         if self.refuses:

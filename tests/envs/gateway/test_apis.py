@@ -117,6 +117,11 @@ def test_what_cannot_be_had_is_refused_by_name(api: ModelApi, fields: dict[str, 
     assert refused(api, **fields).startswith(f"{next(iter(fields))}: ")
 
 
+def test_a_refusal_says_which_value_is_supported() -> None:
+    assert refused(chat, best_of=2) == "best_of: 2 is not supported; use 1"
+    assert refused(chat, audio={}) == "audio: {} is not supported; leave it out"
+
+
 @pytest.mark.parametrize("api", APIS)
 def test_unknown_parameters_are_one_refusal(api: ModelApi) -> None:
     text = refused(api, temprature=0.1, zzz=1)

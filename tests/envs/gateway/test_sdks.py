@@ -21,7 +21,7 @@ def refused(field, **more):
         assert error.param == field, error
         return error.message
     raise AssertionError(field)
-assert "cannot be had" in refused("top_logprobs", logprobs=True, top_logprobs=3)
+assert "3 is not supported; use 0" in refused("top_logprobs", logprobs=True, top_logprobs=3)
 schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
 assert "cannot be had" in refused("response_format", response_format=schema)
 assert "did you mean top_k" in refused("topk", extra_body={"topk": 3})

@@ -1,10 +1,13 @@
 """What a push leaves on a Hub, and what is said where it fails. huggingface_hub is the real one."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hub_repositories import TOKEN, Repositories, serve_repositories
+from hub_repositories import SIGNATURE, TOKEN, Repositories, serve_repositories
 from huggingface_hub import constants
 
 from agentrl.core.errors import AgentRLError, ConfigError
@@ -31,7 +34,7 @@ def dataset(tmp_path: Path) -> Path:
     (folder / "data").mkdir(parents=True)
     (folder / "README.md").write_text("---\npretty_name: Episodes\n---\n")
     for shard in range(2):
-        (folder / "data" / f"train-{shard}.parquet").write_bytes(b"PAR1" + bytes([shard]) * 5000)
+        (folder / "data" / f"train-{shard:05d}.parquet").write_bytes(b"PAR1" + bytes([shard]) * 500)
     return folder
 
 
@@ -64,12 +67,28 @@ def test_a_second_push_replaces_shards_and_spares_other_files(
     hub: Repositories, dataset: Path
 ) -> None:
     push(dataset, "me/episodes", public=False)
-    hub.files["datasets/me/episodes"]["notes.md"] = b"of a person"
-    (dataset / "data" / "train-1.parquet").unlink()
-    (dataset / "data" / "train-0.parquet").write_bytes(b"PAR1 anew")
+    others = dict.fromkeys(
+        ["notes.md", "data/old.parquet", "data/2025/train-00000.parquet"], b"of a person"
+    )
+    hub.files["datasets/me/episodes"] |= others
+    (dataset / "data" / "train-00001.parquet").unlink()
+    (dataset / "data" / "train-00000.parquet").write_bytes(b"PAR1 anew")
     push(dataset, "me/episodes", public=False)
-    wanted = held(dataset) | {"notes.md": b"of a person"}
-    assert pushed(hub, "datasets/me/episodes") == wanted
+    assert pushed(hub, "datasets/me/episodes") == held(dataset) | others
+
+
+def test_a_second_push_of_a_model_replaces_its_weights_alone(
+    hub: Repositories, tmp_path: Path
+) -> None:
+    export(TINY, tmp_path / "tiny")
+    push(tmp_path / "tiny", "me/tiny", public=False)
+    former = ["model-00001-of-00002.safetensors", "model.safetensors.index.json"]
+    former += ["adapter_model.safetensors"]
+    others = ["other/model.safetensors", "other/model.safetensors.index.json", "vae.safetensors"]
+    hub.files["models/me/tiny"] |= dict.fromkeys([*former, *others], b"before")
+    push(tmp_path / "tiny", "me/tiny", public=False)
+    wanted = held(tmp_path / "tiny") | dict.fromkeys(others, b"before")
+    assert pushed(hub, "models/me/tiny") == wanted
 
 
 def test_the_token_may_be_in_a_file(
@@ -89,6 +108,7 @@ def refused(folder: Path, name: str = "me/episodes") -> AgentRLError:
     said = f"{caught.value} {caught.value.hint}"
     assert "\n" not in said
     assert "hf_" not in said
+    assert SIGNATURE not in said
     return caught.value
 
 
@@ -123,6 +143,48 @@ def test_a_refused_commit_leaves_the_repository_as_it_was(hub: Repositories, dat
     hub.refuses = 422
     assert "did not take the upload" in str(refused(dataset))
     assert pushed(hub, "datasets/me/episodes") == {}
+
+
+@pytest.mark.parametrize(
+    "statuses", [[403], pytest.param([500] * 6, marks=pytest.mark.slow)], ids=["403", "500"]
+)
+def test_a_storage_that_refuses_is_named_without_the_signature_of_the_upload(
+    hub: Repositories, dataset: Path, statuses: list[int]
+) -> None:
+    (dataset / "data" / "train-00001.parquet").unlink()
+    hub.storage = statuses.copy()
+    error = str(refused(dataset))
+    assert f"{hub.url} did not take the upload: " in error
+    assert f"{statuses[0]} " in error
+    assert f"for url '{hub.url}/blobs/" in error
+    assert "token" not in error
+    assert pushed(hub, "datasets/me/episodes") == {}
+
+
+def test_an_upload_that_is_tried_again_shows_no_signature(hub: Repositories, dataset: Path) -> None:
+    hub.storage = [500]
+    command = [sys.executable, "-m", "agentrl.cli.main", "push", str(dataset), "me/episodes"]
+    environment = os.environ | {"HF_HUB_DISABLE_XET": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"HTTP Error 500 thrown while requesting PUT {hub.url}/blobs/" in done.stderr
+    assert SIGNATURE not in done.stderr + done.stdout
+
+
+def test_the_login_of_an_endpoint_is_not_shown(
+    hub: Repositories, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub.url.replace("://", "://me:of-the-proxy@"))
+    error = str(refused(dataset))
+    assert f"{hub.url} " in error
+    assert "of-the-proxy" not in error
+
+
+def test_the_login_of_a_repository_is_not_shown(hub: Repositories, dataset: Path) -> None:
+    plain = hub.url
+    hub.url = plain.replace("://", "://me:of-the-proxy@")
+    said = push(dataset, "me/episodes", public=False)
+    assert f"is at {plain}/datasets/me/episodes, commit " in said
 
 
 @pytest.mark.parametrize("name", ["episodes", "me/", "a/b/c", "me/my episodes"])

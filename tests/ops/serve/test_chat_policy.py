@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def test_a_history_with_calls_has_the_tokens_that_an_episode_has() -> None:
         ('look{"thing":"mug"}', [{"thing": "mug"}]),
         ('look{"thing":"mug"} look{"thing":"cup"}', [{"thing": "mug"}, {"thing": "cup"}]),
         ('look{"thing":7}', [{"thing": 7}]),  # the program says what is wrong with it
+        ("look{}", [{}]),  # here, too
         ('look{"thing":"mug"', None),
         ('peek{"thing":"mug"}', None),
         ("a mug", None),
@@ -99,6 +101,33 @@ def test_one_call_a_turn_where_parallel_ones_are_not_wanted() -> None:
     [choice] = speaker.answer(tools=[LOOK.schema()], parallel_tool_calls=False)["choices"]
     [call] = choice["message"]["tool_calls"]
     assert call["function"]["arguments"] == '{"thing": "mug"}'
+
+
+class SlowEngine(ScriptedEngine):
+    """An engine that says its limits once `released` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: [TEMPLATE.end_id], limits=LIMITS)
+        self.released = threading.Event()
+
+    def limits(self, policy: str) -> ModelLimits:
+        assert self.released.wait(20), "nobody else could run"
+        return super().limits(policy)
+
+
+def test_other_requests_are_answered_while_a_prompt_is_rendered() -> None:
+    engine = SlowEngine()
+    engine.load("p", Path())
+    policy = ChatPolicy(engine, "p", TEMPLATE, "plain")
+    request = chat.read(json.dumps({"messages": [USER]}).encode())
+
+    async def both() -> DialogueReply:
+        reply = asyncio.ensure_future(policy.reply(request))
+        await asyncio.sleep(0)  # it begins
+        engine.released.set()
+        return await reply
+
+    assert asyncio.run(both()).turns[0].message.content == ""
 
 
 def test_a_turn_ends_before_the_stop_text_and_its_tokens_with_it() -> None:

@@ -1,6 +1,7 @@
 """`agentrl serve` as a process, and OpenAI's own package as its client."""
 
 import json
+import os
 import re
 import signal
 import socket
@@ -141,6 +142,42 @@ def test_mistakes_are_the_errors_that_the_package_knows(client: openai.OpenAI) -
 
 
 @pytest.mark.slow
+def test_more_threads_compute(tmp_path: Path) -> None:
+    with served("models/tiny", "--threads", "3", name="tiny", folder=tmp_path) as client:
+        [own] = [  # of this process
+            each
+            for each in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+            if "--threads" in Path(f"/proc/{each}/cmdline").read_text()
+        ]
+        before = len(list(Path(f"/proc/{own}/task").iterdir()))
+        client.chat.completions.create(messages=[user("a long prompt " * 150)], **GREEDY)
+        eventually(
+            lambda: (
+                len(list(Path(f"/proc/{own}/task").iterdir())) >= before + 3
+            ),  # and one that renders
+            within_s=5,
+            text=lambda: f"{before} threads before",
+        )
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_command_while_a_checkpoint_is_fetched(tmp_path: Path) -> None:
+    output = tmp_path / "log"
+    with socket.create_server(("127.0.0.1", 0)) as hub:  # that never answers
+        hub.settimeout(100)
+        environment = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.getsockname()[1]}"}
+        environment |= {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_ETAG_TIMEOUT": "300"}
+        words = ("serve", "hub:me/model", "--port", "0")
+        with (
+            agentrl(*words, environment=environment, output=output) as process,
+            closing(hub.accept()[0]),
+        ):
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130, output.read_text()
+    assert "Traceback" not in output.read_text()
+
+
+@pytest.mark.slow
 def test_a_checkpoint_of_a_run_is_served_by_its_name(tmp_path: Path) -> None:
     config = config_loading.loads(
         f'run.home = "{tmp_path / "run"}"\nmodel.path = "models/tiny"\ntasks.dbbench = {{}}\n'
@@ -166,6 +203,8 @@ def test_a_checkpoint_of_a_run_is_served_by_its_name(tmp_path: Path) -> None:
         (["models/tiny", "--host", "0.0.0.0"], "set --token-env"),  # noqa: S104
         (["models/tiny", "--token-env", "NOT_SET"], "NOT_SET is not set"),
         (["models/tiny", "--port", "{taken}"], "cannot listen on 127.0.0.1:{taken}"),
+        (["models/tiny", "--port", "{taken}"], "choose another --port; each server needs its own"),
+        (["no-such-folder", "--port", "{taken}"], "choose another --port"),  # before it loads
     ],
 )
 @pytest.mark.slow
@@ -173,6 +212,7 @@ def test_a_mistake_at_the_start_is_one_line(arguments: list[str], says: str) -> 
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
         words = [each.format(taken=taken) for each in arguments]
+        words += [] if "--port" in words else ["--port", "0"]
         command = [sys.executable, "-m", "agentrl.cli.main", "serve", *words]
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
