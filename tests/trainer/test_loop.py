@@ -152,6 +152,8 @@ def test_a_trainer_killed_during_an_update_leaves_out_the_same_groups_when_it_st
 ) -> None:
     query = "SELECT state, reason FROM groups ORDER BY position"
     bounds = replace(BOUNDS, min_groups=3, max_groups=3, keep_share=0.5)
+    for position in range(3):
+        world.ready(position)
     with pytest.raises(KeyboardInterrupt):
         _train(world, Killed(tiny, SETTINGS, Hardware(DEVICE)), tmp_path, bounds=bounds)
     assert world.ask(query) == [("ready", None)] * 3
