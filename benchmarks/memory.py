@@ -119,9 +119,12 @@ def serve(config: Config, scratch: Path) -> None:
     """Two policies at work, then a third beside them."""
     import shutil
 
+    import torch
+
     from agentrl.serving.engine_api import Request
     from agentrl.serving.local.engine import LocalEngine
 
+    torch.set_num_threads(1)  # as the policy server, whose engine takes its thread's number
     engine = LocalEngine(
         config.model.device, config.model.dtype, 128, config.policy[0].cache_tokens
     )

@@ -55,8 +55,8 @@ class AlarmRecorder:
 
     def _examine(self, session: Session, new: NewUpdate) -> tuple[NewUpdate, Edges]:
         """Return the update with the metrics of groups, and the alarms that it begins or ends."""
-        learned = {member.group_id for member in new.members}
-        counted = group_metrics(alarms.groups_since_update(session, self._run_id, learned))
+        taken = {member.group_id for member in new.members}.union(new.left_out)
+        counted = group_metrics(alarms.groups_since_update(session, self._run_id, taken))
         late = episode_outcomes.recent_metrics(session, self._run_id, LATE)
         standing = alarms.raised_alarms(session, self._run_id)
         new = dataclasses.replace(new, metrics=new.metrics | counted)

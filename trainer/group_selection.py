@@ -1,6 +1,8 @@
 """Which ready groups an update trains on: those with spread, fresh, and of enough variance.
 
-group ─▶ classify_group: filtered · stale · ready    batch ─▶ select_varied: trained · filtered
+group ─▶ classify_group: filtered · stale · ready    batch ─▶ select_varied: trained · left out
+
+Useless groups are closed at once; those left out of a batch are closed with its update.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -8,17 +10,17 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from agentrl.core.telemetry import metrics
 from agentrl.core.types import CURRENT, GroupState, Reason
-from agentrl.db.transitions import groups
+from agentrl.db.store import Store
+from agentrl.db.transitions import groups, updates
 from agentrl.trainer.algorithm.presets import INBOX_BYTES
 from agentrl.trainer.batch import TrainableGroup, has_spread, split_by_variance
 
-CLOSED_AS = {  # why groups are closed untrained, with their state
+CLOSED_AS = {  # why groups are closed without an update, with their state
     Reason.ZERO_SPREAD: GroupState.FILTERED,
-    Reason.LOW_SPREAD: GroupState.FILTERED,
     Reason.TOO_STALE: GroupState.STALE,
 }
-REASONS = {GroupState.FILTERED: Reason.ZERO_SPREAD, GroupState.STALE: Reason.TOO_STALE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,11 @@ class InboxBounds:
 
 def classify_group(
     group: TrainableGroup, version: int, bounds: InboxBounds, forks: Mapping[str, int]
-) -> GroupState:
-    """Return READY if the update from `version` may train on the group, else FILTERED or STALE."""
+) -> Reason | None:
+    """Return why the update from `version` may not train on the group; None: it may."""
     if group.task not in bounds.taught_tasks and not has_spread(group, bounds.abnormal_reward):
-        return GroupState.FILTERED
-    return GroupState.STALE if is_too_old(group, version, bounds, forks) else GroupState.READY
+        return Reason.ZERO_SPREAD
+    return Reason.TOO_STALE if is_too_old(group, version, bounds, forks) else None
 
 
 def select_varied(
@@ -57,10 +59,21 @@ def select_varied(
     return split_by_variance(groups, bounds.keep_share, bounds.abnormal_reward, bounds.taught_tasks)
 
 
-def close_by_reason(session: Session, closing: Mapping[Reason, list[str]]) -> None:
-    """Close groups that are not trained on."""
+def close_useless(
+    store: Store, run_id: str, epoch: int, closing: Mapping[Reason, list[str]]
+) -> None:
+    """Close groups that no update may train on. Raises TrainerReplaced."""
+    if not closing:
+        return
+
+    def close(session: Session) -> None:
+        updates.lock_run(session, run_id, epoch)
+        for reason, group_ids in closing.items():
+            groups.close_groups(session, sorted(group_ids), CLOSED_AS[reason], reason)
+
+    store.transact(close)
     for reason, group_ids in closing.items():
-        groups.close_groups(session, sorted(group_ids), CLOSED_AS[reason], reason)
+        metrics.CLOSED.labels(status=CLOSED_AS[reason]).inc(len(group_ids))
 
 
 def is_too_old(

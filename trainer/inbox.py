@@ -26,19 +26,12 @@ from agentrl.core.retry import Retry
 from agentrl.core.telemetry import metrics
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.trajectory_body import body_of
-from agentrl.core.types import RUN_OVER, GroupState, Reason, RunState
+from agentrl.core.types import RUN_OVER, Reason, RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import bodies, groups, updates
 from agentrl.db.transitions.updates import ReadyMember
 from agentrl.trainer.batch import TrainableGroup
-from agentrl.trainer.group_selection import (
-    CLOSED_AS,
-    REASONS,
-    InboxBounds,
-    classify_group,
-    close_by_reason,
-    select_varied,
-)
+from agentrl.trainer.group_selection import InboxBounds, classify_group, close_useless
 
 RECEIVE_S = 0.1  # between two looks at the database while the broker brings nothing
 DUE_EVERY_S = 1.0  # between two looks at the stop rules
@@ -55,7 +48,7 @@ class Inbox:
         self._store = store
         self._consumer = consumer
         self._run_id = run_id
-        self._bounds = bounds
+        self.bounds = bounds
         self._bodies: dict[Key, Trajectory] = {}
         self._held_bytes = 0
         self._pinned: set[Key] = set()  # of the batch that is being gathered: they make no room
@@ -85,16 +78,9 @@ class Inbox:
             if state == RunState.PAUSED:
                 continue
             chosen = self._choose_groups(members, version, epoch)
-            if len(chosen) >= self._bounds.min_groups and self._take_groups(chosen, epoch):
-                return self._keep_varied(chosen, epoch)
+            if len(chosen) >= self.bounds.min_groups and self._take_groups(chosen, epoch):
+                return chosen
         return ()
-
-    def _keep_varied(self, taken: Sequence[TrainableGroup], epoch: int) -> list[TrainableGroup]:
-        """Close the taken groups with too little variance; return the others."""
-        kept, others = select_varied(taken, self._bounds)
-        self._close_groups({Reason.LOW_SPREAD: [group.group_id for group in others]}, epoch)
-        self.forget(others)
-        return kept
 
     def _take_groups(self, chosen: Sequence[TrainableGroup], epoch: int) -> bool:
         """Mark the groups as taken, so that their episodes are not re-issued; False: one was
@@ -104,13 +90,13 @@ class Inbox:
         return self._store.transact(lambda session: groups.take_groups(session, names, epoch))
 
     def _read_ready(self, epoch: int, session: Session) -> tuple[RunState, Sequence[ReadyMember]]:
-        limit = 4 * self._bounds.max_groups
+        limit = 4 * self.bounds.max_groups
         state = updates.run_state(session, self._run_id, epoch)
         return state, updates.ready_members(session, self._run_id, limit=limit)
 
-    def forget(self, trained: Sequence[TrainableGroup]) -> None:
+    def forget(self, closed: Sequence[TrainableGroup]) -> None:
         """Free the bodies of closed groups."""
-        for group in trained:
+        for group in closed:
             for member in group.members:
                 self._drop_body((member.episode_id, member.fence))
 
@@ -149,7 +135,7 @@ class Inbox:
 
     def _make_room(self, size: int) -> bool:
         """Drop the oldest unpinned bodies; return whether `size` bytes fit then."""
-        while self._held_bytes + size > self._bounds.held_bytes:
+        while self._held_bytes + size > self.bounds.held_bytes:
             oldest = next((key for key in self._bodies if key not in self._pinned), None)
             if oldest is None:
                 return False
@@ -174,8 +160,8 @@ class Inbox:
         waiting = deque(list(rows) for _, rows in groupby(members, key=lambda row: row.group_id))
         chosen: list[TrainableGroup] = []
         closing: dict[Reason, list[str]] = {}
-        while waiting and len(chosen) < self._bounds.max_groups:
-            count = min(len(waiting), self._bounds.max_groups - len(chosen))
+        while waiting and len(chosen) < self.bounds.max_groups:
+            count = min(len(waiting), self.bounds.max_groups - len(chosen))
             candidates = [waiting.popleft() for _ in range(count)]
             rows = [row for group in candidates for row in group]
             self._pinned = _keys(chosen) | {(row.episode_id, row.fence) for row in rows}
@@ -184,14 +170,14 @@ class Inbox:
                 group = self._assemble_group(each[0].group_id, each)
                 if group is None:
                     continue
-                state = classify_group(group, version, self._bounds, self._forks)
-                if state == GroupState.READY:
+                reason = classify_group(group, version, self.bounds, self._forks)
+                if reason is None:
                     chosen.append(group)
                     continue
-                closing.setdefault(REASONS[state], []).append(group.group_id)
+                closing.setdefault(reason, []).append(group.group_id)
                 self.forget([group])
         self._pinned = _keys(chosen)
-        self._close_groups(closing, epoch)
+        close_useless(self._store, self._run_id, epoch, closing)
         return chosen
 
     def _fetch_bodies(self, members: Sequence[ReadyMember]) -> None:
@@ -216,7 +202,7 @@ class Inbox:
         """Give up a damaged body; its episode is played again."""
         given_up = self._store.transact(
             lambda session: bodies.give_up_body(
-                session, *key, max_attempts=self._bounds.max_attempts
+                session, *key, max_attempts=self.bounds.max_attempts
             )
         )
         log.error(
@@ -235,18 +221,6 @@ class Inbox:
                 self._drop_body((row.episode_id, row.fence))
                 return None
         return TrainableGroup(group_id, rows[0].task, tuple(present))
-
-    def _close_groups(self, closing: Mapping[Reason, list[str]], epoch: int) -> None:
-        if not any(closing.values()):
-            return
-
-        def close(session: Session) -> None:
-            updates.lock_run(session, self._run_id, epoch)
-            close_by_reason(session, closing)
-
-        self._store.transact(close)
-        for reason, group_ids in closing.items():
-            metrics.CLOSED.labels(status=CLOSED_AS[reason]).inc(len(group_ids))
 
 
 def _keys(chosen: Iterable[TrainableGroup]) -> set[Key]:

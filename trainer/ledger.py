@@ -117,15 +117,19 @@ class Ledger:
         """Return the start time of an update, on the database's clock."""
         return self._store.clock()
 
-    def commit(
+    def commit(  # noqa: PLR0913 - everything that it commits
         self,
         learner: Learner,
         at: Position,
         trained: Sequence[TrainableGroup],
         metrics: Metrics,
         started_at: float,
+        *,
+        left_out: Sequence[TrainableGroup] = (),
     ) -> Position:
         """Publish and commit the update from `at`; return the new position.
+
+        `left_out`: groups of its batch that it did not train on.
 
         Raises UpdateRefused: nothing was committed, and the weights match no checkpoint. The same
         holds for StoreUnavailable and WeightsAway (only when the trainer is told to stop) and any
@@ -149,6 +153,7 @@ class Ledger:
             metrics={**metrics.values, **self._machine()},
             skipped=metrics.skipped,
             started_at=started_at,
+            left_out=[group.group_id for group in left_out],
         )
         try:
             path = self._writer.publish(learner, then, at.checkpoint_id)

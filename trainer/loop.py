@@ -24,6 +24,7 @@ from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import TrainableGroup, assemble_batch, with_advantages
 from agentrl.trainer.checkpoint_writer import Position
 from agentrl.trainer.engines.learner import Learner, Metrics
+from agentrl.trainer.group_selection import InboxBounds, select_varied
 from agentrl.trainer.ledger import Ledger
 
 log = get_logger()
@@ -32,12 +33,14 @@ log = get_logger()
 class GroupSource(Protocol):
     """Where groups come from: the inbox, or the history of a run (ops/offline/)."""
 
+    bounds: InboxBounds
+
     def next_groups(
         self, version: int, epoch: int, stop: threading.Event, end_if_due: Callable[[], bool]
     ) -> Sequence[TrainableGroup]:
         """See trainer/inbox.py."""
 
-    def forget(self, trained: Sequence[TrainableGroup]) -> None:
+    def forget(self, closed: Sequence[TrainableGroup]) -> None:
         """Free the bodies of closed groups."""
 
 
@@ -49,7 +52,8 @@ def train(
     Raises TrainerReplaced if a newer trainer has taken over, and UpdateRefused to start again."""
     at = ledger.resume(learner)
     while ready := _next_update(inbox, ledger, at, stop):
-        groups, started_at = ready
+        taken, started_at = ready
+        groups, left_out = select_varied(taken, inbox.bounds)
         began = time.time()
         batch = assemble_batch(groups, settings)
         figures = learner.update(batch)
@@ -57,7 +61,8 @@ def train(
         values = {**own, **figures.values, **staleness(groups, at.version)}
         figures = replace(figures, values=values)
         try:
-            at = ledger.commit(learner, at, with_advantages(groups, batch), figures, started_at)
+            trained = with_advantages(groups, batch)
+            at = ledger.commit(learner, at, trained, figures, started_at, left_out=left_out)
         except RunEnded as error:  # a person was faster; the weights are beyond `at`
             log.info("Last update not committed", reason=str(error))
             return
@@ -66,8 +71,9 @@ def train(
                 raise
             log.warning("Stopped before the last update was committed", error=str(error))
             return
-        inbox.forget(groups)
+        inbox.forget(taken)
         count_update(groups, figures, began)
+        metrics.CLOSED.labels(status=GroupState.FILTERED).inc(len(left_out))
         trace_update(groups, began, at.version)
         log.info("Update committed", version=at.version, skipped=figures.skipped)
     ledger.snapshot(learner, at)

@@ -48,6 +48,7 @@ class UpdateRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skipped: str
     started_at: float
     arrived: bool = True
+    left_out: list[str] = []
 
     def rows(self, run_id: str, epoch: int) -> NewUpdate:
         """Create the rows of the transaction. They belong to one session, so each try creates new
@@ -73,6 +74,7 @@ class UpdateRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             members=self.members,
             metrics=dict(self.metrics),
             started_at=self.started_at,
+            left_out=self.left_out,
         )
 
 

@@ -7,10 +7,10 @@ latest row of each task and name whose update was not rolled back.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import case, func, or_, select, text
+from sqlalchemy import func, or_, select, text
 from sqlalchemy.orm import Session
 
-from agentrl.core.types import GroupState, Reason, UpdateState
+from agentrl.core.types import GroupState, UpdateState
 from agentrl.db.models import Alarm, Group, Run, Update
 from agentrl.db.store import now
 
@@ -139,26 +139,24 @@ def alarms_of_update(session: Session, update_id: str) -> list[AlarmReading]:
 
 
 def groups_since_update(
-    session: Session, run_id: str, learned: Collection[str] | None = None
+    session: Session, run_id: str, taken: Collection[str] | None = None
 ) -> Counts:
     """Count groups by task that closed since the last update, or are ready.
 
-    `learned`: ready groups that an update is about to close; None: all ready groups.
+    `taken`: ready groups that an update is about to close; None: all ready groups.
     """
     ready = Group.state == GroupState.READY
-    if learned is not None:
-        ready &= Group.group_id.in_(learned)
+    if taken is not None:
+        ready &= Group.group_id.in_(taken)
     last = select(func.max(Update.committed_at)).where(Update.run_id == run_id).scalar_subquery()
     closed = Group.state.in_([GroupState.FILTERED, GroupState.STALE, GroupState.FAILED])
-    varied = Group.reason == Reason.LOW_SPREAD  # these have spread, as ready ones
-    counted_as = case((varied, GroupState.READY.value), else_=Group.state).label("counted_as")
     query = (
-        select(Group.task, counted_as, func.count())
+        select(Group.task, Group.state, func.count())
         .where(
             Group.run_id == run_id,
             or_(ready, closed & (Group.closed_at > func.coalesce(last, 0.0))),
         )
-        .group_by(Group.task, "counted_as")
+        .group_by(Group.task, Group.state)
     )
     counts: Counts = {}
     for task, state, number in session.execute(query):

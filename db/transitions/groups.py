@@ -1,7 +1,8 @@
 """Transitions of groups: admitted, settled by their last member, closed by the trainer.
 
 open ─(last member terminal)─▶ ready | failed;   ready ─▶ trained | filtered | stale
-open | ready ─(end of run)─▶ cancelled;          trained ─(fork)─▶ rolled_back
+open | ready ─(end of run)─▶ cancelled
+trained | filtered (low_spread) ─(roll-back of their update)─▶ rolled_back
 """
 
 import dataclasses
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import String, cast, func, insert, literal, select, update
+from sqlalchemy import ColumnExpressionArgument, String, cast, func, insert, literal, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
 
@@ -134,13 +135,17 @@ def is_taken(session: Session, group: Group) -> bool:
 
 
 def close_groups(
-    session: Session, group_ids: Sequence[str], state: GroupState, reason: Reason | None
+    session: Session,
+    group_ids: Sequence[str],
+    state: GroupState,
+    reason: Reason | None,
+    closed_at: ColumnExpressionArgument[float] | None = None,
 ) -> int:
-    """ready → trained, filtered or stale. Returns how many moved."""
+    """ready → trained, filtered or stale; `closed_at`: None: now. Returns how many moved."""
     moved = session.scalars(
         update(Group)
         .where(Group.group_id.in_(group_ids), Group.state == GroupState.READY)
-        .values(state=state, reason=reason, closed_at=now())
+        .values(state=state, reason=reason, closed_at=now() if closed_at is None else closed_at)
         .returning(Group.group_id)
     ).all()
     refused = sorted(set(group_ids) - set(moved))

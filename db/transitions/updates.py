@@ -92,7 +92,10 @@ class TrainedMember:
 
 @dataclass(frozen=True, slots=True)
 class NewUpdate:
-    """The rows that one transaction writes. `started_at`: seconds on the database's clock."""
+    """The rows that one transaction writes. `started_at`: seconds on the database's clock.
+
+    `left_out`: groups of its batch that it did not train on.
+    """
 
     update_id: str
     run_id: str
@@ -103,6 +106,7 @@ class NewUpdate:
     members: Sequence[TrainedMember]
     metrics: dict[str, Any]
     started_at: float
+    left_out: Sequence[str] = ()
 
 
 def ready_members(session: Session, run_id: str, *, limit: int) -> list[ReadyMember]:
@@ -157,6 +161,7 @@ def commit_update(session: Session, new: NewUpdate) -> bool:
         )
     )
     session.flush()
+    _close_left_out(session, new)
     session.add_all(
         UpdateGroup(
             update_id=new.update_id,
@@ -258,6 +263,16 @@ def _close_trained(session: Session, new: NewUpdate) -> list[str]:
     return group_ids
 
 
+def _close_left_out(session: Session, new: NewUpdate) -> None:
+    """ready → filtered, at the time of the update: `roll_back` finds the groups by it."""
+    if new.left_out:
+        committed_at = (
+            select(Update.committed_at).where(Update.update_id == new.update_id).scalar_subquery()
+        )
+        group_ids = sorted(new.left_out)
+        close_groups(session, group_ids, GroupState.FILTERED, Reason.LOW_SPREAD, committed_at)
+
+
 def forks(session: Session, run_id: str) -> dict[str, int]:
     """Return the version at which each rolled-back checkpoint left the live lineage."""
     query = (
@@ -275,23 +290,23 @@ def forks(session: Session, run_id: str) -> dict[str, int]:
 def roll_back(session: Session, run_id: str, checkpoint: Checkpoint, *, epoch: int) -> int:
     """Restart from `checkpoint` and roll back later updates. Returns the number of these updates.
 
-    Their groups become rolled_back, and their items return to the stream.
+    Their groups, also those left out, become rolled_back, and their items return to the stream.
     Raises TrainerReplaced.
     """
     run = lock_run(session, run_id, epoch)
-    later = (
-        select(Update.update_id)
-        .where(
-            Update.run_id == run_id,
-            Update.version > checkpoint.version,
-            Update.state != UpdateState.ROLLED_BACK,
-        )
-        .scalar_subquery()
+    undone_updates = (
+        Update.run_id == run_id,
+        Update.version > checkpoint.version,
+        Update.state != UpdateState.ROLLED_BACK,
     )
+    later = select(Update.update_id).where(*undone_updates).scalar_subquery()
     groups = select(UpdateGroup.group_id).where(UpdateGroup.update_id.in_(later)).distinct()
+    trained = Group.group_id.in_(groups) & (Group.state == GroupState.TRAINED)
+    times = select(Update.committed_at).where(*undone_updates)
+    left_out = (Group.reason == Reason.LOW_SPREAD) & Group.closed_at.in_(times)
     session.execute(
         update(Group)
-        .where(Group.group_id.in_(groups), Group.state == GroupState.TRAINED)
+        .where(Group.run_id == run_id, trained | left_out)
         .values(state=GroupState.ROLLED_BACK, reason=Reason.ROLLED_BACK)
         .execution_options(synchronize_session=False)
     )

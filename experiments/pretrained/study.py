@@ -129,7 +129,7 @@ class Planner:
     def works(self) -> Iterator[Work]:
         """Yield the start, then the first seeds of all arms, each followed by its evaluation.
 
-        What nothing waits for comes last: the pretrained model, whose long answers take long.
+        The pretrained model is measured last: nothing depends on it, and its answers are long.
         """
         yield self._measured(START)
         for seed in range(max(map(self._seeds, self.request.arms))):

@@ -51,9 +51,9 @@ class EvaluationRecord:
         self._todo: list[Work] = []
         for plan, every in work.items():
             row = _row(config, target, plan, self._names[plan])
-            wished = {each.key for each in every}
+            requested = {each.key for each in every}
             done = store.transact(
-                partial(evaluations.begin_evaluation, row=row, requested_items=wished)
+                partial(evaluations.begin_evaluation, row=row, requested_items=requested)
             )
             self._todo += [each for each in every if each.key not in done]
 
@@ -101,9 +101,9 @@ class EvaluationRecord:
         """What the episodes of each plan say, whenever they were played."""
         found = []
         for plan, every in self._work.items():
-            wished = {each.key for each in every}
+            requested = {each.key for each in every}
             played = [
-                each for each in self._read_scores(plan) if (each.item_id, each.repeat) in wished
+                each for each in self._read_scores(plan) if (each.item_id, each.repeat) in requested
             ]
             found.append(summarise(plan, [*played, *[None] * self._failed[plan]]))
         return found

@@ -21,13 +21,7 @@ from agentrl.db.store import Store
 from agentrl.db.transitions import group_copies, updates
 from agentrl.ops.offline.copying import CopiedGroup, CopyPlace, make_copy
 from agentrl.trainer.batch import TrainableGroup
-from agentrl.trainer.group_selection import (
-    REASONS,
-    InboxBounds,
-    classify_group,
-    close_by_reason,
-    select_varied,
-)
+from agentrl.trainer.group_selection import InboxBounds, classify_group, close_useless
 
 PAUSE_S = 1.0  # between two looks at a paused run
 
@@ -52,7 +46,7 @@ class HistorySource:
     def __init__(self, store: Store, run_id: str, bounds: InboxBounds, history: History) -> None:
         self._store = store
         self._run_id = run_id
-        self._bounds = bounds
+        self.bounds = bounds
         self._forks = history.forks
         self._batches = deque(history.batches)
         self._copies: Mapping[str, Sequence[GroupState]] | None = None
@@ -74,19 +68,17 @@ class HistorySource:
                 stop.wait(PAUSE_S)
                 continue
             self._close_useless(version, epoch)
-            if len(self._waiting) >= self._bounds.min_groups:
-                most = self._bounds.max_groups
+            if len(self._waiting) >= self.bounds.min_groups:
+                most = self.bounds.max_groups
                 taken, self._waiting = self._waiting[:most], self._waiting[most:]
-                kept, others = select_varied(taken, self._bounds)
-                self._close({Reason.LOW_SPREAD: [group.group_id for group in others]}, epoch)
-                return kept
+                return taken
             if not self._batches:
                 self.is_used_up = True
                 break
             self._read_batch(self._batches.popleft(), epoch)
         return ()
 
-    def forget(self, trained: Sequence[TrainableGroup]) -> None:
+    def forget(self, closed: Sequence[TrainableGroup]) -> None:
         """Do nothing: bodies are held by the update alone."""
 
     def _read_batch(self, batch: HistoryBatch, epoch: int) -> None:
@@ -116,18 +108,10 @@ class HistorySource:
         closing: dict[Reason, list[str]] = {}
         kept: list[TrainableGroup] = []
         for group in self._waiting:
-            state = classify_group(group, version, self._bounds, self._forks)
-            if state == GroupState.READY:
+            reason = classify_group(group, version, self.bounds, self._forks)
+            if reason is None:
                 kept.append(group)
             else:
-                closing.setdefault(REASONS[state], []).append(group.group_id)
+                closing.setdefault(reason, []).append(group.group_id)
         self._waiting = kept
-        self._close(closing, epoch)
-
-    def _close(self, closing: Mapping[Reason, list[str]], epoch: int) -> None:
-        def close(session: Session) -> None:
-            updates.lock_run(session, self._run_id, epoch)
-            close_by_reason(session, closing)
-
-        if any(closing.values()):
-            self._store.transact(close)
+        close_useless(self._store, self._run_id, epoch, closing)

@@ -20,7 +20,7 @@ from agentrl.trainer.algorithm.alarms import group_metrics
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch, Bools, TrainableGroup, assemble_batch
-from agentrl.trainer.group_selection import classify_group, select_varied
+from agentrl.trainer.group_selection import CLOSED_AS, classify_group, select_varied
 
 if TYPE_CHECKING:
     from agentrl.trainer.model.scoring import Scorer
@@ -72,13 +72,14 @@ def recompute_update(seen: SeenGroups, config: Config, scorer: "Scorer | None") 
     """Recompute an update. Raises ConfigError for an invalid configuration."""
     settings = presets.resolve_settings(config.trainer)
     limits = bounds(config, settings)
-    verdicts = [classify_group(group, seen.version, limits, seen.forks) for group in seen.groups]
-    ready = [g for g, state in zip(seen.groups, verdicts, strict=True) if state == GroupState.READY]
+    reasons = [classify_group(group, seen.version, limits, seen.forks) for group in seen.groups]
+    verdicts = list(zip(seen.groups, reasons, strict=True))
+    ready = [group for group, reason in verdicts if reason is None]
     taken = ready[: limits.max_groups]
     chosen, dropped = select_varied(taken, limits)
     batch = assemble_batch(chosen, settings)
     recorded = scorer.score(batch, settings) if scorer and chosen else None
-    closed = [(g, s) for g, s in zip(seen.groups, verdicts, strict=True) if s != GroupState.READY]
+    closed = [(group, CLOSED_AS[reason]) for group, reason in verdicts if reason is not None]
     with_spread = _count([*closed, *((each, GroupState.READY) for each in taken)])
     closed += [(each, GroupState.FILTERED) for each in dropped]
     counts = _count([*closed, *((each, GroupState.READY) for each in chosen)])

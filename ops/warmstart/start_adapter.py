@@ -1,4 +1,5 @@
-"""The adapter of a warm start that trained only one: OUT-adapter beside OUT, a few megabytes.
+"""Keeps the adapter of a warm start beside its merged model: OUT-adapter, a few megabytes, from
+which OUT can be made again.
 
     starting model + OUT-adapter ─▶ OUT, the same weights byte for byte on every machine
 
@@ -19,7 +20,7 @@ from agentrl.trainer.model.export import merge_adapter
 
 FILE = "warmstart.json"
 CARD = "README.md"
-PART = "adapter"  # in the unfinished OUT
+ADAPTER_FOLDER = "adapter"  # in the unfinished OUT
 
 
 class StartRecord(msgspec.Struct, frozen=True):
@@ -66,7 +67,7 @@ class StartAdapter:
         """Write the adapter and its record, then `out`, each atomically."""
 
         def merge(target: Path) -> SaveReport:
-            part = target / PART
+            part = target / ADAPTER_FOLDER
             student.save(part)
             weights = self._merge(part, card, target)
             shutil.rmtree(part)

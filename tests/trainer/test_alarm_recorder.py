@@ -1,4 +1,5 @@
 import dataclasses
+from functools import partial
 from typing import Any
 
 import pytest
@@ -148,13 +149,13 @@ def test_a_run_whose_groups_never_train_is_not_silent(world: World) -> None:
     assert world.ask("SELECT update_id, version, value FROM alarms") == [(None, 0, 1.0)]
 
 
-def test_a_group_with_little_spread_is_none_without(world: World) -> None:
-    for position in range(8):
-        world.ready(position)
-    world.sql("UPDATE groups SET state = 'filtered', reason = 'low_spread', closed_at = 1e10")
-    assert _commit(world, 1, {}) == []
-    metrics = _metrics(world, "u1")
-    assert (metrics["dbbench/groups"], metrics["dbbench/zero_spread_share"]) == (9.0, 0.0)
+def test_a_group_left_out_of_an_update_counts_once_as_one_with_spread(world: World) -> None:
+    for version in (1, 2):
+        left_out = [world.ready(version + 10 * n)[0].group_id for n in range(4)]
+        new = dataclasses.replace(_new(world, version, {}), left_out=left_out)
+        assert world.store.transact(partial(_watch(world).commit, new=new)) == []
+        metrics = _metrics(world, f"u{version}")
+        assert (metrics["dbbench/groups"], metrics["dbbench/zero_spread_share"]) == (5.0, 0.0)
 
 
 def test_what_is_ready_but_not_learned_from_is_not_counted_yet(world: World) -> None:

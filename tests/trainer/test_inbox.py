@@ -28,7 +28,12 @@ from agentrl.db.store import Store
 from agentrl.db.transitions import runs, updates
 from agentrl.db.transitions.updates import TrainerReplaced
 from agentrl.trainer.batch import TrainableGroup
-from agentrl.trainer.group_selection import InboxBounds, classify_group, is_too_old
+from agentrl.trainer.group_selection import (
+    InboxBounds,
+    classify_group,
+    close_useless,
+    is_too_old,
+)
 from agentrl.trainer.inbox import Inbox
 
 BOUNDS = InboxBounds(
@@ -182,7 +187,7 @@ def test_a_group_without_spread_is_ready_where_its_task_has_a_teacher(
     make_trajectory: Callable[..., Trajectory],
 ) -> None:
     flat = TrainableGroup("g", "db", (make_trajectory(), make_trajectory(seed=1)))
-    for tasks, expected in (((), GroupState.FILTERED), (("db",), GroupState.READY)):
+    for tasks, expected in (((), Reason.ZERO_SPREAD), (("db",), None)):
         bounds = replace(BOUNDS, taught_tasks=tasks)
         assert classify_group(flat, 4, bounds, {}) == expected
 
@@ -198,21 +203,6 @@ def test_groups_without_spread_are_filtered_and_old_ones_stale(world: World, inb
     group = world.group(old)
     assert (group.state, group.reason) == (GroupState.STALE, Reason.TOO_STALE)
     assert group.closed_at is not None
-    assert world.accounting() == []
-
-
-def test_groups_with_little_variance_are_closed_when_their_batch_is_taken(
-    world: World, link: Broker
-) -> None:
-    bounds = replace(BOUNDS, min_groups=3, keep_share=0.5)
-    rewards = ((0.0, 0.0, 0.0, 1.0), (0.0, 1.0, 0.0, 1.0), (0.0, 0.5, 0.0, 1.0))  # 3/16, 1/4, 11/64
-    names = [world.ready(place, of)[0].group_id for place, of in enumerate(rewards)]
-    with closing(link.consumer(trainer_queue(world.run_id))) as consumer:
-        inbox = Inbox(world.store, consumer, world.run_id, bounds)
-        assert _ids(_given(inbox)) == names[:2]
-    group = world.group(names[2])
-    assert (group.state, group.reason) == (GroupState.FILTERED, Reason.LOW_SPREAD)
-    assert {world.group(name).state for name in names[:2]} == {GroupState.READY}
     assert world.accounting() == []
 
 
@@ -277,7 +267,7 @@ def test_a_trainer_that_was_replaced_closes_no_group_that_another_may_learn_from
     with pytest.raises(TrainerReplaced):
         _look(inbox, version=9)
     with pytest.raises(TrainerReplaced):  # also where it looked before the other began
-        inbox._close_groups({GroupState.STALE: [too_old]}, 0)
+        close_useless(world.store, world.run_id, 0, {Reason.TOO_STALE: [too_old]})
     assert world.group(too_old).state == GroupState.READY
     assert _look(inbox, version=9, epoch=1) == ()
     assert world.group(too_old).state == GroupState.STALE

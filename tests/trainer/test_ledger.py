@@ -28,7 +28,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.config.sections import PolicyServer, Run, Task, Trainer
 from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
 from agentrl.core.trained_hash import ROOT, running_hash
-from agentrl.core.types import GroupState, RunState
+from agentrl.core.types import GroupState, Reason, RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.updates import (
@@ -466,6 +466,7 @@ def _ended_by_the_database(
     error: StoreError,
     *,
     metrics: Metrics = METRICS,
+    left_out: Sequence[TrainableGroup] = (),
 ) -> None:
     """A trainer makes an update from version 1 that it cannot commit."""
     ledger, learner = _ledger(world, publisher, home), Counter()
@@ -478,7 +479,7 @@ def _ended_by_the_database(
             raise error
 
     with pytest.raises(type(error)):
-        ledger.commit(learner, at, [group], metrics, 1.0)
+        ledger.commit(learner, at, [group], metrics, 1.0, left_out=left_out)
     event.remove(world.store.engine, "before_cursor_execute", away)
     assert world.run().version == 1
 
@@ -568,6 +569,17 @@ def test_an_update_that_was_kept_and_lost_its_weights_since_is_not_committed(
     shutil.rmtree(tmp_path / "cache")
     assert _far_ledger(world, publisher, tmp_path).resume(Counter()).version == 0
     assert world.group(group.group_id).state == GroupState.READY
+
+
+def test_an_update_that_was_kept_closes_the_groups_left_out_of_it(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    group, other = _groups(world, 7, 8)
+    away = StoreUnavailable("away")
+    _ended_by_the_database(world, publisher, tmp_path, group, away, left_out=[other])
+    assert world.group(other.group_id).state == GroupState.READY
+    assert _ledger(world, publisher, tmp_path).resume(Counter()).version == 2
+    assert world.group(other.group_id).reason == Reason.LOW_SPREAD
 
 
 def test_an_update_that_was_kept_and_whose_group_changed_since_is_not_committed(

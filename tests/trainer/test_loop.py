@@ -4,6 +4,7 @@ import errno
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -66,6 +67,7 @@ def _train(
     *,
     min_groups: int = 8,
     inbox: type[Inbox] = Inbox,
+    bounds: InboxBounds = BOUNDS,
     stop: threading.Event | None = None,
     **rules: float,
 ) -> None:
@@ -85,7 +87,7 @@ def _train(
                     message = EpisodeFinished(trajectory=body)
                     publisher.publish(TRAJECTORIES, world.run_id, message)
         consumer = stack.enter_context(closing(link.consumer(trainer_queue(world.run_id))))
-        bodies = inbox(world.store, consumer, world.run_id, BOUNDS)
+        bodies = inbox(world.store, consumer, world.run_id, bounds)
         checkpoint_files = CheckpointStore(home / "checkpoints", stop=stop)
         announce = partial(publisher.publish, EVENTS, world.run_id)
         ledger = Ledger(
@@ -135,6 +137,31 @@ def test_a_policy_that_solves_everything_ends_the_run_without_an_update(
     _train(world, learner, tmp_path, min_groups=1, stop_success=0.9)
     assert (world.run().state, world.run().reason) == (RunState.COMPLETED, "success 0.9")
     assert world.run().version == 0
+
+
+class Killed(TorchLearner):
+    """Is killed while its first update is computed."""
+
+    def update(self, batch: Batch) -> Metrics:
+        del batch
+        raise KeyboardInterrupt
+
+
+def test_a_trainer_killed_during_an_update_leaves_out_the_same_groups_when_it_starts_again(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    query = "SELECT state, reason FROM groups ORDER BY position"
+    bounds = replace(BOUNDS, min_groups=3, max_groups=3, keep_share=0.5)
+    for position in range(3):
+        world.ready(position)
+    with pytest.raises(KeyboardInterrupt):
+        _train(world, Killed(tiny, SETTINGS, Hardware(DEVICE)), tmp_path, bounds=bounds)
+    assert world.ask(query) == [("ready", None)] * 3
+    learner = TorchLearner(tiny, SETTINGS, Hardware(DEVICE))
+    _train(world, learner, tmp_path, bounds=bounds, stop_updates=1)
+    assert world.ask(query) == [("trained", None)] * 2 + [("filtered", "low_spread")]
+    assert world.ask("SELECT groups FROM updates") == [(2,)]
+    assert world.accounting() == []
 
 
 class Unanswered(Inbox):

@@ -1,3 +1,6 @@
+from dataclasses import replace
+from functools import partial
+
 import pytest
 from run_transitions import World, run_concurrently
 from sqlalchemy.orm import Session
@@ -5,12 +8,12 @@ from sqlalchemy.orm import Session
 from agentrl.core.errors import StoreError
 from agentrl.core.trained_hash import running_hash
 from agentrl.core.trajectory import Trajectory
-from agentrl.core.types import CheckpointState, GroupState
+from agentrl.core.types import CheckpointState, GroupState, Reason
 from agentrl.db.audit.trained_hashes import find_different_hashes
 from agentrl.db.models import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
-from agentrl.db.transitions import episodes, updates
+from agentrl.db.transitions import episodes, item_streams, updates
 from agentrl.db.transitions.updates import (
     LineageChanged,
     NewUpdate,
@@ -247,6 +250,33 @@ def test_a_roll_back_takes_later_updates_and_their_groups_off_the_lineage(world:
     assert world.ask("SELECT COUNT(*) FROM checkpoints WHERE state = :s", s=_ROLLED) == [(2,)]
     assert world.accounting() == []
     _commit(world, 2, newer, world.ready(7))
+    assert world.accounting() == []
+
+
+def test_groups_left_out_of_an_update_share_its_fate(world: World) -> None:
+    epoch = world.begin_epoch()
+    batches = [[world.ready(2 * n), world.ready(2 * n + 1)] for n in range(3)]
+    names = [left_out[0].group_id for _, left_out in batches]
+    world.ready(8)
+    world.sql("UPDATE groups SET state = 'filtered', reason = 'zero_spread' WHERE position = 8")
+    for version, (trained, left_out) in enumerate(batches, 1):
+        new = replace(_update(world, version, epoch, trained), left_out=[left_out[0].group_id])
+        if version == 3:
+            world.sql("UPDATE runs SET state = 'stopped'")
+            with pytest.raises(RunEnded):
+                world.store.transact(partial(updates.commit_update, new=new))
+            break
+        world.store.transact(partial(updates.commit_update, new=new))
+        group = world.group(left_out[0].group_id)
+        assert (group.state, group.reason) == (GroupState.FILTERED, Reason.LOW_SPREAD)
+    assert _roll_back(world, 1, world.begin_epoch()) == 1
+    assert [world.group(name).state for name in names] == [
+        GroupState.FILTERED, GroupState.ROLLED_BACK, GroupState.READY
+    ]  # fmt: skip
+    with world.store.read() as session:
+        places = item_streams.positions_to_repeat(session, world.run_id)
+    assert [place.position for place in places] == [2, 3]
+    assert world.ask("SELECT state FROM groups WHERE position = 8") == [("filtered",)]
     assert world.accounting() == []
 
 

@@ -94,12 +94,6 @@ def test_batches_keep_their_order_and_their_bounds(history: PlantedRun) -> None:
     }
 
 
-def test_groups_with_little_variance_are_closed(history: PlantedRun) -> None:
-    reader = Reader(history, batches(history, (0, 2, 3)), replace(BOUNDS, keep_share=0.5))
-    assert reader.next() == ["0", "2"]  # all have the same variance
-    assert states(history)["3"] == ("filtered", Reason.LOW_SPREAD)
-
-
 def test_groups_that_became_too_old_are_closed(history: PlantedRun) -> None:
     reader = Reader(history, batches(history, (0, 2), (3, 4)))
     assert reader.next(1) == ["0", "2"]
@@ -129,6 +123,22 @@ def test_a_trainer_that_was_killed_reads_again_what_was_rolled_back(history: Pla
         read = history_batches.read_batches(session, COPY)
     newest = [name.rpartition("-")[2] for batch in read for name, _ in batch.group_ids]
     assert newest == ["0", "2r1", "3", "4"]
+
+
+def test_a_trainer_that_was_killed_during_an_update_takes_the_same_batch(
+    history: PlantedRun,
+) -> None:
+    bounds, looked_at = replace(BOUNDS, keep_share=0.5), batches(history, (0, 2, 3), (4,))
+    for _ in range(2):
+        reader = Reader(history, looked_at, bounds)
+        assert reader.next() == ["0", "2", "3"]
+    reader.close("0", "2")
+    reader.close("3", state=GroupState.FILTERED)
+    assert Reader(history, looked_at, replace(bounds, min_groups=1)).next() == ["4"]
+    history.sql(
+        "UPDATE groups SET state = 'rolled_back' WHERE run_id = :r AND position < 4", r=COPY
+    )
+    assert Reader(history, looked_at, bounds).next() == ["0r1", "2r1", "3r1"]
 
 
 def test_a_policy_of_the_history_is_away_by_the_updates_of_both_lines(
