@@ -44,7 +44,7 @@ def _remainder(random: Random) -> Question:
 
 
 def _small_step(sign: str, random: Random) -> Question:
-    """A policy of a million parameters sometimes solves it without a tool."""
+    """Ask for the sum or difference with one digit, the question that needs a tool least."""
     a, b = random.randint(11, 299), random.randint(2, 9)
     return Question(f"What is {a} {sign} {b}?", f"{a}{sign}{b}?", f"{a}{sign}{b}")
 
