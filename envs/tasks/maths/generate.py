@@ -1,6 +1,7 @@
 """Generated items: a question from a template, and the code whose value is its answer."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -40,6 +41,12 @@ def _product_and_sum(random: Random) -> Question:
 def _remainder(random: Random) -> Question:
     a, b = random.randint(100, 999), random.randint(12, 99)
     return Question(f"What is the remainder of {a} divided by {b}?", f"{a} mod {b}?", f"{a}%{b}")
+
+
+def _small_step(sign: str, random: Random) -> Question:
+    """Ask for the sum or difference with one digit, the question that needs a tool least."""
+    a, b = random.randint(11, 299), random.randint(2, 9)
+    return Question(f"What is {a} {sign} {b}?", f"{a}{sign}{b}?", f"{a}{sign}{b}")
 
 
 def _divisor(random: Random) -> Question:
@@ -120,7 +127,14 @@ def _work(random: Random) -> Question | None:
     return Question(full, f"pumps {a} {b}?", f"Fraction({a}*{b},{a}+{b})")
 
 
-_EASY: tuple[Template, ...] = (_product, _sum, _product_and_sum, _remainder)
+_EASY: tuple[Template, ...] = (
+    _product,
+    _sum,
+    _product_and_sum,
+    _remainder,
+    partial(_small_step, "+"),
+    partial(_small_step, "-"),
+)
 _MEDIUM: tuple[Template, ...] = (_divisor, _multiple, _equation, _fractions, _percent, _boxes)
 _HARD: tuple[Template, ...] = (_power, _two_equations, _divisible, _committees, _work)
 TEMPLATES: Mapping[Difficulty, tuple[Template, ...]] = {

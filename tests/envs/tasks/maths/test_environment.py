@@ -1,5 +1,6 @@
 """An episode: calls of the tool, their limit, what the agent reads, and the metrics."""
 
+import re
 from typing import Any
 
 import pytest
@@ -136,3 +137,14 @@ def test_options_and_items_are_checked() -> None:
 def test_every_difficulty_has_the_default_number_of_items(difficulty: str) -> None:
     source = registry.source("maths", {"difficulty": difficulty})
     assert [len(source.items(split)) for split in source.splits] == [2000, 400]
+
+
+def test_a_third_of_the_easy_items_is_one_small_step() -> None:
+    items = registry.source("maths", {"difficulty": "easy", "items": 300}).items("train")
+    asked = [re.fullmatch(r"(\d+)([+-])([2-9])\?", item.content["short"]) for item in items]
+    steps = [(match, item) for match, item in zip(asked, items, strict=True) if match]
+    assert len(steps) == 100
+    for match, item in steps:
+        a, sign, b = match.groups()
+        assert int(item.content["answer"]) == int(a) + (int(b) if sign == "+" else -int(b))
+    assert {match[2] for match, _ in steps} == {"+", "-"}
