@@ -192,8 +192,8 @@ def warmstart(
     """Create a starting policy by behaviour cloning.
 
     The policy imitates the tasks' experts or imported episodes. Its weights have the data type
-    model.dtype of CONFIG. After an interruption the same command continues. With --lora-rank it
-    also makes OUT again from OUT-adapter and --model.
+    model.dtype of CONFIG, or with --lora-rank that of --model. After an interruption the same
+    command continues. With --lora-rank it also makes OUT again from OUT-adapter and --model.
 
     Example: agentrl warmstart configs/quickstart.toml --out models/mine --seed 7
     """

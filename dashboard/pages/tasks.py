@@ -74,7 +74,7 @@ def curves_of_all(store: Store, run_id: str, view: TasksLook) -> None:
     with right:
         spread = spread_rows(closed_groups(store, run_id))
         chart(
-            charts.lines(spread, VERSION, "no signal", ("task", known), share=True),
+            charts.lines(spread, VERSION, "filtered", ("task", known), share=True),
             "Groups without a learning signal: all episodes got the same reward, or "
             f"trainer.keep_share left them out. {EACH_POINT}",
         )
@@ -116,12 +116,12 @@ def turn_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 
 def spread_rows(closed: Closed) -> list[dict[str, Any]]:
-    """Return each point's share of groups without a learning signal."""
+    """Return each point's share of groups whose rewards varied too little to train on."""
     return [
         {
             "version": span.version,
             "task": task,
-            "no signal": states.get(GroupState.FILTERED, 0) / sum(states.values()),
+            "filtered": states.get(GroupState.FILTERED, 0) / sum(states.values()),
             "groups": sum(states.values()),
         }
         for span, task, states in closed

@@ -22,7 +22,7 @@ HORIZONS = ((0, 8), (6, 14), (12, 20))  # version, most turns
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ArmSettings:
     """What an arm differs in. `base`: the arm that it is compared with."""
 
     credit: str = "outcome"
@@ -33,13 +33,13 @@ class Difference:
 
 
 ARMS = {
-    OUTCOME: Difference(),
-    "discounted": Difference(credit="discounted"),
-    "gigpo": Difference(credit="gigpo"),
-    "outcome-progress": Difference(progress=PROGRESS),
-    "turn-progress": Difference(credit="turn", progress=PROGRESS, base="outcome-progress"),
-    "filter": Difference(keep_share=KEEP_SHARE),
-    "horizon": Difference(horizons=HORIZONS),
+    OUTCOME: ArmSettings(),
+    "discounted": ArmSettings(credit="discounted"),
+    "gigpo": ArmSettings(credit="gigpo"),
+    "outcome-progress": ArmSettings(progress=PROGRESS),
+    "turn-progress": ArmSettings(credit="turn", progress=PROGRESS, base="outcome-progress"),
+    "filter": ArmSettings(keep_share=KEEP_SHARE),
+    "horizon": ArmSettings(horizons=HORIZONS),
 }
 DONE = """\
 Policy `{model}`;
@@ -59,13 +59,13 @@ ARMS_TABLE = "\n".join(
         (
             [
                 arm,
-                of.credit,
-                f"{of.progress:g}",
-                f"{of.keep_share:g}",
-                ", ".join(f"{turns} from {version}" for version, turns in of.horizons),
-                of.base if of.base != arm else "",
+                settings.credit,
+                f"{settings.progress:g}",
+                f"{settings.keep_share:g}",
+                ", ".join(f"{turns} from {version}" for version, turns in settings.horizons),
+                settings.base if settings.base != arm else "",
             ]
-            for arm, of in ARMS.items()
+            for arm, settings in ARMS.items()
         ),
     )
 )
@@ -89,20 +89,20 @@ def arm_config(config: Config, arm: str) -> Config:
     """Return the configuration of one arm; that of the starting policy stays as it is."""
     if arm == START:
         return config
-    of = ARMS[arm]
-    rewards, horizons = ProcessRewards(progress=of.progress), list(of.horizons)
+    settings = ARMS[arm]
+    rewards, horizons = ProcessRewards(progress=settings.progress), list(settings.horizons)
     tasks = {
         name: replace(task, process_rewards=rewards, horizons=horizons)
         for name, task in config.tasks.items()
     }
-    trainer = replace(config.trainer, credit=of.credit, keep_share=of.keep_share)
+    trainer = replace(config.trainer, credit=settings.credit, keep_share=settings.keep_share)
     return replace(config, tasks=tasks, trainer=trainer)
 
 
 STUDY = ArmStudy(
     name="turn-credit",
     title="Which credit of turns learns long episodes faster?",
-    bases={START: OUTCOME, **{arm: of.base for arm, of in ARMS.items()}},
+    bases={START: OUTCOME, **{arm: settings.base for arm, settings in ARMS.items()}},
     arm_config=arm_config,
     measures={FINAL: final, WAY: on_the_way},
     minus={FINAL: "its base"},

@@ -248,9 +248,11 @@ class Rounds:
         metrics: Mapping[str, float] = {}
         gradients: Mapping[str, float] = {}
         if lessons:
-            of = self._settings
-            kept, _ = split_by_variance(lessons, of.keep_share, of.abnormal_reward, self._taught)
-            batch = assemble_batch(kept, of)
+            settings = self._settings
+            kept, _ = split_by_variance(
+                lessons, settings.keep_share, settings.abnormal_reward, self._taught
+            )
+            batch = assemble_batch(kept, settings)
             gradients = self._gradients(batch)
             update = self._learner.update(batch)
             metrics = update.values

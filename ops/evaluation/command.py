@@ -123,9 +123,12 @@ def report(
         paper.show(results, absent)
     else:
         show(results)
-    for plan, error in () if paper_mode else absent.items():
-        text = f"task {plan.task}, split {plan.split} is not measured: {error}"
-        raise ItemError(text, hint=error.hint)
+    if absent and not paper_mode:
+        reasons = [
+            f"task {plan.task}, split {plan.split} is not measured: {error}"
+            for plan, error in absent.items()
+        ]
+        raise ItemError("; ".join(reasons), hint=next(iter(absent.values())).hint)
 
 
 def make_plans(config: Config, request: EvalRequest) -> list[Plan]:

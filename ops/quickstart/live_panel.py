@@ -69,7 +69,7 @@ class LivePanel:
             "steps by policy": " · ".join(f"{t} {n / steps:.0%}" for t, n in sorted(mix.items()))
             or "–",
             "their age in updates": " · ".join(ages) or "–",
-            "groups not trained": f"{groups.get('filtered', 0)} whose rewards were all equal · "
+            "groups not trained": f"{groups.get('filtered', 0)} whose rewards varied too little · "
             f"{groups.get('stale', 0)} sampled too many updates ago",
             "ETA": f"{eta:.0f} s" if totals.updates else "–",
         }

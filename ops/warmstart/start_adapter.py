@@ -40,7 +40,10 @@ class StartRecord(msgspec.Struct, frozen=True):
 
 
 class StartAdapter:
-    """`out`: the whole model. `base`: the model that the adapter was trained on."""
+    """The folder OUT-adapter of a warm start: writes it with OUT, and makes OUT from it again.
+
+    `out`: the whole model. `base`: the model that the adapter was trained on.
+    """
 
     def __init__(self, out: Path, base: Path) -> None:
         self.folder = out.with_name(f"{out.name}-adapter")

@@ -243,7 +243,7 @@ def card(options: WarmstartOptions, report: WarmstartReport) -> str:
         skills=skills,
         command=options.command,
         seed=options.seed,
-        dtype=options.dtype,
+        dtype="in the data type of the starting model" if options.lora.rank else options.dtype,
         **{name: getattr(report, name) for name in REPORTED},
     )
 

@@ -32,7 +32,7 @@ def test_groups_without_a_learning_signal_are_a_share_of_those_that_closed(runs:
     assert states == {GroupState.TRAINED: 1}
     mixed = {GroupState.TRAINED: 3, GroupState.FILTERED: 1}
     (row,) = spread_rows([(span, task, mixed)])
-    assert row["no signal"] == 0.25
+    assert row["filtered"] == 0.25
 
 
 def test_endings_count_by_status_and_else_by_reason() -> None:

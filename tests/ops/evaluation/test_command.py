@@ -284,10 +284,13 @@ def test_a_split_whose_data_are_missing_stops_no_other_one(
     request = EvalRequest(policies=("expert",), tasks=("kg", "dbbench"), splits=("test",), items=1)
     with pytest.raises(ItemError, match="kg: unknown split test"):
         evaluate(file, request, as_json=True)
+    options = f'options = {{ origin = "agentbench", data = "{tmp_path}" }}'
     text = file.read_text() + '[tasks.kg]\neval_split = "standard"\n'
-    file.write_text(text)
-    with pytest.raises(ItemError, match=r"split standard is not measured: .*agentbench_std"):
-        evaluate(file, dataclasses.replace(request, splits=()), as_json=True)
+    file.write_text(f"{text}[tasks.webshop]\n{options}\n")
+    request = dataclasses.replace(request, tasks=("kg", "webshop", "dbbench"), splits=())
+    each = r"split standard is not measured: .*agentbench_std.*; task webshop, split test is not"
+    with pytest.raises(ItemError, match=each):
+        evaluate(file, request, as_json=True)
     assert [row["task"] for row in told(capsys)] == ["dbbench"]
 
 

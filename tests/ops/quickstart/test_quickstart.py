@@ -62,7 +62,7 @@ def test_a_line_of_the_training_counts_groups_that_were_dropped_and_why(tmp_path
             store.transact(lambda session, closed=closed: session.execute(closed))
         view.training(store.ask(lambda s: progress.totals(s, run_id)), store, run_id)
     line = output.getvalue()
-    untrained = "1 whose rewards were all equal · 2 sampled too many updates ago"
+    untrained = "1 whose rewards varied too little · 2 sampled too many updates ago"
     assert f"| groups not trained {untrained} |" in line
 
 
