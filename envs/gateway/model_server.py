@@ -70,13 +70,13 @@ class ModelServer:
         self._http.close()
 
     def _guard(self, handler: Handler) -> Handler:
-        async def guarded(request: Request) -> Response:
+        async def check_token(request: Request) -> Response:
             if admits(self._token, request.headers.get("authorization", "")):
                 return await handler(request)
             text = "the bearer token is missing or wrong"
             return error_response(401, text, code="invalid_api_key")
 
-        return guarded
+        return check_token
 
     async def _chat(self, http: Request) -> Response:
         body = await read_body(http, MAX_BODY)

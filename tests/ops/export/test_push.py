@@ -38,18 +38,18 @@ def dataset(tmp_path: Path) -> Path:
     return folder
 
 
-def held(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     files = (each for each in folder.rglob("*") if each.is_file())
     return {str(each.relative_to(folder)): each.read_bytes() for each in files}
 
 
-def pushed(hub: Repositories, name: str) -> dict[str, bytes]:
+def read_repository(hub: Repositories, name: str) -> dict[str, bytes]:
     return {path: body for path, body in hub.files[name].items() if path != ".gitattributes"}
 
 
 def test_a_dataset_arrives_whole_in_a_private_repository(hub: Repositories, dataset: Path) -> None:
     said = push(dataset, "me/episodes", public=False)
-    assert pushed(hub, "datasets/me/episodes") == held(dataset)
+    assert read_repository(hub, "datasets/me/episodes") == read_files(dataset)
     assert hub.private["datasets/me/episodes"]
     assert f"{hub.url}/datasets/me/episodes, commit " in said
     assert hub.messages == ["Upload episodes with agentrl"]
@@ -58,7 +58,7 @@ def test_a_dataset_arrives_whole_in_a_private_repository(hub: Repositories, data
 def test_an_exported_checkpoint_becomes_a_model(hub: Repositories, tmp_path: Path) -> None:
     export(TINY, tmp_path / "tiny")
     said = push(tmp_path / "tiny", "me/tiny", public=True)
-    assert pushed(hub, "models/me/tiny") == held(tmp_path / "tiny")
+    assert read_repository(hub, "models/me/tiny") == read_files(tmp_path / "tiny")
     assert not hub.private["models/me/tiny"]
     assert f"{hub.url}/me/tiny, commit " in said
 
@@ -74,7 +74,7 @@ def test_a_second_push_replaces_shards_and_spares_other_files(
     (dataset / "data" / "train-00001.parquet").unlink()
     (dataset / "data" / "train-00000.parquet").write_bytes(b"PAR1 anew")
     push(dataset, "me/episodes", public=False)
-    assert pushed(hub, "datasets/me/episodes") == held(dataset) | others
+    assert read_repository(hub, "datasets/me/episodes") == read_files(dataset) | others
 
 
 def test_a_second_push_of_a_model_replaces_its_weights_alone(
@@ -87,8 +87,8 @@ def test_a_second_push_of_a_model_replaces_its_weights_alone(
     others = ["other/model.safetensors", "other/model.safetensors.index.json", "vae.safetensors"]
     hub.files["models/me/tiny"] |= dict.fromkeys([*former, *others], b"before")
     push(tmp_path / "tiny", "me/tiny", public=False)
-    wanted = held(tmp_path / "tiny") | dict.fromkeys(others, b"before")
-    assert pushed(hub, "models/me/tiny") == wanted
+    wanted = read_files(tmp_path / "tiny") | dict.fromkeys(others, b"before")
+    assert read_repository(hub, "models/me/tiny") == wanted
 
 
 def test_the_token_may_be_in_a_file(
@@ -98,10 +98,10 @@ def test_the_token_may_be_in_a_file(
     (tmp_path / "token").write_text(TOKEN + "\n")
     monkeypatch.setenv("HF_TOKEN_FILE", str(tmp_path / "token"))
     push(dataset, "me/episodes", public=False)
-    assert pushed(hub, "datasets/me/episodes") == held(dataset)
+    assert read_repository(hub, "datasets/me/episodes") == read_files(dataset)
 
 
-def refused(folder: Path, name: str = "me/episodes") -> AgentRLError:
+def push_error(folder: Path, name: str = "me/episodes") -> AgentRLError:
     """The error, which is one line and holds no token."""
     with pytest.raises(AgentRLError) as caught:
         push(folder, name, public=False)
@@ -116,7 +116,7 @@ def test_a_wrong_token_is_refused_and_nothing_is_created(
     hub: Repositories, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_of_somebody")
-    error = refused(dataset)
+    error = push_error(dataset)
     assert isinstance(error, PushError)
     assert f"me/episodes: {hub.url} refused the token (401)" in str(error)
     assert "write permission for me" in error.hint
@@ -127,22 +127,22 @@ def test_a_push_without_a_token_says_which_variable_to_set(
     hub: Repositories, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HF_TOKEN")
-    assert "HF_TOKEN is not set" in str(refused(dataset))
+    assert "HF_TOKEN is not set" in str(push_error(dataset))
 
 
 def test_a_hub_that_is_away_is_named(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    error = str(refused(dataset))
+    error = str(push_error(dataset))
     assert "http://127.0.0.1:9 did not take the upload: [Errno 111] Connection refused" in error
 
 
 def test_a_refused_commit_leaves_the_repository_as_it_was(hub: Repositories, dataset: Path) -> None:
     hub.refuses = 403
-    assert "refused the token (403)" in str(refused(dataset))
+    assert "refused the token (403)" in str(push_error(dataset))
     hub.refuses = 422
-    assert "did not take the upload" in str(refused(dataset))
-    assert pushed(hub, "datasets/me/episodes") == {}
+    assert "did not take the upload" in str(push_error(dataset))
+    assert read_repository(hub, "datasets/me/episodes") == {}
 
 
 @pytest.mark.parametrize(
@@ -153,12 +153,12 @@ def test_a_storage_that_refuses_is_named_without_the_signature_of_the_upload(
 ) -> None:
     (dataset / "data" / "train-00001.parquet").unlink()
     hub.storage = statuses.copy()
-    error = str(refused(dataset))
+    error = str(push_error(dataset))
     assert f"{hub.url} did not take the upload: " in error
     assert f"{statuses[0]} " in error
     assert f"for url '{hub.url}/blobs/" in error
     assert "token" not in error
-    assert pushed(hub, "datasets/me/episodes") == {}
+    assert read_repository(hub, "datasets/me/episodes") == {}
 
 
 def test_an_upload_that_is_tried_again_shows_no_signature(hub: Repositories, dataset: Path) -> None:
@@ -175,7 +175,7 @@ def test_the_login_of_an_endpoint_is_not_shown(
     hub: Repositories, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.url.replace("://", "://me:of-the-proxy@"))
-    error = str(refused(dataset))
+    error = str(push_error(dataset))
     assert f"{hub.url} " in error
     assert "of-the-proxy" not in error
 
@@ -189,9 +189,9 @@ def test_the_login_of_a_repository_is_not_shown(hub: Repositories, dataset: Path
 
 @pytest.mark.parametrize("name", ["episodes", "me/", "a/b/c", "me/my episodes"])
 def test_what_is_no_name_is_refused(dataset: Path, name: str) -> None:
-    assert isinstance(refused(dataset, name), ConfigError)
+    assert isinstance(push_error(dataset, name), ConfigError)
 
 
 def test_a_folder_that_no_export_wrote_is_refused(tmp_path: Path) -> None:
-    assert "neither a dataset nor a model" in str(refused(tmp_path))
-    assert "agentrl export" in refused(tmp_path / "missing").hint
+    assert "neither a dataset nor a model" in str(push_error(tmp_path))
+    assert "agentrl export" in push_error(tmp_path / "missing").hint
