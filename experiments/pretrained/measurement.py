@@ -56,7 +56,7 @@ def measure(
 def with_bench(config: Config, bench: Bench) -> Config:
     """Return the configuration with only the bench's task."""
     known = config.tasks.get(bench.task, Task())
-    task = replace(known, eval_split=bench.split, options=bench.options)
+    task = replace(known, split=bench.split, eval_split=bench.split, options=bench.options)
     return replace(config, tasks={bench.task: task})
 
 

@@ -14,7 +14,7 @@ from running import ROOT
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.manifest import find_base
 from agentrl.core.config.sections import Model
-from agentrl.core.errors import ConfigError
+from agentrl.core.errors import ConfigError, ItemError
 from agentrl.experiments.findings import keep, read
 from agentrl.experiments.pretrained import report, study
 from agentrl.experiments.pretrained.figures import changes, mean_change, rates
@@ -26,6 +26,7 @@ from agentrl.experiments.pretrained.findings import (
     StudyDesign,
     Trained,
 )
+from agentrl.experiments.pretrained.measurement import with_bench
 from agentrl.experiments.pretrained.study import (
     Planner,
     SmollmRequest,
@@ -35,6 +36,7 @@ from agentrl.experiments.pretrained.study import (
     study_config,
 )
 from agentrl.experiments.runner import Lines
+from agentrl.ops.configuration.configs import check_items
 from agentrl.ops.quickstart.recipes import SMOLLM, Recipe, Size
 
 BENCHES = [
@@ -168,6 +170,18 @@ def test_without_a_terminal_a_line_tells_now_and_then_what_goes_on() -> None:
     for line in ("first", "second", "third"):
         lines.tell(line)
     assert output.getvalue() == "first\nthird\n"
+
+
+def test_every_bench_of_the_study_has_its_items(tmp_path: Path) -> None:
+    request = SmollmRequest(out=tmp_path, recipe=SMOLLM, size=SMOLLM.fast)
+    config = study_config(request)
+    for bench in make_design(request, config).benches:
+        try:
+            assert check_items(with_bench(config, bench)) >= bench.items
+        except ItemError as error:
+            if "AGENTRL_DATA" not in f"{error} {error.hint}":
+                raise
+            pytest.skip(str(error))
 
 
 @pytest.mark.slow
