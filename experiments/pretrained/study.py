@@ -40,6 +40,7 @@ from agentrl.experiments.runner import SECTIONS, Work, make_missing, require_kno
 from agentrl.experiments.simulation.training import ReportProgress
 from agentrl.ops.configuration.configs import check_items
 from agentrl.ops.quickstart.recipes import Recipe, Size
+from agentrl.ops.quickstart.run_config import load_recipe
 from agentrl.ops.quickstart.starting_policy import make_start
 from agentrl.ops.runs.begin import checkpoints_home, link_files
 
@@ -89,7 +90,7 @@ def study(request: SmollmRequest) -> Path:
 
 def study_config(request: SmollmRequest) -> Config:
     """Return the configuration that all arms share, with the warm start. Raises ConfigError."""
-    config = config_loading.load(request.recipe.file)
+    config = load_recipe(request.recipe, {})
     run = replace(config.run, stop_updates=request.size.updates or config.run.stop_updates)
     model = replace(config.model, path=str((request.out / START).resolve()))
     return replace(config, run=run, model=model)

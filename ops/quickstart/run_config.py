@@ -25,10 +25,7 @@ class Choices:
 
 
 def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config, Path]:
-    """Write the recipe's configuration with the choices, and return it with its file.
-
-    On a CPU that emulates bfloat16 it computes in float32, unless the environment says otherwise.
-    """
+    """Write the recipe's configuration with the choices, and return it with its file."""
     home = runs_folder / _run_name(recipe, choices)
     written = config_loading.load(recipe.file, {})
     size = recipe.size(fast=choices.fast)
@@ -43,9 +40,6 @@ def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config
     }
     for task in written.tasks:
         overrides[f"TASKS__{task.upper()}__OPTIONS__SEED"] = str(choices.seed)
-    model_section = config_loading.load(recipe.file, dict(os.environ)).model
-    if model_section.dtype == "bfloat16" and is_bfloat16_emulated(model_section.device):
-        overrides["MODEL__DTYPE"] = '"float32"'
     updates = choices.updates or size.updates
     if updates is not None:
         overrides["RUN__STOP_UPDATES"] = str(updates)
@@ -53,12 +47,24 @@ def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config
         overrides["SAMPLING__STRATEGY"] = '"current"'
     if not choices.task_norm:
         overrides["TRAINER__NORMALISE"] = '"none"'
-    prefixed = {config_loading.PREFIX + key: value for key, value in overrides.items()}
-    config = config_loading.load(recipe.file, prefixed | dict(os.environ))
+    config = load_recipe(recipe, overrides)
     home.mkdir(parents=True, exist_ok=not recipe.begin_anew)
     path = home / "config.toml"
     path.write_text(config_loading.to_toml(config))
     return config, path
+
+
+def load_recipe(recipe: Recipe, overrides: Mapping[str, str]) -> Config:
+    """Load the recipe's file with overrides by key, and those of the environment.
+
+    On a CPU that emulates bfloat16 it computes in float32, unless the environment says otherwise.
+    """
+    environ = dict(os.environ)
+    model = config_loading.load(recipe.file, environ).model
+    if model.dtype == "bfloat16" and is_bfloat16_emulated(model.device):
+        overrides = {**overrides, "MODEL__DTYPE": '"float32"'}
+    prefixed = {config_loading.PREFIX + key: value for key, value in overrides.items()}
+    return config_loading.load(recipe.file, prefixed | environ)
 
 
 def _run_name(recipe: Recipe, choices: Choices) -> str:

@@ -22,6 +22,7 @@ from agentrl.core.errors import ConfigError
 from agentrl.core.types import GroupState
 from agentrl.db.models import Group
 from agentrl.db.queries import progress
+from agentrl.experiments.pretrained.study import SmollmRequest, study_config
 from agentrl.ops.quickstart.live_panel import LivePanel
 from agentrl.ops.quickstart.quickstart import quickstart
 from agentrl.ops.quickstart.recipes import SMOLLM, TINY, Recipe, Size, recipe
@@ -84,6 +85,7 @@ def test_a_cpu_that_emulates_bfloat16_computes_in_float32_unless_told_otherwise(
 ) -> None:
     fast = "float32" if is_bfloat16_emulated("cpu") else "bfloat16"
     assert prepare(SMOLLM, Choices(), tmp_path)[0].model.dtype == fast
+    assert study_config(SmollmRequest(tmp_path, SMOLLM, SMOLLM.full)).model.dtype == fast
     for variable, value in [("DEVICE", "cuda"), ("DTYPE", "bfloat16")]:
         with monkeypatch.context() as environment:
             environment.setenv(f"AGENTRL__MODEL__{variable}", value)
