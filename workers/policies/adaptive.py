@@ -3,7 +3,21 @@
     a task's last groups ─▶ learn ─▶ Beliefs ──▶ weigh(live tracks, seed): draw, search ─▶ weights
     its last updates' metrics ─▶ OffPolicy ─▶ share_cap ───▲
 
-docs/sampling.md describes the model, the estimator, the constraints and the limits.
+Model: on an item g, an episode acted by track k alone succeeds with probability θ_gk, one that
+drew a share s_k of its steps from each with Σ_k s_k θ_gk. Over items, θ_g has mean θ and
+covariance C. Under weights w an item's success has mean m = wᵀθ and variance v = wᵀCw. With a Beta
+of these moments, ν = m(1 − m)/v − 1, a group of G episodes has spread with probability
+1 − Π_{i<G} (mν + i)/(ν + i) − Π_{i<G} ((1 − m)ν + i)/(ν + i).
+
+Estimator: θ by Bayesian linear regression of success on the shares, prior N(½, ⅛), noise ¼, raised
+by the design effect 1 + (n − 1)ρ of members that share an item. C by the same on products of two
+members' residuals, E[r_i r_j] = s_iᵀ C s_j, prior N(1/12, 1/144) for every entry.
+
+Choice: three draws from both posteriors (Thompson sampling). A candidate gives `floor` to each
+track, up to the cap to one of them, and the rest to `current`. Its gain is the smallest over the
+draws; among candidates within 0.01 of the best, the one nearest to `current` wins.
+
+docs/sampling.md describes the constraints and the limits.
 """
 
 import math
