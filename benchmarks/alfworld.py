@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 
 import textworld_comparison
 
-from agentrl.envs.tasks.alfworld import games
-from agentrl.envs.tasks.alfworld.game import Play, Setting, read_setting
+from agentrl.envs.tasks.alfworld.published import games
+from agentrl.envs.tasks.alfworld.published.game import Play, Setting, read_setting
 
 
 def main() -> None:

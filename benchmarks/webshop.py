@@ -14,8 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from agentrl.envs.tasks.webshop.large_catalogue import FULL
-from agentrl.envs.tasks.webshop.measure_catalogue import in_process
+from agentrl.envs.tasks.webshop.catalogue.large import FULL
+from agentrl.envs.tasks.webshop.catalogue.measure import in_process
 
 
 def measure(folder: Path, products: int, searches: int) -> dict[str, float]:

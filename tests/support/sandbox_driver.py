@@ -9,12 +9,12 @@ from typing import Any
 
 
 class DriverProcess:
-    """The `sandbox_main` of a task, one line at a time."""
+    """The `sandbox_main` of a folder of `envs/tasks/`, one line at a time."""
 
-    def __init__(self, task: str, folder: Path) -> None:
+    def __init__(self, package: str, folder: Path) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", f"agentrl.envs.tasks.{task}.sandbox_main"],
+            [sys.executable, "-m", f"agentrl.envs.tasks.{package}.sandbox_main"],
             cwd=folder,
             env={"HOME": str(folder), "PYTHONPATH": os.environ["PYTHONPATH"]},
             stdin=subprocess.PIPE,

@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import IO, Any, cast
 
-from agentrl.envs.tasks.alfworld.game import Play, read_setting
-from agentrl.envs.tasks.alfworld.games import Game
+from agentrl.envs.tasks.alfworld.published.game import Play, read_setting
+from agentrl.envs.tasks.alfworld.published.games import Game
 
 PEER = Path(__file__).parent / "textworld_peer.py"
 GAMES_A_PROCESS = 25  # TextWorld leaks megabytes a load

@@ -6,9 +6,9 @@ from random import Random
 from agentrl.envs.contract import Expert, Item, Message, ToolCall
 from agentrl.envs.tasks import options
 from agentrl.envs.tasks.alfworld.environment import ACT
-from agentrl.envs.tasks.alfworld.games import PackedGame
 from agentrl.envs.tasks.alfworld.playable import GeneratedGame, PlayableGame, ReleaseGame, play_game
 from agentrl.envs.tasks.alfworld.problem import AlfworldProblem
+from agentrl.envs.tasks.alfworld.published.games import PackedGame
 
 
 def baselines(item: Item, seed: int) -> Mapping[str, Expert]:

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from agentrl.core.errors import EnvironmentFailure, ItemError
-from agentrl.envs.tasks.alfworld.game import NOTHING_HAPPENS, Play, read_setting
-from agentrl.envs.tasks.alfworld.games import PackedGame
 from agentrl.envs.tasks.alfworld.household import Household
-from agentrl.envs.tasks.alfworld.pddl import MalformedPddl
 from agentrl.envs.tasks.alfworld.problem import AlfworldProblem
+from agentrl.envs.tasks.alfworld.published.game import NOTHING_HAPPENS, Play, read_setting
+from agentrl.envs.tasks.alfworld.published.games import PackedGame
+from agentrl.envs.tasks.alfworld.published.pddl import MalformedPddl
 from agentrl.envs.tasks.alfworld.wording import NOTHING_HAPPENED, notice, welcome
 from agentrl.envs.tasks.options import Style
 

@@ -10,14 +10,14 @@ from msgspec import Meta
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Environment, Expert, Item, Recovery
 from agentrl.envs.tasks import generated, options
-from agentrl.envs.tasks.alfworld import games, walkthrough_search
 from agentrl.envs.tasks.alfworld.datasets import STANDARD
 from agentrl.envs.tasks.alfworld.environment import AlfworldEnvironment
 from agentrl.envs.tasks.alfworld.expert import AlfworldExpert
 from agentrl.envs.tasks.alfworld.generate import draw
 from agentrl.envs.tasks.alfworld.playable import GeneratedGame, ReleaseGame, play_game
 from agentrl.envs.tasks.alfworld.problem import APPLIANCES, LAMP, AlfworldProblem, kind_of
-from agentrl.envs.tasks.alfworld.walkthrough_expert import ReplayExpert
+from agentrl.envs.tasks.alfworld.published import games, walkthrough_search
+from agentrl.envs.tasks.alfworld.published.walkthrough_expert import ReplayExpert
 from agentrl.envs.tasks.datasets import MissingDataset
 
 RELEASE = ("train", "valid_train", "valid_seen", "valid_unseen", "standard")

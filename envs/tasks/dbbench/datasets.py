@@ -12,7 +12,7 @@ import msgspec
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Item
 from agentrl.envs.tasks.datasets import Dataset, locate, locate_file, read_rows
-from agentrl.envs.tasks.dbbench.functions import key
+from agentrl.envs.tasks.dbbench.databases.functions import key
 from agentrl.envs.tasks.dbbench.problem import Problem, Table
 
 TASK = "dbbench"

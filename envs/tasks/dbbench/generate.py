@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from agentrl.envs.tasks.dbbench.databases.sqlite import SqliteDatabase
 from agentrl.envs.tasks.dbbench.problem import Problem, Table
-from agentrl.envs.tasks.dbbench.sqlite import SqliteDatabase
 from agentrl.envs.tasks.options import Difficulty
 
 _NAMES = ["kim", "bob", "eva", "tom", "ann", "joe", "lea", "sam", "ida", "jon", "mia", "ben"]

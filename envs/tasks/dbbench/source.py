@@ -13,12 +13,12 @@ from agentrl.envs.contract import Environment, Expert, Item, Recovery
 from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
 from agentrl.envs.tasks import generated, options
 from agentrl.envs.tasks.dbbench import datasets
-from agentrl.envs.tasks.dbbench.container import ContainedDatabase, program
+from agentrl.envs.tasks.dbbench.databases.container import ContainedDatabase, program
+from agentrl.envs.tasks.dbbench.databases.sqlite import SqliteDatabase
 from agentrl.envs.tasks.dbbench.environment import DbbenchEnvironment
 from agentrl.envs.tasks.dbbench.expert import DbbenchExpert
 from agentrl.envs.tasks.dbbench.generate import draw
 from agentrl.envs.tasks.dbbench.problem import Database, OpenDatabase, Problem, Table
-from agentrl.envs.tasks.dbbench.sqlite import SqliteDatabase
 from agentrl.envs.tasks.dbbench.tables import Tables
 
 MEND = "run `pip install 'agentrl-system[tasks]'`"
@@ -122,8 +122,8 @@ class DbbenchSource(generated.SplitSource):
         """Open the server; first, once, drop what dead processes left there."""
         if self._server is None:
             try:
-                from agentrl.envs.tasks.dbbench.server import Server
-                from agentrl.envs.tasks.dbbench.server_database import ServerDatabase
+                from agentrl.envs.tasks.dbbench.databases.server import Server
+                from agentrl.envs.tasks.dbbench.databases.server_database import ServerDatabase
             except ImportError as error:
                 raise ConfigError("dbbench: a server needs pymysql", hint=MEND) from error
             variable = self._options.password_env
@@ -140,7 +140,7 @@ class DbbenchSource(generated.SplitSource):
 
 def _in_mysql(open_sqlite: OpenDatabase) -> OpenDatabase:
     try:
-        from agentrl.envs.tasks.dbbench.translate import MysqlDatabase
+        from agentrl.envs.tasks.dbbench.databases.translate import MysqlDatabase
     except ImportError as error:
         raise ConfigError("dbbench: dialect mysql needs sqlglot", hint=MEND) from error
 

@@ -15,7 +15,10 @@ from agentrl.envs.tasks.maths.problem import Execution
 GRACE_S = 30.0  # beyond the code's own limit, before the sandbox counts as hung
 MIB = 1 << 20
 DRIVER_BYTES = 128 * MIB  # beside the interpreter
-MODULES = ("agentrl.envs.tasks.maths.interpreter", "agentrl.envs.tasks.oslinux.processes")
+MODULES = (
+    "agentrl.envs.tasks.maths.interpreter",
+    "agentrl.envs.tasks.oslinux.in_sandbox.processes",
+)
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from agentrl.envs.tasks.maths.interpreter import READY, REPLIES, REQUESTS
-from agentrl.envs.tasks.oslinux.processes import Children, Head, Outgoing, pipe
+from agentrl.envs.tasks.oslinux.in_sandbox.processes import Children, Head, Outgoing, pipe
 
 TEXT_BYTES = 1 << 14  # kept of what one code prints
 ERROR_BYTES = 1 << 11

@@ -14,7 +14,10 @@ from agentrl.envs.tasks.oslinux.problem import Script
 
 GRACE_S = 30.0  # beyond a command's own limit, before the sandbox counts as hung
 PLAIN_S = 10.0  # of a request that runs nothing
-MODULES = ("agentrl.envs.tasks.oslinux.processes", "agentrl.envs.tasks.oslinux.shell")
+MODULES = (
+    "agentrl.envs.tasks.oslinux.in_sandbox.processes",
+    "agentrl.envs.tasks.oslinux.in_sandbox.shell",
+)
 
 T = TypeVar("T")
 
@@ -46,7 +49,7 @@ class _StopReply(msgspec.Struct, frozen=True):
 
 def program() -> Program:
     """Return the program that a sandbox of this task runs."""
-    return python_program("agentrl.envs.tasks.oslinux.sandbox_main", MODULES)
+    return python_program("agentrl.envs.tasks.oslinux.in_sandbox.sandbox_main", MODULES)
 
 
 class Machine:

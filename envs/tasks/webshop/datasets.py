@@ -9,8 +9,13 @@ import msgspec
 
 from agentrl.core.errors import ItemError
 from agentrl.envs.tasks.datasets import Dataset, locate
-from agentrl.envs.tasks.webshop.catalogue import MemoryCatalogue
-from agentrl.envs.tasks.webshop.product import Product, from_document, from_record, records
+from agentrl.envs.tasks.webshop.catalogue.catalogue import MemoryCatalogue
+from agentrl.envs.tasks.webshop.catalogue.product import (
+    Product,
+    from_document,
+    from_record,
+    records,
+)
 
 SAMPLE = Dataset(
     task="webshop",

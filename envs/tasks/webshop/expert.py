@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from random import Random
 
 from agentrl.envs.contract import Message, ToolCall
+from agentrl.envs.tasks.webshop.catalogue.product import Product
 from agentrl.envs.tasks.webshop.environment import ARGUMENTS, CLICK_TOOL, SEARCH_TOOL
-from agentrl.envs.tasks.webshop.product import Product
 from agentrl.envs.tasks.webshop.reward import alike, colour
 from agentrl.envs.tasks.webshop.shop import BUY, NEXT, PREVIOUS, Shop
 

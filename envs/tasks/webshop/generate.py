@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from agentrl.envs.tasks.options import Difficulty
-from agentrl.envs.tasks.webshop.catalogue import MemoryCatalogue
+from agentrl.envs.tasks.webshop.catalogue.catalogue import MemoryCatalogue
+from agentrl.envs.tasks.webshop.catalogue.product import Product
 from agentrl.envs.tasks.webshop.goals import Goal, option_words, price_bound, price_words
-from agentrl.envs.tasks.webshop.product import Product
 from agentrl.envs.tasks.webshop.product_words import BRANDS, CHOICES, COLOURS, KINDS, Kind
 
 MAX_PRODUCTS = 5_000

@@ -11,7 +11,7 @@ from random import Random
 
 import msgspec
 
-from agentrl.envs.tasks.webshop.product import HumanGoal, Product
+from agentrl.envs.tasks.webshop.catalogue.product import HumanGoal, Product
 
 SHUFFLE_SEED = 233
 BOUNDS = tuple(10.0 * step for step in range(1, 100))  # dollars

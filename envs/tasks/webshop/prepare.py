@@ -5,7 +5,7 @@ from pathlib import Path
 
 from agentrl.core.errors import ItemError
 from agentrl.envs.tasks.datasets import locate
-from agentrl.envs.tasks.webshop.catalogue import build
+from agentrl.envs.tasks.webshop.catalogue.catalogue import build
 from agentrl.envs.tasks.webshop.datasets import AGENTBENCH, agentbench_products
 from agentrl.envs.tasks.webshop.source import INDEX
 

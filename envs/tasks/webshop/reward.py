@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.core.errors import ConfigError
+from agentrl.envs.tasks.webshop.catalogue.product import Product
 from agentrl.envs.tasks.webshop.goals import Goal
 from agentrl.envs.tasks.webshop.nouns import nouns
-from agentrl.envs.tasks.webshop.product import Product
 
 MATCH = 85  # of a rounded token-set ratio; more is a match
 NO_NOUNS = 0.2  # title overlap where the wanted title has no noun

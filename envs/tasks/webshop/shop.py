@@ -12,9 +12,9 @@ on every page, and Next > leads beyond the last result.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from agentrl.envs.tasks.webshop.catalogue import Catalogue
+from agentrl.envs.tasks.webshop.catalogue.catalogue import Catalogue
+from agentrl.envs.tasks.webshop.catalogue.product import Product
 from agentrl.envs.tasks.webshop.goals import Goal
-from agentrl.envs.tasks.webshop.product import Product
 from agentrl.envs.tasks.webshop.reward import Worth, worth
 
 FOUND = 50  # results of a search

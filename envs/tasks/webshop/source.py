@@ -12,7 +12,7 @@ from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Environment, Expert, Item, Recovery
 from agentrl.envs.tasks import datasets, generated, options
 from agentrl.envs.tasks.webshop import goals
-from agentrl.envs.tasks.webshop.catalogue import Catalogue, is_built, open_folder
+from agentrl.envs.tasks.webshop.catalogue.catalogue import Catalogue, is_built, open_folder
 from agentrl.envs.tasks.webshop.compact_page import COMPACT_PAGE
 from agentrl.envs.tasks.webshop.datasets import AGENTBENCH, SAMPLE, sample
 from agentrl.envs.tasks.webshop.environment import WebshopEnvironment

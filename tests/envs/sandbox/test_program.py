@@ -13,7 +13,7 @@ def begun(length: int, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
 
 def test_a_program_runs_once_it_is_whole() -> None:
     program = python_program(
-        "agentrl.envs.tasks.dbbench.inside",
+        "agentrl.envs.tasks.dbbench.databases.sandbox_main",
         ("agentrl.core.errors", "agentrl.envs.tasks.dbbench.scoring"),
     )
     assert f"{len(program.stdin)}" in program.argv

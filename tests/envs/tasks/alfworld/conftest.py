@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentrl.core.errors import ItemError
-from agentrl.envs.tasks.alfworld import games
+from agentrl.envs.tasks.alfworld.published import games
 
 DOMAIN = """
 ;; A shed: tools lie at places, lamps can be flipped, sweeping cleans all that lies about.

@@ -15,9 +15,9 @@ from agentrl.envs import registry
 from agentrl.envs.contract import Item, TaskSource, ToolCall
 from agentrl.envs.tasks.datasets import locate
 from agentrl.envs.tasks.dbbench import datasets
+from agentrl.envs.tasks.dbbench.databases.functions import key
 from agentrl.envs.tasks.dbbench.datasets import column_names, table_rows, unescape
 from agentrl.envs.tasks.dbbench.environment import COMMIT, EXECUTE, full_prompt
-from agentrl.envs.tasks.dbbench.functions import key
 from agentrl.envs.tasks.dbbench.problem import Problem
 from agentrl.envs.tasks.options import read
 

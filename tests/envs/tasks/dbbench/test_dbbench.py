@@ -9,10 +9,10 @@ import pytest
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.core.types import Status
 from agentrl.envs.contract import Item, Outcome, ToolCall
+from agentrl.envs.tasks.dbbench.databases.sqlite import SqliteDatabase
 from agentrl.envs.tasks.dbbench.environment import DbbenchEnvironment
 from agentrl.envs.tasks.dbbench.problem import Problem, Table
 from agentrl.envs.tasks.dbbench.source import DbbenchSource
-from agentrl.envs.tasks.dbbench.sqlite import SqliteDatabase
 
 TABLE = Table("staff", ["name", "pay"], [["kim", "52"], ["bob", "17"]])
 QUERY = Problem("What does kim earn?", [TABLE], answers=["52"], short="pay of kim?")
@@ -165,8 +165,8 @@ def test_a_broken_item_is_an_error_that_names_it(content: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("library", "module", "options"),
     [
-        ("sqlglot", "agentrl.envs.tasks.dbbench.translate", {"dialect": "mysql"}),
-        ("pymysql", "agentrl.envs.tasks.dbbench.server", {"server": "mysql://h/"}),
+        ("sqlglot", "agentrl.envs.tasks.dbbench.databases.translate", {"dialect": "mysql"}),
+        ("pymysql", "agentrl.envs.tasks.dbbench.databases.server", {"server": "mysql://h/"}),
     ],
 )
 def test_a_missing_library_is_named_where_it_is_needed_and_nowhere_else(

@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 from agentrl.envs.contract import Message, ToolCall
 from agentrl.envs.tasks.oslinux.expert import OsExpert, make_mistake, miscopy
 from agentrl.envs.tasks.oslinux.problem import Match, Problem, Script, Step
-from agentrl.envs.tasks.oslinux.questions import busiest_address, highest_score, total_of_name
 from agentrl.envs.tasks.oslinux.source import OsSource
+from agentrl.envs.tasks.oslinux.templates.questions import (
+    busiest_address,
+    highest_score,
+    total_of_name,
+)
 
 
 @pytest.mark.parametrize("difficulty", ["easy", "medium", "hard"])

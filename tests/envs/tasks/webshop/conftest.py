@@ -3,10 +3,10 @@
 import pytest
 
 from agentrl.core.errors import ItemError
-from agentrl.envs.tasks.webshop.catalogue import MemoryCatalogue
+from agentrl.envs.tasks.webshop.catalogue.catalogue import MemoryCatalogue
+from agentrl.envs.tasks.webshop.catalogue.product import Product, Review
 from agentrl.envs.tasks.webshop.datasets import sample
 from agentrl.envs.tasks.webshop.goals import Goal
-from agentrl.envs.tasks.webshop.product import Product, Review
 
 LAMP = Product(
     asin="B01",

@@ -7,7 +7,7 @@ import pytest
 from agentrl.core.types import Status
 from agentrl.envs.contract import Outcome, ToolCall
 from agentrl.envs.tasks.options import Style
-from agentrl.envs.tasks.webshop.catalogue import MemoryCatalogue
+from agentrl.envs.tasks.webshop.catalogue.catalogue import MemoryCatalogue
 from agentrl.envs.tasks.webshop.compact_page import COMPACT_PAGE
 from agentrl.envs.tasks.webshop.environment import WebshopEnvironment
 from agentrl.envs.tasks.webshop.goals import Goal

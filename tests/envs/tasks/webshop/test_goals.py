@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from agentrl.envs.tasks.webshop import goals
-from agentrl.envs.tasks.webshop.catalogue import MemoryCatalogue
+from agentrl.envs.tasks.webshop.catalogue.catalogue import MemoryCatalogue
+from agentrl.envs.tasks.webshop.catalogue.product import HumanGoal, Product
 from agentrl.envs.tasks.webshop.goals import Goal
-from agentrl.envs.tasks.webshop.product import HumanGoal, Product
 
 MUG = Product(
     asin="B1",

@@ -5,9 +5,9 @@ from dataclasses import astuple
 import msgspec
 import pytest
 
+from agentrl.envs.tasks.webshop.catalogue.product import Product
 from agentrl.envs.tasks.webshop.goals import Goal
 from agentrl.envs.tasks.webshop.nouns import nouns
-from agentrl.envs.tasks.webshop.product import Product
 from agentrl.envs.tasks.webshop.reward import alike, colour, options_matched, type_reward, worth
 
 LAMP = Product(

@@ -6,7 +6,7 @@ import pytest
 
 from agentrl.envs.play import play
 from agentrl.envs.tasks.webshop import goals
-from agentrl.envs.tasks.webshop.catalogue import MemoryCatalogue
+from agentrl.envs.tasks.webshop.catalogue.catalogue import MemoryCatalogue
 from agentrl.envs.tasks.webshop.goals import Goal
 from agentrl.envs.tasks.webshop.reward import worth
 from agentrl.envs.tasks.webshop.source import WebshopSource

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.envs.tasks.webshop.catalogue import MemoryCatalogue
+from agentrl.envs.tasks.webshop.catalogue.catalogue import MemoryCatalogue
 from agentrl.envs.tasks.webshop.generate import catalogue
 from agentrl.envs.tasks.webshop.goals import Goal
 from agentrl.envs.tasks.webshop.shop import Shop

@@ -9,7 +9,7 @@ import pytest
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Expert, Item, Observation, Outcome, ToolCall
 from agentrl.envs.tasks.webshop import check, generate
-from agentrl.envs.tasks.webshop.catalogue import MemoryCatalogue
+from agentrl.envs.tasks.webshop.catalogue.catalogue import MemoryCatalogue
 from agentrl.envs.tasks.webshop.datasets import AGENTBENCH
 from agentrl.envs.tasks.webshop.nouns import nouns
 from agentrl.envs.tasks.webshop.product_words import KINDS

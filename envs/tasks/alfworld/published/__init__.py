@@ -1,0 +1,1 @@
+"""The published games: their archive, the interpreter of their rules, and their experts."""

@@ -1,0 +1,1 @@
+"""The database of an episode: an SQLite, here or in a sandbox, or a MySQL server."""

@@ -1,0 +1,1 @@
+"""What runs inside a sandbox; nothing here imports a module from outside this folder."""
