@@ -20,7 +20,7 @@ from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware, Learner, Metrics
 from agentrl.trainer.model.packing import micro_batches
 from agentrl.trainer.model.trainable_model import FullModel
-from agentrl.trainer.snapshots import State
+from agentrl.trainer.snapshots.snapshots import State
 
 TOKENIZER = "tokenizer.json"
 

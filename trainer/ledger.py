@@ -4,8 +4,9 @@
                     (with alarms: trainer/alarm_recorder.py)
 
 It waits while a disk or an object store is full or unavailable, until the trainer is told to stop.
-Snapshots are written in the background (trainer/snapshot_writer.py); one that could not be saved is
-tried again at the next update. A trainer whose epoch is outdated commits nothing and ends.
+Snapshots are written in the background (trainer/snapshots/snapshot_writer.py); one that could not
+be saved is tried again at the next update. A trainer whose epoch is outdated commits nothing and
+ends.
 """
 
 import uuid
@@ -29,16 +30,17 @@ from agentrl.db.store import Store
 from agentrl.db.transitions import refusals, runs, updates
 from agentrl.db.transitions.alarms import AlarmReading
 from agentrl.db.transitions.updates import UpdateRefused
-from agentrl.trainer import pending_update, retention
+from agentrl.trainer import retention
 from agentrl.trainer.alarm_recorder import AlarmRecorder, log_alarms
 from agentrl.trainer.batch import TrainableGroup
 from agentrl.trainer.checkpoint_writer import CheckpointWriter, Position
 from agentrl.trainer.engines.learner import Learner, Metrics
 from agentrl.trainer.ledger_config import LedgerConfig
-from agentrl.trainer.pending_update import UpdateRecord
-from agentrl.trainer.recovery import find_restart
 from agentrl.trainer.retention import RetentionRules
-from agentrl.trainer.snapshot_writer import SnapshotWriter
+from agentrl.trainer.snapshots import pending_update
+from agentrl.trainer.snapshots.pending_update import UpdateRecord
+from agentrl.trainer.snapshots.recovery import find_restart
+from agentrl.trainer.snapshots.snapshot_writer import SnapshotWriter
 from agentrl.trainer.stop_rules import StopRules
 
 log = get_logger()

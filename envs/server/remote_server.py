@@ -18,7 +18,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 from agentrl.core.config.secrets import secret
 from agentrl.core.config.sections import Envs
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
-from agentrl.core.http_answers import read_answer
+from agentrl.core.http.answers import read_answer
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import Backoff, Retry
 from agentrl.core.telemetry import tracing

@@ -22,9 +22,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from agentrl.core.access import admits
 from agentrl.core.errors import AgentRLError
-from agentrl.core.http import make_application, read_body
+from agentrl.core.http.access import admits
+from agentrl.core.http.server import make_application, read_body
 from agentrl.core.logging import get_logger
 from agentrl.serving import wire
 from agentrl.serving.engine_api import RequestError

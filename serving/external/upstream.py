@@ -24,7 +24,7 @@ import urllib3
 
 from agentrl.core.config.sections import External
 from agentrl.core.errors import ConfigError, PolicyError
-from agentrl.core.http_answers import AnswerTooLong, read_answer
+from agentrl.core.http.answers import AnswerTooLong, read_answer
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
 

@@ -44,7 +44,7 @@ from agentrl.trainer.checkpoint_writer import Position
 from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.ledger import Ledger
 from agentrl.trainer.retention import RetentionRules, retain
-from agentrl.trainer.snapshots import State
+from agentrl.trainer.snapshots.snapshots import State
 
 EVERY = 2
 METRICS = Metrics({"loss": 0.5})

@@ -32,13 +32,13 @@ from agentrl.trainer.engines.ranks import Ranks
 from agentrl.trainer.engines.torch_learner import prepare_torch
 from agentrl.trainer.engines.zero_net import Net, Scoring
 from agentrl.trainer.model import optimizer, trainable_model
-from agentrl.trainer.model.loading import load_model, load_structure
+from agentrl.trainer.model.files.loading import load_model, load_structure
 from agentrl.trainer.model.packing import MicroBatch, attention_cost, balance_ranks
 from agentrl.trainer.model.trainable_model import (
     make_trainable,
     trainable_parameters,
 )
-from agentrl.trainer.snapshots import State, random_state, set_random_state
+from agentrl.trainer.snapshots.snapshots import State, random_state, set_random_state
 
 LOSS = TOKEN_FIELDS.index("loss")
 

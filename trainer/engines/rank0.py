@@ -29,7 +29,7 @@ from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.engines.ranks import Ranks
 from agentrl.trainer.model.packing import MicroBatch
-from agentrl.trainer.snapshots import State
+from agentrl.trainer.snapshots.snapshots import State
 
 TOKEN_FIELDS = ("logprobs", "entropy", "loss", "clipped", "kl")  # of a Recorded
 NOWHERE = np.zeros(0, np.int64)

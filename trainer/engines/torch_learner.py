@@ -22,7 +22,7 @@ from agentrl.trainer.model.trainable_model import (
     tensors_to_save,
     trainable_parameters,
 )
-from agentrl.trainer.snapshots import State, random_state, set_random_state
+from agentrl.trainer.snapshots.snapshots import State, random_state, set_random_state
 
 
 class TorchLearner:

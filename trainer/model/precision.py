@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agentrl.trainer.model.loading import load_model
-from agentrl.trainer.probe_text import probe_tokens
+from agentrl.trainer.model.files.loading import load_model
+from agentrl.trainer.model.probe_text import probe_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.model import gradient_checkpointing, malloc_tuning
 from agentrl.trainer.model.attention import pack
-from agentrl.trainer.model.loading import copy_tokenizer, load_model
-from agentrl.trainer.model.tensor_file import write_sharded, write_tensors
-from agentrl.trainer.probe_text import TOKENS, probe_tokens
+from agentrl.trainer.model.files.loading import copy_tokenizer, load_model
+from agentrl.trainer.model.files.tensor_file import write_sharded, write_tensors
+from agentrl.trainer.model.probe_text import TOKENS, probe_tokens
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 WRAPPED = "base_model.model."  # where peft's wrapper holds the model

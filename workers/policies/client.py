@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from agentrl.core.config.secrets import secret
 from agentrl.core.errors import PolicyError
-from agentrl.core.http_answers import read_answer
+from agentrl.core.http.answers import read_answer
 from agentrl.core.telemetry import tracing
 from agentrl.db.registry.checkpoints import LivePolicy
 

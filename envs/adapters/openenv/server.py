@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from websockets.sync.client import ClientConnection, connect
 
 from agentrl.core.errors import EnvironmentFailure, in_words
-from agentrl.core.http_answers import read_answer
+from agentrl.core.http.answers import read_answer
 from agentrl.core.retry import Backoff, Retry
 from agentrl.envs.contract import Tool
 

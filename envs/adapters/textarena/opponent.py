@@ -17,7 +17,7 @@ from urllib3.exceptions import HTTPError
 
 from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import EnvironmentFailure, in_words
-from agentrl.core.http_answers import read_answer
+from agentrl.core.http.answers import read_answer
 from agentrl.core.retry import Backoff, Retry
 from agentrl.envs.gateway.reward import load_function
 

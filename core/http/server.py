@@ -19,8 +19,8 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from agentrl.core.access import name_setting, origin, require_token
 from agentrl.core.errors import ConfigError
+from agentrl.core.http.access import name_setting, origin, require_token
 from agentrl.core.logging import get_logger
 from agentrl.core.structs import prepare_structs
 from agentrl.core.threads import vital_thread
