@@ -53,12 +53,7 @@ CHECK_URL = "check broker.url"
 REFUSED = re.compile(r"ConnectionClosedByBroker: \((403|530)\)")  # access refused, not allowed
 STOPPING_S = 2.0  # for an answer once the process is told to stop
 # A peer that vanished without a word: the kernel gives up what it does not acknowledge.
-TCP_OPTIONS = {
-    "TCP_USER_TIMEOUT": 15_000,
-    "TCP_KEEPIDLE": 10,
-    "TCP_KEEPINTVL": 5,
-    "TCP_KEEPCNT": 2,
-}
+TCP_OPTIONS = {"TCP_USER_TIMEOUT": 15_000, "TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
 
 
 class RabbitBroker:

@@ -19,12 +19,7 @@ from agentrl.trainer.algorithm.advantages import Floats, task_normalise
 from agentrl.trainer.algorithm.losses.registry import known_losses
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.algorithm.token_weights import shares
-from agentrl.trainer.turns import (
-    branch_rewards,
-    shaped_reward,
-    token_advantages,
-    trained_reward,
-)
+from agentrl.trainer.turns import branch_rewards, shaped_reward, token_advantages, trained_reward
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]

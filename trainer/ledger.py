@@ -234,10 +234,7 @@ class Ledger:
     def _retain(self) -> None:
         """Delete files that are no longer needed; failures are retried later."""
         rules = RetentionRules(
-            self._config.keep_checkpoints,
-            self._config.tracks,
-            self.epoch,
-            self._snapshots.unnamed,
+            self._config.keep_checkpoints, self._config.tracks, self.epoch, self._snapshots.unnamed
         )
         try:
             doomed = self._store.transact(

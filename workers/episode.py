@@ -26,14 +26,7 @@ from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.types import ABORT, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import ClaimedEpisode
-from agentrl.envs.contract import (
-    Counting,
-    Environment,
-    Message,
-    Outcome,
-    TokenLogprob,
-    TurnTerms,
-)
+from agentrl.envs.contract import Counting, Environment, Message, Outcome, TokenLogprob, TurnTerms
 from agentrl.workers.conversation.branches import Branches
 from agentrl.workers.conversation.conversation import Conversation
 from agentrl.workers.conversation.trajectory_builder import TrajectoryBuilder

@@ -13,13 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agentrl.core.errors import AgentRLError, MessageError, StoreError, StoreUnavailable
-from agentrl.core.journal import (
-    Record,
-    SampledStep,
-    UnjudgedEpisode,
-    decode_record,
-    encode_record,
-)
+from agentrl.core.journal import Record, SampledStep, UnjudgedEpisode, decode_record, encode_record
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
 from agentrl.core.threads import vital_thread

@@ -28,11 +28,7 @@ from agentrl.core.http.server import make_application, read_body
 from agentrl.core.logging import get_logger
 from agentrl.serving import wire
 from agentrl.serving.engine_api import RequestError
-from agentrl.serving.external.upstream import (
-    BudgetSpent,
-    RequestRefused,
-    Upstream,
-)
+from agentrl.serving.external.upstream import BudgetSpent, RequestRefused, Upstream
 from agentrl.serving.served_checkpoints import NotServedError, ServedCheckpoints
 from agentrl.serving.server import Handler, measure_completions
 

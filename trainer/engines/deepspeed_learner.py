@@ -34,10 +34,7 @@ from agentrl.trainer.engines.zero_net import Net, Scoring
 from agentrl.trainer.model import optimizer, trainable_model
 from agentrl.trainer.model.files.loading import load_model, load_structure
 from agentrl.trainer.model.packing import MicroBatch, attention_cost, balance_ranks
-from agentrl.trainer.model.trainable_model import (
-    make_trainable,
-    trainable_parameters,
-)
+from agentrl.trainer.model.trainable_model import make_trainable, trainable_parameters
 from agentrl.trainer.snapshots.snapshots import State, random_state, set_random_state
 
 LOSS = TOKEN_FIELDS.index("loss")
@@ -242,11 +239,7 @@ def _join(library: Any, ranks: Ranks) -> None:
 
 
 def _engine(
-    library: Any,
-    net: Net,
-    settings: Settings,
-    section: DeepSpeed,
-    configuration: Mapping[str, Any],
+    library: Any, net: Net, settings: Settings, section: DeepSpeed, configuration: Mapping[str, Any]
 ) -> Any:
     """DeepSpeed's engine around the net; the net is the same on every rank then."""
     if section.zero == 3:
@@ -262,9 +255,6 @@ def _engine(
     else:
         chosen = optimizer.make_optimizer(parameters, settings)
     engine, *_ = library.initialize(
-        model=net,
-        optimizer=chosen,
-        config=configuration,
-        dist_init_required=False,
+        model=net, optimizer=chosen, config=configuration, dist_init_required=False
     )
     return engine
