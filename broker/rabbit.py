@@ -131,9 +131,7 @@ class RabbitBroker:
             ]
 
     def requeue(self, run_id: str, letter_ids: Collection[str]) -> int:
-        """Requeue among the oldest 1,000 of each queue. A letter is removed after its copy is
-        confirmed.
-        """
+        """Requeue among the oldest 1,000 of each queue. Letters go once copies are confirmed."""
         with self._channel() as channel:
             channel.confirm_delivery()
             return sum(_requeue(channel, queue, letter_ids) for queue in run_queues(run_id))

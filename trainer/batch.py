@@ -40,6 +40,14 @@ class TrainableGroup:
     advantages: tuple[float | None, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class TakenGroups:
+    """The groups that an update takes. `left_out`: closed with it; they vary too little."""
+
+    trained: Sequence[TrainableGroup]
+    left_out: Sequence[TrainableGroup] = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """The M trajectories of one update, packed end to end: N tokens.
@@ -94,8 +102,8 @@ def split_by_variance(
     share: float,
     abnormal_reward: float | None = None,
     taught_tasks: Collection[str] = (),
-) -> tuple[list[TrainableGroup], list[TrainableGroup]]:
-    """Return the groups to train on, and the others (RAGEN, arXiv:2504.20073), each in order.
+) -> TakenGroups:
+    """Choose the groups to train on (RAGEN, arXiv:2504.20073); all stay in order.
 
     Of each task, the groups whose rewards have the highest variance stay: `share` of them, rounded
     up; of equal ones the first. All groups of `taught_tasks` stay: teachers need no spread.
@@ -108,7 +116,7 @@ def split_by_variance(
             own.sort(key=lambda group: -round(float(np.var(_rewards(group, abnormal_reward))), 9))
             own = own[:count]
         kept.update(group.group_id for group in own)
-    return (
+    return TakenGroups(
         [group for group in groups if group.group_id in kept],
         [group for group in groups if group.group_id not in kept],
     )

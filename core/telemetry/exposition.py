@@ -76,8 +76,6 @@ def make_registry(role: str, own: Mapping[str, str]) -> CollectorRegistry:
 
 
 class _Labelled(Collector):
-    """Metrics with further labels."""
-
     def __init__(self, read: Callable[[], Iterable[Metric]], own: Mapping[str, str]) -> None:
         self._read, self._own = read, own
 

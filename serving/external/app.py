@@ -135,7 +135,7 @@ class ExternalApp:
         return guarded
 
     def _chat(self, raw: bytes, until: float) -> bytes:
-        """Raises NotServedError, Unavailable, Closed, MsgspecError."""
+        """Raises NotServedError, UpstreamUnavailable, BudgetSpent, MsgspecError."""
         body = msgspec.json.decode(raw, type=ChatBody)
         voice = self._voice
         fields: dict[str, Any] = {
@@ -151,7 +151,7 @@ class ExternalApp:
         return msgspec.json.encode({"choices": [choice]})
 
     def _complete(self, raw: bytes, until: float) -> bytes:
-        """Raises NotServedError, Unavailable, Closed, RequestError."""
+        """Raises NotServedError, UpstreamUnavailable, BudgetSpent, RequestError."""
         body = wire.decode(raw)
         voice = self._voice
         fields = {

@@ -41,9 +41,7 @@ LOSS = TOKEN_FIELDS.index("loss")
 
 
 class DeepSpeedLearner:
-    """A rank of a DeepSpeed learner. Trained weights are fp32; dropout is off, so ratios start at
-    one.
-    """
+    """A rank of a DeepSpeed learner, with trained weights in fp32 and without dropout."""
 
     def __init__(
         self,
@@ -111,7 +109,6 @@ class DeepSpeedLearner:
         return RankUpdate(token_values, values, "" if stepped else _reason(total))
 
     def weights(self) -> dict[str, Tensor]:
-        """See RankWorker.weights."""
         weights: dict[str, Tensor] = {}
         for name, parameter in trainable_parameters(self._net.model).items():
             with self._shards.whole(parameter) as gathered:
@@ -137,7 +134,6 @@ class DeepSpeedLearner:
         return trainable_model.probe_with(logits_of, model)
 
     def state(self) -> State:
-        """See RankWorker.state."""
         generators = random_state()
         tensors = dict(generators.tensors)
         self._shards.link()
@@ -156,7 +152,6 @@ class DeepSpeedLearner:
         self._shards.make_room(keys)
 
     def load_tensor(self, name: str, tensor: Tensor) -> None:
-        """See RankWorker.load_tensor."""
         kind, _, rest = name.partition("/")
         parameters = trainable_parameters(self._net.model)
         if kind == "weights":
@@ -168,7 +163,6 @@ class DeepSpeedLearner:
             self._generators[name] = tensor
 
     def finish_load(self, values: Mapping[str, Any]) -> None:
-        """See RankWorker.finish_load."""
         self._updates = int(values["updates"])
         set_random_state(State(self._generators, values))
 

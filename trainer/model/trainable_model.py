@@ -1,7 +1,7 @@
 """The trainable part of a model: all weights, or a LoRA adapter on frozen weights.
 
-    run's first checkpoint ─▶ Whole   ─▶ parameters ─▶ a model directory
-                           └▶ Adapter ─▶ parameters ─▶ an adapter directory, which names its base
+run's first checkpoint ─▶ FullModel    ─▶ parameters ─▶ a model directory
+                       └▶ AdapterModel ─▶ parameters ─▶ an adapter directory, which names its base
 
 Both also contain the reference of the KL term: the model with which the run began.
 """
@@ -44,7 +44,7 @@ class TrainableModel(Protocol):
     def reference(self) -> Any: ...
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> SaveReport:
-        """Save. `weights`: whole trained weights by name, from `saved`."""
+        """Save. `weights`: whole trained weights by name, from `tensors_to_save`."""
 
 
 class FullModel:

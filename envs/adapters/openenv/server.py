@@ -79,7 +79,7 @@ class Server:
         self._http = urllib3.PoolManager(retries=False, timeout=timeout_s)
         self._retry = Retry(
             f"openenv {self.url}",
-            lambda error: isinstance(error, Unavailable),
+            Unavailable,
             limit_s=wait_s,
             backoff=Backoff(first_s=0.2, longest_s=5.0),
         )

@@ -66,7 +66,7 @@ class ModelOpponent:
         self._http = urllib3.PoolManager(retries=False, timeout=given.timeout_s)
         self._retry = Retry(
             f"opponent {given.url}",
-            lambda error: isinstance(error, Unavailable),
+            Unavailable,
             limit_s=given.wait_s,
             backoff=Backoff(first_s=0.2, longest_s=5.0),
         )
