@@ -77,11 +77,11 @@ def make(size: str, folder: Path) -> Path:
 
 def train(config: Config, scratch: Path) -> None:
     """Two updates, a checkpoint, another update while a snapshot is written."""
-    from agentrl.trainer import snapshots
     from agentrl.trainer.algorithm.presets import resolve_settings
     from agentrl.trainer.batch import Batch
     from agentrl.trainer.engines.learner import Hardware
     from agentrl.trainer.engines.torch_learner import TorchLearner
+    from agentrl.trainer.snapshots import snapshots
 
     model = Path(config.model.path)
     hardware = Hardware.from_config(config.model, config.trainer)

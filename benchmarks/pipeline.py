@@ -112,13 +112,13 @@ def trainer(place: Place, store: Store, link: broker.api.Broker) -> None:
     consumer, stop = link.consumer(trainer_queue(place.run_id)), told(place)
     inbox = Inbox(store, consumer, place.run_id, InboxBounds(1, 64, 4, 64, None, 3))
     while taken := inbox.next_groups(0, 0, stop, lambda: False):
-        ids = sorted(group.group_id for group in taken)
+        ids = sorted(group.group_id for group in taken.trained)
 
         def close(session: Session, ids: list[str] = ids) -> None:
             groups.close_groups(session, ids, GroupState.STALE, Reason.TOO_STALE)
 
         store.transact(close)
-        inbox.forget(taken)
+        inbox.forget(taken.trained)
     consumer.close()
 
 

@@ -46,7 +46,7 @@ from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.model.loading import load_model
+from agentrl.trainer.model.files.loading import load_model
 
 ROOT = Path(__file__).parents[1]
 AT_ONCE, PADDING = 8, -100

@@ -90,19 +90,14 @@ class Consumer(Protocol):
 def make_retry(stop: threading.Event | None) -> Retry:
     """Return how a process waits for its broker: until `stop` is set, or not at all without it."""
     limit_s = 0.0 if stop is None else FOREVER
-    return Retry("broker", is_away, limit_s=limit_s, stop=stop)
-
-
-def is_away(error: BaseException) -> bool:
-    return isinstance(error, BrokerUnavailable)
+    return Retry("broker", BrokerUnavailable, limit_s=limit_s, stop=stop)
 
 
 class Broker(Protocol):
     def declare_run(self, run_id: str) -> None:
         """Create the run's queues, so that messages published before a consumer exists are kept."""
 
-    def queues_exist(self, run_id: str) -> bool:
-        """Return whether the run's queues exist."""
+    def queues_exist(self, run_id: str) -> bool: ...
 
     def delete_run(self, run_id: str) -> None:
         """Delete everything that belongs to the run."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from agentrl.broker.api import LOOK_S, Delivery, is_away
+from agentrl.broker.api import LOOK_S, Delivery
 from agentrl.broker.embedded_queue_file import Clock, QueueFile, drop_queues
 from agentrl.broker.messages import decode
 from agentrl.broker.topology import EVENTS
@@ -33,7 +33,7 @@ class EmbeddedConsumer:
         self._cursor = 0
         self._acks: list[object] = []  # which the file did not take yet
         self._burials: list[tuple[object, bytes, str]] = []  # the same: id, body, reason
-        self._retry = Retry("broker", is_away, backoff=Backoff(longest_s=LOOK_S))
+        self._retry = Retry("broker", BrokerUnavailable, backoff=Backoff(longest_s=LOOK_S))
         with file.write() as connection:
             connection.execute("REPLACE INTO consumers VALUES (?, ?)", (queue, self._token))
 
@@ -70,9 +70,7 @@ class EmbeddedConsumer:
         self._settle()
 
     def close(self) -> None:
-        """Write pending acknowledgements if possible; otherwise the next consumer gets the
-        messages.
-        """
+        """Write pending acknowledgements if possible; else the next consumer gets the messages."""
         self._settle()
         try:
             self._leave()

@@ -4,11 +4,11 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
-from agentrl.broker.api import EVENT_PATIENCE_S, LOOK_S, Waiting, is_away
+from agentrl.broker.api import EVENT_PATIENCE_S, LOOK_S, Waiting
 from agentrl.broker.embedded_queue_file import Clock, QueueFile, drop_queues
 from agentrl.broker.messages import Message, encode
 from agentrl.broker.topology import EVENTS
-from agentrl.core.errors import MessageRefused
+from agentrl.core.errors import BrokerUnavailable, MessageRefused
 from agentrl.core.retry import FOREVER, Backoff, Retry
 
 MAX_EVENTS = 1000  # kept per subscriber; the oldest give way
@@ -21,7 +21,7 @@ class EmbeddedPublisher:
         self._file = file
         self._compress_above = compress_above
         self._clock = clock
-        self._retry = Retry("broker", is_away, backoff=Backoff(longest_s=LOOK_S))
+        self._retry = Retry("broker", BrokerUnavailable, backoff=Backoff(longest_s=LOOK_S))
 
     def publish(
         self, exchange: str, run_id: str, message: Message, *, waiting: Waiting | None = None

@@ -78,7 +78,6 @@ class QueueFile:
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """A write transaction."""
         with self.read() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:

@@ -36,7 +36,7 @@ class EventListener:
         self._kinds = kinds
         self._wake = wake
         self._stop = threading.Event()
-        self._retry = Retry("broker events", _is_transient, stop=self._stop, backoff=BACKOFF)
+        self._retry = Retry("broker events", BrokerError, stop=self._stop, backoff=BACKOFF)
         self._thread = threading.Thread(target=self._run, name="waker", daemon=True)
         self._thread.start()
 
@@ -73,7 +73,7 @@ class EventPublisher:
         self._due = threading.Event()
         self._stop = threading.Event()
         self._publisher: Publisher | None = None
-        self._retry = Retry("broker events", _is_transient, stop=self._stop, backoff=BACKOFF)
+        self._retry = Retry("broker events", BrokerError, stop=self._stop, backoff=BACKOFF)
         self._thread = threading.Thread(target=self._run, name="announcer", daemon=True)
         self._thread.start()
 
@@ -109,7 +109,3 @@ class EventPublisher:
             self._publisher.close()
             self._publisher = None
             raise
-
-
-def _is_transient(error: BaseException) -> bool:
-    return isinstance(error, BrokerError)

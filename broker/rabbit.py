@@ -53,12 +53,7 @@ CHECK_URL = "check broker.url"
 REFUSED = re.compile(r"ConnectionClosedByBroker: \((403|530)\)")  # access refused, not allowed
 STOPPING_S = 2.0  # for an answer once the process is told to stop
 # A peer that vanished without a word: the kernel gives up what it does not acknowledge.
-TCP_OPTIONS = {
-    "TCP_USER_TIMEOUT": 15_000,
-    "TCP_KEEPIDLE": 10,
-    "TCP_KEEPINTVL": 5,
-    "TCP_KEEPCNT": 2,
-}
+TCP_OPTIONS = {"TCP_USER_TIMEOUT": 15_000, "TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
 
 
 class RabbitBroker:
@@ -136,9 +131,7 @@ class RabbitBroker:
             ]
 
     def requeue(self, run_id: str, letter_ids: Collection[str]) -> int:
-        """Requeue among the oldest 1,000 of each queue. A letter is removed after its copy is
-        confirmed.
-        """
+        """Requeue among the oldest 1,000 of each queue. Letters go once copies are confirmed."""
         with self._channel() as channel:
             channel.confirm_delivery()
             return sum(_requeue(channel, queue, letter_ids) for queue in run_queues(run_id))

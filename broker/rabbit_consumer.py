@@ -162,10 +162,7 @@ class RabbitSubscriber(RabbitConsumer):
         self._queue = f"events.{self._run_id}.{uuid.uuid4().hex}"
         channel.exchange_declare(EVENTS, "direct", durable=True)
         channel.queue_declare(
-            self._queue,
-            exclusive=True,
-            auto_delete=True,
-            arguments={"x-max-length": MAX_EVENTS},
+            self._queue, exclusive=True, auto_delete=True, arguments={"x-max-length": MAX_EVENTS}
         )
         channel.queue_bind(self._queue, EVENTS, self._run_id)
         super().on_open(channel)

@@ -25,7 +25,6 @@ from agentrl.checkpoints.remote import (
     TransferLimits,
     WeightsAway,
     call_with_patience,
-    is_away,
     open_filesystem,
 )
 from agentrl.core import disk_errors
@@ -76,10 +75,7 @@ class CheckpointStore:
         return path
 
     def names(self) -> list[str]:
-        """Return the names under the URL, including orphans of interrupted uploads.
-
-        Raises CheckpointError.
-        """
+        """Return the names under the URL, also of interrupted uploads. Raises CheckpointError."""
         if not self.url:
             return []
         folder = f"{self.url.rstrip('/')}/{self.home.name}"
@@ -95,11 +91,9 @@ class CheckpointStore:
 
 
 def make_patience(stop: threading.Event | None) -> Retry:
-    """Return how a process waits for checkpoint storage: until `stop` is set, or not at all without
-    it.
-    """
+    """Return how a process waits for the storage: until `stop` is set, not at all without it."""
     limit_s = 0.0 if stop is None else FOREVER
-    return Retry("checkpoints", is_away, limit_s=limit_s, stop=stop)
+    return Retry("checkpoints", WeightsAway, limit_s=limit_s, stop=stop)
 
 
 def is_url(path: str) -> bool:
@@ -142,9 +136,7 @@ def fetch(
 
 
 def remove(path: str, stop: threading.Event | None = None, limits: TransferLimits = LIMITS) -> None:
-    """Delete a checkpoint under a URL, its manifest first. It may be absent. Raises
-    CheckpointError.
-    """
+    """Delete a checkpoint under a URL, its manifest first; it may be absent."""
 
     def delete(fs: Any, target: str) -> None:
         fs.invalidate_cache()

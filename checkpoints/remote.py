@@ -91,12 +91,8 @@ def call_with_patience(
     backoff = replace(
         BACKOFF, silent=patience.seconds < FOREVER
     )  # the caller tries again, or tells
-    retry = Retry("checkpoints", is_away, stop=patience.stop, backoff=backoff)
+    retry = Retry("checkpoints", WeightsAway, stop=patience.stop, backoff=backoff)
     return retry.call(partial(_once, url, patience, work, size), limit_s=patience.seconds)
-
-
-def is_away(error: BaseException) -> bool:
-    return isinstance(error, WeightsAway)
 
 
 def _once(url: str, patience: Patience, work: Callable[[Any, str], T], size: int) -> T:

@@ -71,9 +71,7 @@ def _of_process(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> M
 
 
 def configure_unless_done() -> None:
-    """Configure logging of warnings to stderr, for code that runs before an entry point configures
-    it.
-    """
+    """Log warnings to stderr, for code that runs before an entry point configures logging."""
     if not structlog.is_configured():
         configure("agentrl", level="WARNING")
 

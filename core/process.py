@@ -57,9 +57,7 @@ class RankPlace:
 
 
 def find_rank_place(environ: Mapping[str, str]) -> RankPlace | None:
-    """Return the rank that a launcher gave this process; None without a launcher. Raises
-    ConfigError.
-    """
+    """Return the rank that a launcher gave; None without a launcher. Raises ConfigError."""
     if "RANK" not in environ or "WORLD_SIZE" not in environ:
         return None
     try:
@@ -101,9 +99,7 @@ def _prctl(option: int, value: int) -> int:
 
 
 def process_began(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks since boot, to detect a reused pid.
-
-    None: the process has ended."""
+    """Return when a process started, in ticks since boot; None: it ended. A reused pid differs."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -2,7 +2,7 @@
 
     work ─transient error─▶ log, pause ─▶ work again … until it succeeds, gives up, or `stop` is set
 
-Each service classifies its own transient errors: `agentrl.db.failures.classify` for the database.
+Each service names its own transient errors; `agentrl.db.failures.classify` those of the database.
 """
 
 import math
@@ -53,19 +53,20 @@ class Retry:
     def __init__(
         self,
         service: str,
-        is_transient: Callable[[BaseException], bool],
+        transient: type[Exception] | Callable[[BaseException], bool],
         *,
         limit_s: float = FOREVER,
         stop: threading.Event | None = None,
         backoff: Backoff = Backoff(),
     ) -> None:
-        """`service`: name for logs and metrics. `limit_s`: longest wait of one call.
+        """`service`: name for logs and metrics. `transient`: the errors after which a call is
+        repeated, as a class or a function. `limit_s`: longest wait of one call.
 
         `stop`: set when the process shall end; calls then give up `backoff.stopping_s` later.
         """
         self.service = service
         self.limit_s = limit_s
-        self._is_transient = is_transient
+        self._is_transient = _classifier(transient)
         self.stop = stop
         self._backoff = backoff
         self._lock = threading.Lock()
@@ -134,7 +135,7 @@ class Retry:
             nonlocal deadline
             clock = self._backoff.clock()
             deadline = clock + limit_s if deadline is None else deadline
-            if self._is_stopping():
+            if self.stop is not None and self.stop.is_set():
                 deadline = min(deadline, self._last_try(asked_at()))
             return clock + state.upcoming_sleep > deadline
 
@@ -149,9 +150,6 @@ class Retry:
             if self._stopping_at is None:
                 self._stopping_at = asked_at
             return self._stopping_at + self._backoff.stopping_s
-
-    def _is_stopping(self) -> bool:
-        return self.stop is not None and self.stop.is_set()
 
     def _pause(self, seconds: float) -> None:
         """Sleep, at most until the stop event."""
@@ -182,3 +180,11 @@ class Retry:
                 return
             self._away_since = None
         outages.report_available(self.service, self._backoff.clock() - since)
+
+
+def _classifier(
+    transient: type[Exception] | Callable[[BaseException], bool],
+) -> Callable[[BaseException], bool]:
+    if isinstance(transient, type):
+        return lambda error: isinstance(error, transient)
+    return transient

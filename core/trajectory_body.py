@@ -72,9 +72,7 @@ def decode_wire(wire: bytes, decoder: "msgspec.msgpack.Decoder[AnyWire]") -> Any
 
 
 def check(trajectory: Trajectory) -> None:
-    """Raise MessageError if arrays differ in length, spans or masks are wrong, or a number is not
-    finite.
-    """
+    """Raise MessageError for wrong lengths, spans or masks, and for a number that is not finite."""
     length = len(trajectory.loss_mask)
     sizes: dict[str, tuple[bytes, int]] = {
         "token_ids": (trajectory.token_ids, 4 * length),

@@ -14,7 +14,7 @@ from functools import cache
 
 from streamlit.web import cli
 
-from agentrl.core.access import bracket_ipv6
+from agentrl.core.http.access import bracket_ipv6
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.store import Store
 

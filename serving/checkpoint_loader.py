@@ -51,9 +51,7 @@ class LoadingEngine(Engine, Protocol):
         """
 
     def unload(self, name: str) -> None:
-        """Unload a policy. Its requests fail, or end with their tokens so far (finish reason
-        `abort`).
-        """
+        """Unload a policy. Its requests fail, or end with their tokens so far, as `abort`."""
 
     def names(self) -> list[str]:
         """Return the loaded policies: none after a restart."""
@@ -81,10 +79,7 @@ class CheckpointLoader:
         stop: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """tolerance: as `prove`. cache: folder of local copies of checkpoints that lie under a URL.
-
-        stop: ends a fetch.
-        """
+        """tolerance: see `verify_weights`. cache: folder of local copies. stop: ends a fetch."""
         self._clock = clock
         self._engine = engine
         self._tolerance = tolerance

@@ -62,10 +62,7 @@ ENGINES = {
 def make_engine(
     config: ServingConfig, server: PolicyServer, stop: threading.Event
 ) -> LoadingEngine:
-    """Create the engine of a server.
-
-    stop: set when the process shall end. Raises ConfigError.
-    """
+    """Create the engine of a server. stop: the process shall end. Raises ConfigError."""
     require_known("policy.engine", server.engine, ENGINES)
     make: Make = _named(ENGINES[server.engine].make)
     return make(config, server, stop)

@@ -36,9 +36,9 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class FollowerConfig:
-    """Settings of a follower. `drain_s`: for a replaced checkpoint. `tolerance`: see `prove`.
+    """Settings of a follower. `drain_s`: for a replaced checkpoint.
 
-    `cache`: folder for local copies of checkpoints under a URL. `stop` ends a download.
+    `tolerance`, `cache`, `stop`: see `CheckpointLoader`.
     """
 
     server_id: str
@@ -96,7 +96,6 @@ class Follower:
         return bool(self._leaving)
 
     def problem(self) -> str:
-        """As `CheckpointLoader.problem`."""
         return self._loader.problem()
 
     def step(self, live: Sequence[Checkpoint]) -> None:

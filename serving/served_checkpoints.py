@@ -14,8 +14,6 @@ class NotServedError(PolicyError):
 
 @dataclass(frozen=True, slots=True)
 class ServedCheckpoint:
-    """The checkpoint that a track serves."""
-
     checkpoint_id: str
     version: int
 

@@ -18,9 +18,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from agentrl.core.access import admits
 from agentrl.core.errors import PolicyError
-from agentrl.core.http import HttpServer, make_application, read_body, wait_disconnected
+from agentrl.core.http.access import admits
+from agentrl.core.http.server import HttpServer, make_application, read_body, wait_disconnected
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.serving import wire
 from agentrl.serving.engine_api import Engine, RequestError, check_request

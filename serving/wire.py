@@ -46,33 +46,6 @@ class Logprobs(msgspec.Struct, frozen=True):
     tokens: list[str]
 
 
-class Choice(msgspec.Struct, frozen=True):
-    index: int
-    text: str
-    finish_reason: str
-    token_ids: list[int]
-    logprobs: Logprobs | None
-
-
-class PromptDetails(msgspec.Struct, frozen=True):
-    cached_tokens: int
-
-
-class Usage(msgspec.Struct, frozen=True):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptDetails
-
-
-class CompletionAnswer(msgspec.Struct, frozen=True):
-    id: str
-    object: str
-    model: str
-    choices: list[Choice]
-    usage: Usage
-
-
 class ErrorBody(msgspec.Struct, frozen=True):
     """OpenAI's error body. `param`: the wrong field. `code`: error code for programs."""
 
@@ -83,7 +56,6 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 _decoder = msgspec.json.Decoder(CompletionBody)
-_encoder = msgspec.json.Encoder()
 
 
 def decode(content: bytes) -> CompletionBody:
@@ -100,21 +72,29 @@ def decode(content: bytes) -> CompletionBody:
 
 
 def encode(number: int, body: CompletionBody, completion: Completion) -> bytes:
-    """Encode a completion as an HTTP body."""
     tokens, count = completion.token_ids, len(body.prompt)
     logprobs = None
     if body.logprobs is not None:
         logprobs = Logprobs(completion.logprobs, [f"token_id:{token}" for token in tokens])
-    choice = Choice(0, "", completion.finish_reason, tokens, logprobs)
-    details = PromptDetails(completion.cached_tokens)
-    usage = Usage(count, len(tokens), count + len(tokens), details)
-    return _encoder.encode(
-        CompletionAnswer(f"cmpl-{number}", "text_completion", body.model, [choice], usage)
-    )
+    choice = {
+        "index": 0,
+        "text": "",
+        "finish_reason": completion.finish_reason,
+        "token_ids": tokens,
+        "logprobs": logprobs,
+    }
+    usage = {
+        "prompt_tokens": count,
+        "completion_tokens": len(tokens),
+        "total_tokens": count + len(tokens),
+        "prompt_tokens_details": {"cached_tokens": completion.cached_tokens},
+    }
+    answer = {"id": f"cmpl-{number}", "object": "text_completion", "model": body.model}
+    return msgspec.json.encode({**answer, "choices": [choice], "usage": usage})
 
 
 def encode_fault(fault: ErrorBody) -> bytes:
-    return _encoder.encode({"error": fault})
+    return msgspec.json.encode({"error": fault})
 
 
 def _field(message: str) -> str:

@@ -19,12 +19,7 @@ from agentrl.trainer.algorithm.advantages import Floats, task_normalise
 from agentrl.trainer.algorithm.losses.registry import known_losses
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.algorithm.token_weights import shares
-from agentrl.trainer.turns import (
-    branch_rewards,
-    shaped_reward,
-    token_advantages,
-    trained_reward,
-)
+from agentrl.trainer.turns import branch_rewards, shaped_reward, token_advantages, trained_reward
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -43,6 +38,14 @@ class TrainableGroup:
     task: str
     members: tuple[Trajectory, ...]
     advantages: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TakenGroups:
+    """The groups that an update takes. `left_out`: closed with it; they vary too little."""
+
+    trained: Sequence[TrainableGroup]
+    left_out: Sequence[TrainableGroup] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,8 +102,8 @@ def split_by_variance(
     share: float,
     abnormal_reward: float | None = None,
     taught_tasks: Collection[str] = (),
-) -> tuple[list[TrainableGroup], list[TrainableGroup]]:
-    """Return the groups to train on, and the others (RAGEN, arXiv:2504.20073), each in order.
+) -> TakenGroups:
+    """Choose the groups to train on (RAGEN, arXiv:2504.20073); all stay in order.
 
     Of each task, the groups whose rewards have the highest variance stay: `share` of them, rounded
     up; of equal ones the first. All groups of `taught_tasks` stay: teachers need no spread.
@@ -113,7 +116,7 @@ def split_by_variance(
             own.sort(key=lambda group: -round(float(np.var(_rewards(group, abnormal_reward))), 9))
             own = own[:count]
         kept.update(group.group_id for group in own)
-    return (
+    return TakenGroups(
         [group for group in groups if group.group_id in kept],
         [group for group in groups if group.group_id not in kept],
     )

@@ -20,7 +20,7 @@ from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware, Learner, Metrics
 from agentrl.trainer.model.packing import micro_batches
 from agentrl.trainer.model.trainable_model import FullModel
-from agentrl.trainer.snapshots import State
+from agentrl.trainer.snapshots.snapshots import State
 
 TOKENIZER = "tokenizer.json"
 
@@ -96,32 +96,27 @@ class TeacherScorer:
 
 
 class DistillingLearner:
-    """A Learner whose batches are scored by teachers first."""
+    """A Learner whose batches are scored by teachers first. Its state holds none of theirs."""
 
     def __init__(self, learner: Learner, scorer: TeacherScorer) -> None:
         self._learner, self._scorer = learner, scorer
 
     def update(self, batch: Batch) -> Metrics:
-        """See Learner.update."""
         scored = self._scorer.score(batch)
         figures = self._learner.update(scored)
         lineage = self._scorer.lineage(scored, figures.reverse_kls)
         return replace(figures, teacher_scores=lineage)
 
     def save(self, directory: Path) -> SaveReport:
-        """See Learner.save."""
         return self._learner.save(directory)
 
     def probe(self) -> Probe:
-        """See Learner.probe."""
         return self._learner.probe()
 
     def state(self) -> State:
-        """See Learner.state; teachers have none."""
         return self._learner.state()
 
     def load_state(self, state: State) -> None:
-        """See Learner.load_state."""
         self._learner.load_state(state)
 
 

@@ -15,7 +15,7 @@ from agentrl.core.types import CURRENT, GroupState, Reason
 from agentrl.db.store import Store
 from agentrl.db.transitions import groups, updates
 from agentrl.trainer.algorithm.presets import INBOX_BYTES
-from agentrl.trainer.batch import TrainableGroup, has_spread, split_by_variance
+from agentrl.trainer.batch import TakenGroups, TrainableGroup, has_spread, split_by_variance
 
 CLOSED_AS = {  # why groups are closed without an update, with their state
     Reason.ZERO_SPREAD: GroupState.FILTERED,
@@ -52,10 +52,8 @@ def classify_group(
     return Reason.TOO_STALE if is_too_old(group, version, bounds, forks) else None
 
 
-def select_varied(
-    groups: Sequence[TrainableGroup], bounds: InboxBounds
-) -> tuple[list[TrainableGroup], list[TrainableGroup]]:
-    """Return the groups of a batch that are trained on, and those with too little variance."""
+def select_varied(groups: Sequence[TrainableGroup], bounds: InboxBounds) -> TakenGroups:
+    """Leave out the groups of a batch that have too little variance."""
     return split_by_variance(groups, bounds.keep_share, bounds.abnormal_reward, bounds.taught_tasks)
 
 

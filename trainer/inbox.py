@@ -30,8 +30,13 @@ from agentrl.core.types import RUN_OVER, Reason, RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import bodies, groups, updates
 from agentrl.db.transitions.updates import ReadyMember
-from agentrl.trainer.batch import TrainableGroup
-from agentrl.trainer.group_selection import InboxBounds, classify_group, close_useless
+from agentrl.trainer.batch import TakenGroups, TrainableGroup
+from agentrl.trainer.group_selection import (
+    InboxBounds,
+    classify_group,
+    close_useless,
+    select_varied,
+)
 
 RECEIVE_S = 0.1  # between two looks at the database while the broker brings nothing
 DUE_EVERY_S = 1.0  # between two looks at the stop rules
@@ -48,19 +53,18 @@ class Inbox:
         self._store = store
         self._consumer = consumer
         self._run_id = run_id
-        self.bounds = bounds
+        self._bounds = bounds
         self._bodies: dict[Key, Trajectory] = {}
         self._held_bytes = 0
         self._pinned: set[Key] = set()  # of the batch that is being gathered: they make no room
         self._unacknowledged: list[Delivery] = []
-        self._retry = Retry("broker", lambda error: isinstance(error, BrokerError))
+        self._retry = Retry("broker", BrokerError)
         self._forks: Mapping[str, int] | None = None  # read once: a roll-back begins a trainer
 
     def next_groups(
         self, version: int, epoch: int, stop: threading.Event, end_if_due: Callable[[], bool]
-    ) -> Sequence[TrainableGroup]:
-        """Return the groups of the update from `version`; empty if `stop` is set or the run is
-        over.
+    ) -> TakenGroups | None:
+        """Return the groups of the update from `version`; None if `stop` is set or the run is over.
 
         `end_if_due`: ends the run by its stop rules, also if no groups come. Raises TrainerReplaced
         if `epoch` is outdated: a trainer that slept must not discard groups of its successor.
@@ -78,19 +82,17 @@ class Inbox:
             if state == RunState.PAUSED:
                 continue
             chosen = self._choose_groups(members, version, epoch)
-            if len(chosen) >= self.bounds.min_groups and self._take_groups(chosen, epoch):
-                return chosen
-        return ()
+            if len(chosen) >= self._bounds.min_groups and self._take_groups(chosen, epoch):
+                return select_varied(chosen, self._bounds)
+        return None
 
     def _take_groups(self, chosen: Sequence[TrainableGroup], epoch: int) -> bool:
-        """Mark the groups as taken, so that their episodes are not re-issued; False: one was
-        re-issued.
-        """
+        """Mark groups so that their episodes are not re-issued; False: one was re-issued before."""
         names = [group.group_id for group in chosen]
         return self._store.transact(lambda session: groups.take_groups(session, names, epoch))
 
     def _read_ready(self, epoch: int, session: Session) -> tuple[RunState, Sequence[ReadyMember]]:
-        limit = 4 * self.bounds.max_groups
+        limit = 4 * self._bounds.max_groups
         state = updates.run_state(session, self._run_id, epoch)
         return state, updates.ready_members(session, self._run_id, limit=limit)
 
@@ -135,7 +137,7 @@ class Inbox:
 
     def _make_room(self, size: int) -> bool:
         """Drop the oldest unpinned bodies; return whether `size` bytes fit then."""
-        while self._held_bytes + size > self.bounds.held_bytes:
+        while self._held_bytes + size > self._bounds.held_bytes:
             oldest = next((key for key in self._bodies if key not in self._pinned), None)
             if oldest is None:
                 return False
@@ -160,8 +162,8 @@ class Inbox:
         waiting = deque(list(rows) for _, rows in groupby(members, key=lambda row: row.group_id))
         chosen: list[TrainableGroup] = []
         closing: dict[Reason, list[str]] = {}
-        while waiting and len(chosen) < self.bounds.max_groups:
-            count = min(len(waiting), self.bounds.max_groups - len(chosen))
+        while waiting and len(chosen) < self._bounds.max_groups:
+            count = min(len(waiting), self._bounds.max_groups - len(chosen))
             candidates = [waiting.popleft() for _ in range(count)]
             rows = [row for group in candidates for row in group]
             self._pinned = _keys(chosen) | {(row.episode_id, row.fence) for row in rows}
@@ -170,7 +172,7 @@ class Inbox:
                 group = self._assemble_group(each[0].group_id, each)
                 if group is None:
                     continue
-                reason = classify_group(group, version, self.bounds, self._forks)
+                reason = classify_group(group, version, self._bounds, self._forks)
                 if reason is None:
                     chosen.append(group)
                     continue
@@ -181,9 +183,7 @@ class Inbox:
         return chosen
 
     def _fetch_bodies(self, members: Sequence[ReadyMember]) -> None:
-        """Read bodies that the broker has not delivered from the database; damaged ones are given
-        up.
-        """
+        """Read bodies from the database that the broker has not delivered; give up damaged ones."""
         missing = {
             (member.episode_id, member.fence): member.sha256
             for member in members
@@ -202,7 +202,7 @@ class Inbox:
         """Give up a damaged body; its episode is played again."""
         given_up = self._store.transact(
             lambda session: bodies.give_up_body(
-                session, *key, max_attempts=self.bounds.max_attempts
+                session, *key, max_attempts=self._bounds.max_attempts
             )
         )
         log.error(

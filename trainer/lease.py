@@ -1,6 +1,4 @@
-"""The trainer's lease. While it is valid, other processes know that a trainer is running, even
-during a long update.
-"""
+"""The trainer's lease: other processes know that a trainer runs, even during a long update."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -23,9 +21,7 @@ log = get_logger()
 def trainer_lease(
     store: Store, run_id: str, epoch: Callable[[], int], beat_s: float = BEAT_S
 ) -> Iterator[None]:
-    """Extend the lease on its own thread and connection. `epoch`: 0 until the trainer has started
-    one.
-    """
+    """Extend the lease on its own thread and connection. `epoch`: 0 until one has started."""
     ended = threading.Event()
     with closing(store.one_thread()) as own:
 

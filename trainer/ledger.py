@@ -4,8 +4,9 @@
                     (with alarms: trainer/alarm_recorder.py)
 
 It waits while a disk or an object store is full or unavailable, until the trainer is told to stop.
-Snapshots are written in the background (trainer/snapshot_writer.py); one that could not be saved is
-tried again at the next update. A trainer whose epoch is outdated commits nothing and ends.
+Snapshots are written in the background (trainer/snapshots/snapshot_writer.py); one that could not
+be saved is tried again at the next update. A trainer whose epoch is outdated commits nothing and
+ends.
 """
 
 import uuid
@@ -29,16 +30,17 @@ from agentrl.db.store import Store
 from agentrl.db.transitions import refusals, runs, updates
 from agentrl.db.transitions.alarms import AlarmReading
 from agentrl.db.transitions.updates import UpdateRefused
-from agentrl.trainer import pending_update, retention
+from agentrl.trainer import retention
 from agentrl.trainer.alarm_recorder import AlarmRecorder, log_alarms
-from agentrl.trainer.batch import TrainableGroup
+from agentrl.trainer.batch import TakenGroups
 from agentrl.trainer.checkpoint_writer import CheckpointWriter, Position
 from agentrl.trainer.engines.learner import Learner, Metrics
 from agentrl.trainer.ledger_config import LedgerConfig
-from agentrl.trainer.pending_update import UpdateRecord
-from agentrl.trainer.recovery import find_restart
 from agentrl.trainer.retention import RetentionRules
-from agentrl.trainer.snapshot_writer import SnapshotWriter
+from agentrl.trainer.snapshots import pending_update
+from agentrl.trainer.snapshots.pending_update import UpdateRecord
+from agentrl.trainer.snapshots.recovery import find_restart
+from agentrl.trainer.snapshots.snapshot_writer import SnapshotWriter
 from agentrl.trainer.stop_rules import StopRules
 
 log = get_logger()
@@ -73,7 +75,7 @@ class Ledger:
         )
         self.epoch = 0  # of this trainer, from `resume` on
         self._alarms = AlarmRecorder(config.alarms, config.max_grad_norm, run_id)
-        self._stop_rules = StopRules(config.run, config.tasks, config.min_groups, run_id, store)
+        self._stop_rules = StopRules(config, run_id, store)
 
     def resume(self, learner: Learner) -> Position:
         """Start a new epoch from the newest snapshot; later updates are rolled back.
@@ -117,44 +119,21 @@ class Ledger:
         """Return the start time of an update, on the database's clock."""
         return self._store.clock()
 
-    def commit(  # noqa: PLR0913 - everything that it commits
+    def commit(
         self,
         learner: Learner,
         at: Position,
-        trained: Sequence[TrainableGroup],
+        groups: TakenGroups,
         metrics: Metrics,
         started_at: float,
-        *,
-        left_out: Sequence[TrainableGroup] = (),
     ) -> Position:
         """Publish and commit the update from `at`; return the new position.
-
-        `left_out`: groups of its batch that it did not train on.
 
         Raises UpdateRefused: nothing was committed, and the weights match no checkpoint. The same
         holds for StoreUnavailable and WeightsAway (only when the trainer is told to stop) and any
         other StoreError; the update is then kept for the next trainer, if the local disk allows.
         """
-        version = at.version + 1
-        members = pending_update.members(trained, metrics.teacher_scores)
-        then = Position(
-            version,
-            f"{self._run_id}-v{version:06d}-{uuid.uuid4().hex[:6]}",
-            running_hash(at.trained_hash, [member.sha256 for member in members]),
-        )
-        record = UpdateRecord(
-            checkpoint_id=then.checkpoint_id,
-            parent_id=at.checkpoint_id,
-            version=version,
-            path=self._checkpoint_files.path(then.checkpoint_id),
-            snapshot_path=None,
-            trained_hash=then.trained_hash,
-            members=members,
-            metrics={**metrics.values, **self._machine()},
-            skipped=metrics.skipped,
-            started_at=started_at,
-            left_out=[group.group_id for group in left_out],
-        )
+        then, record = self._describe(at, groups, metrics, started_at)
         try:
             path = self._writer.publish(learner, then, at.checkpoint_id)
         except WeightsAway:
@@ -174,14 +153,39 @@ class Ledger:
         except StoreError:  # away, or for a person to correct, as after a change of the password
             self._keep(learner, then, record)
             raise
-        log_alarms(readings, version, metrics.skipped)
+        log_alarms(readings, then.version, metrics.skipped)
         self._announce(then)
-        age = version - max(self._snapshots.newest, 0)
+        age = then.version - max(self._snapshots.newest, 0)
         if age >= self._config.snapshot_every and not self._snapshots.is_writing:
             self._snapshots.begin(learner, then)
         self._snapshots.name()
         self._retain()
         return then
+
+    def _describe(
+        self, at: Position, groups: TakenGroups, metrics: Metrics, started_at: float
+    ) -> tuple[Position, UpdateRecord]:
+        """Return the position after the update from `at`, and what is to be committed."""
+        version = at.version + 1
+        members = pending_update.members(groups.trained, metrics.teacher_scores)
+        then = Position(
+            version,
+            f"{self._run_id}-v{version:06d}-{uuid.uuid4().hex[:6]}",
+            running_hash(at.trained_hash, [member.sha256 for member in members]),
+        )
+        return then, UpdateRecord(
+            checkpoint_id=then.checkpoint_id,
+            parent_id=at.checkpoint_id,
+            version=version,
+            path=self._checkpoint_files.path(then.checkpoint_id),
+            snapshot_path=None,
+            trained_hash=then.trained_hash,
+            members=members,
+            metrics={**metrics.values, **self._machine()},
+            skipped=metrics.skipped,
+            started_at=started_at,
+            left_out=[group.group_id for group in groups.left_out],
+        )
 
     def _write(self, record: UpdateRecord, session: Session) -> list[AlarmReading]:
         """Run the update's transaction; return the readings to log."""
@@ -232,10 +236,7 @@ class Ledger:
     def _retain(self) -> None:
         """Delete files that are no longer needed; failures are retried later."""
         rules = RetentionRules(
-            self._config.keep_checkpoints,
-            self._config.tracks,
-            self.epoch,
-            self._snapshots.unnamed,
+            self._config.keep_checkpoints, self._config.tracks, self.epoch, self._snapshots.unnamed
         )
         try:
             doomed = self._store.transact(

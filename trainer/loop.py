@@ -21,10 +21,9 @@ from agentrl.core.types import GroupState
 from agentrl.db.transitions.updates import RunEnded
 from agentrl.trainer.algorithm.metrics import environment_metrics, staleness
 from agentrl.trainer.algorithm.presets import Settings
-from agentrl.trainer.batch import TrainableGroup, assemble_batch, with_advantages
+from agentrl.trainer.batch import TakenGroups, TrainableGroup, assemble_batch, with_advantages
 from agentrl.trainer.checkpoint_writer import Position
 from agentrl.trainer.engines.learner import Learner, Metrics
-from agentrl.trainer.group_selection import InboxBounds, select_varied
 from agentrl.trainer.ledger import Ledger
 
 log = get_logger()
@@ -33,11 +32,9 @@ log = get_logger()
 class GroupSource(Protocol):
     """Where groups come from: the inbox, or the history of a run (ops/offline/)."""
 
-    bounds: InboxBounds
-
     def next_groups(
         self, version: int, epoch: int, stop: threading.Event, end_if_due: Callable[[], bool]
-    ) -> Sequence[TrainableGroup]:
+    ) -> TakenGroups | None:
         """See trainer/inbox.py."""
 
     def forget(self, closed: Sequence[TrainableGroup]) -> None:
@@ -53,16 +50,15 @@ def train(
     at = ledger.resume(learner)
     while ready := _next_update(inbox, ledger, at, stop):
         taken, started_at = ready
-        groups, left_out = select_varied(taken, inbox.bounds)
-        began = time.time()
+        began, groups = time.time(), taken.trained
         batch = assemble_batch(groups, settings)
         figures = learner.update(batch)
         own = environment_metrics(groups)
         values = {**own, **figures.values, **staleness(groups, at.version)}
         figures = replace(figures, values=values)
         try:
-            trained = with_advantages(groups, batch)
-            at = ledger.commit(learner, at, trained, figures, started_at, left_out=left_out)
+            taken = replace(taken, trained=with_advantages(groups, batch))
+            at = ledger.commit(learner, at, taken, figures, started_at)
         except RunEnded as error:  # a person was faster; the weights are beyond `at`
             log.info("Last update not committed", reason=str(error))
             return
@@ -71,9 +67,9 @@ def train(
                 raise
             log.warning("Stopped before the last update was committed", error=str(error))
             return
-        inbox.forget(taken)
+        inbox.forget([*groups, *taken.left_out])
         count_update(groups, figures, began)
-        metrics.CLOSED.labels(status=GroupState.FILTERED).inc(len(left_out))
+        metrics.CLOSED.labels(status=GroupState.FILTERED).inc(len(taken.left_out))
         trace_update(groups, began, at.version)
         log.info("Update committed", version=at.version, skipped=figures.skipped)
     ledger.snapshot(learner, at)
@@ -81,14 +77,14 @@ def train(
 
 def _next_update(
     inbox: GroupSource, ledger: Ledger, at: Position, stop: threading.Event
-) -> tuple[Sequence[TrainableGroup], float] | None:
+) -> tuple[TakenGroups, float] | None:
     """Return the groups of the next update and its start time, on the database's clock.
 
     None: the run is over or `stop` is set, also if the database is unavailable.
     """
     try:
-        groups = inbox.next_groups(at.version, ledger.epoch, stop, partial(ledger.end_if_due, at))
-        return (groups, ledger.started()) if groups else None
+        taken = inbox.next_groups(at.version, ledger.epoch, stop, partial(ledger.end_if_due, at))
+        return (taken, ledger.started()) if taken else None
     except StoreUnavailable:
         if not stop.is_set():
             raise

@@ -1,31 +1,22 @@
 """Stop rules: a run ends after a number of updates or hours, or when every task is solved."""
 
-from collections.abc import Sequence
-
 from sqlalchemy.orm import Session
 
-from agentrl.core.config.sections import Run
 from agentrl.db.queries import progress
 from agentrl.db.queries.progress import RECENT_UPDATES
 from agentrl.db.store import Store
+from agentrl.trainer.ledger_config import LedgerConfig
 
 
 class StopRules:
-    """The rules of one run's configuration."""
-
-    def __init__(
-        self, run: Run, tasks: Sequence[str], min_groups: int, run_id: str, store: Store
-    ) -> None:
-        """`tasks`: that must be solved; `min_groups`: fewest of an update."""
-        self._run = run
-        self._tasks = tasks
-        self._fewest = min_groups
+    def __init__(self, config: LedgerConfig, run_id: str, store: Store) -> None:
+        self._config = config
         self._run_id = run_id
         self._store = store
 
     def find_met_rule(self, version: int) -> str:
         """Return the rule that ends the run at this version; empty: none."""
-        run = self._run
+        run = self._config.run
         if run.stop_updates is not None and version >= run.stop_updates:
             return f"{run.stop_updates} updates"
         if run.stop_hours is not None:
@@ -44,6 +35,6 @@ class StopRules:
             return closed, progress.recent_success(session, self._run_id)
 
         closed, success = self._store.ask(look)
-        if version < RECENT_UPDATES and closed < RECENT_UPDATES * self._fewest:
+        if version < RECENT_UPDATES and closed < RECENT_UPDATES * self._config.min_groups:
             return False
-        return all(success.get(task, -1.0) >= share for task in self._tasks)
+        return all(success.get(task, -1.0) >= share for task in self._config.tasks)

@@ -93,7 +93,7 @@ class AttemptRunner:
             if journal is not None and claimed.task in self.judges:
                 messages = [{"role": m.role, "content": m.content} for m in loop.messages()]
                 episode = structs.replace(episode, messages=tuple(messages))
-                journal.append_unjudged(episode)
+                journal.append(episode)
             return episode
         except Exception as error:
             if steps is not None and is_handed_over(error, self.context.stop):

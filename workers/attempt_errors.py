@@ -40,7 +40,6 @@ def is_handed_over(error: Exception, stop: threading.Event) -> bool:
 
 
 def reason_of(error: Exception) -> tuple[Reason, Status]:
-    """Return the failure reason for an error."""
     match error:
         case PolicyError():
             return Reason.POLICY_ERROR, Status.POLICY_ERROR

@@ -26,14 +26,7 @@ from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.types import ABORT, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import ClaimedEpisode
-from agentrl.envs.contract import (
-    Counting,
-    Environment,
-    Message,
-    Outcome,
-    TokenLogprob,
-    TurnTerms,
-)
+from agentrl.envs.contract import Counting, Environment, Message, Outcome, TokenLogprob, TurnTerms
 from agentrl.workers.conversation.branches import Branches
 from agentrl.workers.conversation.conversation import Conversation
 from agentrl.workers.conversation.trajectory_builder import TrajectoryBuilder
@@ -62,7 +55,7 @@ class StepJournal(Protocol):
     def next_recorded(self) -> SampledStep | None:
         """Return the next recorded step, once; None: the next one must be sampled."""
 
-    def append(self, step: SampledStep) -> None:
+    def append(self, record: SampledStep, /) -> None:
         """Store a sampled step, and return when it is stored."""
 
 
@@ -127,9 +120,7 @@ class EpisodeLoop:
         return self._conversation.history(to_the_end=True)
 
     def _turn(self) -> Outcome:
-        """Run one turn: a policy call and the environment's answer. If a policy aborts, others
-        continue.
-        """
+        """Run one turn: a policy call and the answer to it. If a policy aborts, others continue."""
         turn: list[int] = []  # its tokens, of all policies
         while (span := self._span(turn)).finish_reason == ABORT:
             self._steps.add(span)

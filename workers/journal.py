@@ -13,13 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agentrl.core.errors import AgentRLError, MessageError, StoreError, StoreUnavailable
-from agentrl.core.journal import (
-    Record,
-    SampledStep,
-    UnjudgedEpisode,
-    decode_record,
-    encode_record,
-)
+from agentrl.core.journal import Record, SampledStep, UnjudgedEpisode, decode_record, encode_record
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
 from agentrl.core.threads import vital_thread
@@ -196,15 +190,11 @@ class AttemptJournal:
         self._number += 1
         return self._recorded[self._number - 1]
 
-    def append(self, step: SampledStep) -> None:
-        """Store a sampled step, and return when it is. Raises ClaimLapsed, StoreUnavailable."""
-        self._append(step)
+    def append(self, record: Record) -> None:
+        """Store a sampled step, or an episode that only waits for its judge; return when it is.
 
-    def append_unjudged(self, episode: UnjudgedEpisode) -> None:
-        """Store an episode that only waits for its judge. Raises ClaimLapsed, StoreUnavailable."""
-        self._append(episode)
-
-    def _append(self, record: Record) -> None:
+        Raises ClaimLapsed, StoreUnavailable.
+        """
         claimed = self._claimed
         row = NewStep(
             episode_id=claimed.episode_id,
@@ -234,7 +224,6 @@ class Takeover:
         self._append = append
 
     def open(self, claimed: ClaimedEpisode) -> AttemptJournal:
-        """Return the journal of an attempt."""
         if claimed.fence == 1:
             return AttemptJournal(self._append, self._run_id, claimed)
         former = self._store.ask(

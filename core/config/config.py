@@ -81,11 +81,9 @@ class Config(Section, frozen=True):
         return servers[name] if name else next(iter(servers.values()))
 
     def taught_tasks(self) -> set[str]:
-        """Return the names of the tasks that have a teacher."""
         return {task for teacher in self.teacher for task in teacher.tasks or self.tasks}
 
     def judge_policies(self) -> set[str]:
-        """Return the names of the policies that judge."""
         return {task.judge.policy for task in self.tasks.values()} - {""}
 
     def policy_token_env(self) -> str:
@@ -119,7 +117,6 @@ class Config(Section, frozen=True):
         )
 
     def eval_server(self) -> PolicyServer:
-        """Return the settings of the policy server inside the evaluator."""
         asked = self.eval
         return PolicyServer(
             name="evaluator",

@@ -23,7 +23,7 @@ _SECRET_FILE = re.compile(r"(PASSWORD|TOKEN|SECRET|KEY|URL)_FILE\Z")
 
 
 def fill_secrets(url: str, where: str) -> str:
-    """Replace each `${NAME}` in a URL by the value of NAME (see `_value`), also in that value.
+    """Replace each `${NAME}` in a URL by the value of NAME (see `_read_value`), also in that value.
 
     A value before the @ of a URL is percent-encoded here, so its variable contains the password
     itself. Raises ConfigError for a variable that is not set.
@@ -62,7 +62,7 @@ def _warn_encoded(where: str, variable: str) -> None:
 
 
 def secret(variable: str) -> str:
-    """Return the value of a variable (see `_value`); empty if no name is given.
+    """Return the value of a variable (see `_read_value`); empty if no name is given.
 
     Raises ConfigError if the variable is not set or cannot be sent in a header.
     """

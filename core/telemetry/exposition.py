@@ -13,9 +13,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from agentrl.core.access import admits, origin
 from agentrl.core.config.secrets import secret
 from agentrl.core.config.sections import Metrics
+from agentrl.core.http.access import admits, origin
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
 from agentrl.core.telemetry.metrics import Foreign
@@ -41,7 +41,10 @@ def serve_metrics(config: Metrics, run: str, role: str, process: str = "") -> It
     if not config.port:
         yield ""
         return
-    from agentrl.core.http import HttpServer, make_application  # most processes serve nothing
+    from agentrl.core.http.server import (  # most processes serve nothing
+        HttpServer,
+        make_application,
+    )
 
     token = secret(config.token_env)
     server = HttpServer("metrics", config.host, config.port, guarded=bool(token))
@@ -73,8 +76,6 @@ def make_registry(role: str, own: Mapping[str, str]) -> CollectorRegistry:
 
 
 class _Labelled(Collector):
-    """Metrics with further labels."""
-
     def __init__(self, read: Callable[[], Iterable[Metric]], own: Mapping[str, str]) -> None:
         self._read, self._own = read, own
 

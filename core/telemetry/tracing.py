@@ -52,9 +52,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Receiver of spans. `share`: share of traced attempts. `flush`: sends queued spans within a
-    time.
-    """
+    """Receiver of spans. `share`: of traced attempts. `flush`: sends queued spans within a time."""
 
     take: Callable[[Span], None]
     share: float

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agentrl.core.http import HttpServer, make_application, read_body, wait_disconnected
+from agentrl.core.http.server import HttpServer, make_application, read_body, wait_disconnected
 from agentrl.envs.gateway import anthropic, chat, responses
 from agentrl.envs.gateway.dialogue import Dialogue, Placement, Reply
 from agentrl.envs.gateway.messages import (

@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agentrl.core.access import admits
 from agentrl.core.errors import PolicyError
-from agentrl.core.http import HttpServer, make_application, read_body, wait_disconnected
+from agentrl.core.http.access import admits
+from agentrl.core.http.server import HttpServer, make_application, read_body, wait_disconnected
 from agentrl.envs.gateway import chat
 from agentrl.envs.gateway.chat_server import error_response, json_response
 from agentrl.envs.gateway.messages import DialogueReply, DialogueRequest, RequestRefused

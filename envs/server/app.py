@@ -24,9 +24,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from agentrl.core.access import admits, is_loopback
 from agentrl.core.errors import AgentRLError, ItemError, in_words
-from agentrl.core.http import make_application, read_body, wait_disconnected
+from agentrl.core.http.access import admits, is_loopback
+from agentrl.core.http.server import make_application, read_body, wait_disconnected
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.envs.contract import Item, TaskSource

@@ -16,7 +16,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from agentrl.core.errors import AgentRLError, in_words
-from agentrl.core.http_answers import read_answer
+from agentrl.core.http.answers import read_answer
 from agentrl.core.logging import get_logger
 from agentrl.envs.server import wire
 from agentrl.envs.server.threads import Threads

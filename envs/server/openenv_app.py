@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agentrl.core.errors import AgentRLError
-from agentrl.core.http import make_application, read_body
+from agentrl.core.http.server import make_application, read_body
 from agentrl.envs.contract import Item
 from agentrl.envs.server import wire
 from agentrl.envs.server.app import HostedTask, keep_tending, refusal

@@ -18,7 +18,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 from agentrl.core.config.secrets import secret
 from agentrl.core.config.sections import Envs
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
-from agentrl.core.http_answers import read_answer
+from agentrl.core.http.answers import read_answer
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import Backoff, Retry
 from agentrl.core.telemetry import tracing
@@ -70,10 +70,8 @@ class RemoteServer:
         if token := secret(config.token_env):
             self._headers["authorization"] = f"Bearer {token}"
         name = f"env server {self.url}"
-        self._away = Retry(name, lambda error: isinstance(error, ServerAway))
-        self._room = Retry(
-            name, lambda error: isinstance(error, ServerFull), backoff=Backoff(silent=True)
-        )
+        self._away = Retry(name, ServerAway)
+        self._room = Retry(name, ServerFull, backoff=Backoff(silent=True))
         self._http = urllib3.PoolManager(maxsize=CONNECTIONS, block=False, retries=False)
 
     def start(self, body: Mapping[str, Any], fence: Fence) -> tuple[wire.EnvOut, int | None]:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from agentrl.core.config.secrets import secret
 from agentrl.core.config.sections import Envs, Task
 from agentrl.core.errors import ConfigError
-from agentrl.core.http import HttpServer
+from agentrl.core.http.server import HttpServer
 from agentrl.core.logging import get_logger
 from agentrl.envs import registry
 from agentrl.envs.sandbox.sandbox import Sandboxes, make_sandboxes

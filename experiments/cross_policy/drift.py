@@ -24,7 +24,7 @@ from agentrl.experiments.simulation.training import SKILL, Arm, Rounds, Trainee,
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.model.attention import hidden_states, pack
-from agentrl.trainer.model.loading import load_model
+from agentrl.trainer.model.files.loading import load_model
 from agentrl.trainer.model.packing import micro_batches
 
 LAGS = (10, 25, 50)

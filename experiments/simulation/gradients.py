@@ -12,7 +12,7 @@ from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.snapshots import State
+from agentrl.trainer.snapshots.snapshots import State
 
 
 class Gauge:

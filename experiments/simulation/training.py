@@ -249,10 +249,10 @@ class Rounds:
         gradients: Mapping[str, float] = {}
         if lessons:
             settings = self._settings
-            kept, _ = split_by_variance(
+            taken = split_by_variance(
                 lessons, settings.keep_share, settings.abnormal_reward, self._taught
             )
-            batch = assemble_batch(kept, settings)
+            batch = assemble_batch(taken.trained, settings)
             gradients = self._gradients(batch)
             update = self._learner.update(batch)
             metrics = update.values

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from agentrl.core import config_loading
-from agentrl.core.access import require_token
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
 from agentrl.core.config.sections import Envs, Model, PolicyServer
 from agentrl.core.errors import ConfigError, ItemError, nearest
+from agentrl.core.http.access import require_token
 from agentrl.core.types import CURRENT
 from agentrl.db.registry import tracks
 from agentrl.db.registry.external_policies import track_of

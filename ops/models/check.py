@@ -34,7 +34,7 @@ def check_model(path: Path, chat_template: str = "") -> Iterator[Finding]:
 def _describe_weights(path: Path) -> str:
     import torch
 
-    from agentrl.trainer.model.loading import load_model
+    from agentrl.trainer.model.files.loading import load_model
 
     model = load_model(path, torch.device("cpu"), torch.bfloat16)
     parameters = sum(weight.numel() for weight in model.parameters())

@@ -48,7 +48,7 @@ def import_model(source: str, out: Path, *, dtype: Dtype, chat_template: Path | 
 def _convert(model: ModelSource, out: Path, dtype: Dtype) -> None:
     import torch
 
-    from agentrl.trainer.model import gguf
+    from agentrl.trainer.model.files import gguf
 
     gguf.convert_gguf(model.path, out, getattr(torch, dtype))
 

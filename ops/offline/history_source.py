@@ -20,8 +20,13 @@ from agentrl.db.queries.history_batches import HistoryBatch
 from agentrl.db.store import Store
 from agentrl.db.transitions import group_copies, updates
 from agentrl.ops.offline.copying import CopiedGroup, CopyPlace, make_copy
-from agentrl.trainer.batch import TrainableGroup
-from agentrl.trainer.group_selection import InboxBounds, classify_group, close_useless
+from agentrl.trainer.batch import TakenGroups, TrainableGroup
+from agentrl.trainer.group_selection import (
+    InboxBounds,
+    classify_group,
+    close_useless,
+    select_varied,
+)
 
 PAUSE_S = 1.0  # between two looks at a paused run
 
@@ -46,7 +51,7 @@ class HistorySource:
     def __init__(self, store: Store, run_id: str, bounds: InboxBounds, history: History) -> None:
         self._store = store
         self._run_id = run_id
-        self.bounds = bounds
+        self._bounds = bounds
         self._forks = history.forks
         self._batches = deque(history.batches)
         self._copies: Mapping[str, Sequence[GroupState]] | None = None
@@ -55,10 +60,10 @@ class HistorySource:
 
     def next_groups(
         self, version: int, epoch: int, stop: threading.Event, end_if_due: Callable[[], bool]
-    ) -> Sequence[TrainableGroup]:
+    ) -> TakenGroups | None:
         """Return the groups of the update from `version`; see trainer/inbox.py.
 
-        Empty also if the history is used up.
+        None also if the history is used up.
         """
         while not stop.is_set() and not end_if_due():
             state = self._store.ask(lambda session: updates.run_state(session, self._run_id, epoch))
@@ -68,15 +73,15 @@ class HistorySource:
                 stop.wait(PAUSE_S)
                 continue
             self._close_useless(version, epoch)
-            if len(self._waiting) >= self.bounds.min_groups:
-                most = self.bounds.max_groups
+            if len(self._waiting) >= self._bounds.min_groups:
+                most = self._bounds.max_groups
                 taken, self._waiting = self._waiting[:most], self._waiting[most:]
-                return taken
+                return select_varied(taken, self._bounds)
             if not self._batches:
                 self.is_used_up = True
                 break
             self._read_batch(self._batches.popleft(), epoch)
-        return ()
+        return None
 
     def forget(self, closed: Sequence[TrainableGroup]) -> None:
         """Do nothing: bodies are held by the update alone."""
@@ -108,7 +113,7 @@ class HistorySource:
         closing: dict[Reason, list[str]] = {}
         kept: list[TrainableGroup] = []
         for group in self._waiting:
-            reason = classify_group(group, version, self.bounds, self._forks)
+            reason = classify_group(group, version, self._bounds, self._forks)
             if reason is None:
                 kept.append(group)
             else:

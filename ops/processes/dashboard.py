@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from agentrl.core import config_loading, logging
-from agentrl.core.access import is_loopback, origin
 from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.core.http.access import is_loopback, origin
 from agentrl.db.admin.readonly import DatabaseAbsent
 
 HOST = "127.0.0.1"

@@ -76,13 +76,13 @@ def recompute_update(seen: SeenGroups, config: Config, scorer: "Scorer | None") 
     verdicts = list(zip(seen.groups, reasons, strict=True))
     ready = [group for group, reason in verdicts if reason is None]
     taken = ready[: limits.max_groups]
-    chosen, dropped = select_varied(taken, limits)
-    batch = assemble_batch(chosen, settings)
-    recorded = scorer.score(batch, settings) if scorer and chosen else None
+    selected = select_varied(taken, limits)
+    batch = assemble_batch(selected.trained, settings)
+    recorded = scorer.score(batch, settings) if scorer and selected.trained else None
     closed = [(group, CLOSED_AS[reason]) for group, reason in verdicts if reason is not None]
     with_spread = _count([*closed, *((each, GroupState.READY) for each in taken)])
-    closed += [(each, GroupState.FILTERED) for each in dropped]
-    counts = _count([*closed, *((each, GroupState.READY) for each in chosen)])
+    closed += [(each, GroupState.FILTERED) for each in selected.left_out]
+    counts = _count([*closed, *((each, GroupState.READY) for each in selected.trained)])
     metrics = measure(batch, recorded or TokenRecord.empty(batch.tokens.size))
     if recorded is None:
         metrics = {name: value for name, value in metrics.items() if not of_policy(name)}

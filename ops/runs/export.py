@@ -6,7 +6,7 @@ from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.ops.evaluation.target import resolve
-from agentrl.trainer.model.export import export as write
+from agentrl.trainer.model.files.export import export as write
 
 
 def export(name: str, out: Path, config: Path | None, *, merge_lora: bool) -> str:

@@ -230,7 +230,7 @@ def _copy(source: Path, parent: Checkpoint, directory: Path) -> None:
 
     Raises CheckpointError.
     """
-    from agentrl.trainer.model.export import fill
+    from agentrl.trainer.model.files.export import fill
 
     identity = {"checkpoint_id": directory.name, "parent": parent.checkpoint_id}
 

@@ -3,8 +3,8 @@
 import socket
 from urllib.parse import urlsplit
 
-from agentrl.core.access import is_loopback
 from agentrl.core.config.config import Config
+from agentrl.core.http.access import is_loopback
 
 
 def hosts_envs(config: Config) -> bool:

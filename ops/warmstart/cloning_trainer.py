@@ -23,7 +23,7 @@ from agentrl.ops.warmstart.demonstrations import Transcript
 from agentrl.ops.warmstart.student_policy import Skill, StudentPolicy
 from agentrl.trainer.model import cloning
 from agentrl.trainer.model.cloning import Cloner, Demonstration, learns_by_muon
-from agentrl.trainer.snapshots import State
+from agentrl.trainer.snapshots.snapshots import State
 
 LOSSES = 10  # steps that a reported loss is the mean of
 FRESH = 3e-3  # learning rate of random weights

@@ -16,7 +16,7 @@ from agentrl.checkpoints import directories, manifest
 from agentrl.checkpoints.manifest import SaveReport
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.ops.warmstart.student_policy import Skill, StudentPolicy
-from agentrl.trainer.model.export import merge_adapter
+from agentrl.trainer.model.files.export import merge_adapter
 
 FILE = "warmstart.json"
 CARD = "README.md"

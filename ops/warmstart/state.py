@@ -5,8 +5,8 @@ from pathlib import Path
 
 from agentrl.core.errors import ConfigError
 from agentrl.ops.warmstart.cloning_trainer import PhaseRecord
-from agentrl.trainer import snapshots
-from agentrl.trainer.snapshots import State
+from agentrl.trainer.snapshots import snapshots
+from agentrl.trainer.snapshots.snapshots import State
 
 
 class WarmstartState:

@@ -15,7 +15,7 @@ from agentrl.ops.warmstart import play, tokenizer
 from agentrl.ops.warmstart.play import Player
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.trainer.model import cloning
-from agentrl.trainer.model.loading import copy_tokenizer, save_as
+from agentrl.trainer.model.files.loading import copy_tokenizer, save_as
 from agentrl.trainer.model.trainable_model import (
     AdapterModel,
     tensors_to_save,

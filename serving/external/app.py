@@ -22,17 +22,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from agentrl.core.access import admits
 from agentrl.core.errors import AgentRLError
-from agentrl.core.http import make_application, read_body
+from agentrl.core.http.access import admits
+from agentrl.core.http.server import make_application, read_body
 from agentrl.core.logging import get_logger
 from agentrl.serving import wire
 from agentrl.serving.engine_api import RequestError
-from agentrl.serving.external.upstream import (
-    BudgetSpent,
-    RequestRefused,
-    Upstream,
-)
+from agentrl.serving.external.upstream import BudgetSpent, RequestRefused, Upstream
 from agentrl.serving.served_checkpoints import NotServedError, ServedCheckpoints
 from agentrl.serving.server import Handler, measure_completions
 
@@ -139,7 +135,7 @@ class ExternalApp:
         return guarded
 
     def _chat(self, raw: bytes, until: float) -> bytes:
-        """Raises NotServedError, Unavailable, Closed, MsgspecError."""
+        """Raises NotServedError, UpstreamUnavailable, BudgetSpent, MsgspecError."""
         body = msgspec.json.decode(raw, type=ChatBody)
         voice = self._voice
         fields: dict[str, Any] = {
@@ -155,7 +151,7 @@ class ExternalApp:
         return msgspec.json.encode({"choices": [choice]})
 
     def _complete(self, raw: bytes, until: float) -> bytes:
-        """Raises NotServedError, Unavailable, Closed, RequestError."""
+        """Raises NotServedError, UpstreamUnavailable, BudgetSpent, RequestError."""
         body = wire.decode(raw)
         voice = self._voice
         fields = {

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.config.secrets import secret
 from agentrl.core.config.sections import PolicyServer as ServerConfig
-from agentrl.core.http import HttpServer
+from agentrl.core.http.server import HttpServer
 from agentrl.core.logging import get_logger
 from agentrl.db.models import Checkpoint, PolicyServer
 from agentrl.db.registry import external_policies, policy_servers

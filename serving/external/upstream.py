@@ -24,7 +24,7 @@ import urllib3
 
 from agentrl.core.config.sections import External
 from agentrl.core.errors import ConfigError, PolicyError
-from agentrl.core.http_answers import AnswerTooLong, read_answer
+from agentrl.core.http.answers import AnswerTooLong, read_answer
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
 
@@ -65,7 +65,7 @@ class Budget:
         self._look()
 
     def take(self) -> None:
-        """Count one try. Raises Closed."""
+        """Count one try. Raises BudgetSpent."""
         with self._lock:
             self._look()
             if self.closed:
@@ -111,7 +111,7 @@ class Pace:
         self._clock = clock
 
     def wait(self, patience_s: float) -> None:
-        """Wait for this request's turn. Raises Unavailable if it is too far away."""
+        """Wait for this request's turn. Raises UpstreamUnavailable if it is too far away."""
         with self._lock:
             now = self._clock()
             turn = max(now, self._next)
@@ -155,7 +155,7 @@ class Upstream:
         self._http = urllib3.PoolManager(maxsize=config.concurrency)
 
     def ask(self, path: str, fields: Mapping[str, Any], patience_s: float) -> dict[str, Any]:
-        """Send a request; return the JSON object. Raises Unavailable, Closed."""
+        """Send a request; return the JSON object. Raises UpstreamUnavailable, BudgetSpent."""
         body = {"model": self._config.model, **fields, **self._config.parameters}
         request = msgspec.json.encode(body)
         deadline, wait_s, why = self._clock() + patience_s, 0.0, ""
@@ -214,7 +214,7 @@ class Upstream:
         return response.status, asked_s, data
 
     def _answer(self, data: bytes, request_bytes: int) -> dict[str, Any]:
-        """Parse the answer and count its tokens, also of an unusable one. Raises Unavailable."""
+        """Parse the answer and count its tokens, also of an unusable one. Raises RequestRefused."""
         try:
             answer = msgspec.json.decode(data, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -231,7 +231,7 @@ class Upstream:
         return answer
 
     def _refusal(self, status: int, data: bytes) -> str:
-        """Handle an error status. Raises Closed, and RequestRefused for permanent errors."""
+        """Handle an error status. Raises BudgetSpent, and RequestRefused for permanent errors."""
         if status in (401, 403):
             variable = self._config.key_env or "key_env, which is not set"
             raise self._budget.close(f"the key was refused ({status}); see {variable}")

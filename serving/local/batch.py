@@ -87,7 +87,6 @@ class Batch:
         self._advance(0, len(self._rows))
 
     def abort(self, reason: str) -> None:
-        """Fail every request."""
         rows, self._rows = self._rows, []
         with suppress(IndexError):
             while True:

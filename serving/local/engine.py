@@ -98,7 +98,6 @@ class LocalEngine:
         return model.score(token_ids)
 
     def submit(self, request: Request) -> Future[Completion]:
-        """As `Engine.submit`."""
         check_request(request, self.limits(request.policy))
         future: Future[Completion] = Future()
         row = Row(request, future, random.Random(request.seed), list(request.prompt))

@@ -71,7 +71,7 @@ class ServedModel:
 
 
 def load_model(path: Path, device: str, dtype: torch.dtype) -> ServedModel:
-    """Load the model of a safetensors directory. Raises CheckpointError, like `proven`."""
+    """Load the model of a safetensors directory. Raises CheckpointError, like `verify_model`."""
     bound = tolerance(str(dtype).removeprefix("torch."))
     return verify_model(Networks(device, dtype).open(path), path, bound)
 

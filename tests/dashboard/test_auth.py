@@ -11,10 +11,10 @@ from streamlit.testing.v1 import AppTest
 from structlog.testing import capture_logs
 
 from agentrl.core import config_loading
-from agentrl.core.access import origin
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Run, Store, Task
 from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.core.http.access import origin
 from agentrl.dashboard import auth
 from agentrl.dashboard.auth import LoginResult, SessionStore
 from agentrl.dashboard.streamlit_server import streamlit_options, trust_proxies

@@ -24,7 +24,7 @@ from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.db.transitions.journal import NewStep, append_steps
 from agentrl.db.transitions.updates import UpdateRefused
 from agentrl.trainer.engines.learner import Metrics
-from agentrl.trainer.snapshots import State
+from agentrl.trainer.snapshots.snapshots import State
 from agentrl.workers.episode_context import Clock
 from agentrl.workers.journal import Takeover, require_owned
 from agentrl.workers.lease import WorkerLease

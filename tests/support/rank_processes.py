@@ -149,7 +149,7 @@ def _work(job: Job, ranks: Any, out: Path) -> None:
 def _lead(job: Job, lead: Any, out: Path) -> None:
     from safetensors.torch import save_file
 
-    from agentrl.trainer import snapshots
+    from agentrl.trainer.snapshots import snapshots
 
     if job.snapshot:
         lead.load_state(snapshots.load(Path(job.snapshot))[0])

@@ -9,6 +9,7 @@ from agentrl.core.trajectory import PolicyRef, Trajectory
 from agentrl.core.types import Status
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import (
+    TakenGroups,
     TrainableGroup,
     assemble_batch,
     has_spread,
@@ -111,9 +112,9 @@ def test_the_groups_with_the_most_varied_rewards_stay(make_trajectory: MakeTraje
     ]
 
     def kept(share: float, *taught: str) -> str:
-        stay, others = split_by_variance(groups, share, taught_tasks=taught)
-        assert sorted([*stay, *others], key=groups.index) == groups
-        return "".join(group.group_id for group in stay)
+        taken = split_by_variance(groups, share, taught_tasks=taught)
+        assert sorted([*taken.trained, *taken.left_out], key=groups.index) == groups
+        return "".join(group.group_id for group in taken.trained)
 
     assert kept(1.0) == "1234k"
     assert kept(0.6) == "123k"  # 2.4 of four, rounded up
@@ -128,8 +129,8 @@ def test_penalties_do_not_count_as_variance_but_the_reward_of_abnormal_ends_does
     ends = (Status.TASK_LIMIT, Status.COMPLETED)
     mild = TrainableGroup("m", "db", tuple(make_trajectory(reward=r) for r in (0.5, 0.0)))
     ended = TrainableGroup("e", "db", tuple(make_trajectory(status=end) for end in ends))
-    assert split_by_variance([mild, ended], 0.5) == ([mild], [ended])
-    assert split_by_variance([mild, ended], 0.5, -2.0) == ([ended], [mild])
+    assert split_by_variance([mild, ended], 0.5) == TakenGroups([mild], [ended])
+    assert split_by_variance([mild, ended], 0.5, -2.0) == TakenGroups([ended], [mild])
 
 
 def test_tasks_are_normalised_apart_over_the_batch(make_trajectory: MakeTrajectory) -> None:

@@ -103,7 +103,8 @@ def _look(
     inbox: Inbox, version: int = 0, epoch: int = 0, looks: int = LOOKS
 ) -> Sequence[TrainableGroup]:
     """What the inbox gives within so many looks at queue and database."""
-    return inbox.next_groups(version, epoch, StopAfterLooks(looks), lambda: False)
+    taken = inbox.next_groups(version, epoch, StopAfterLooks(looks), lambda: False)
+    return taken.trained if taken else ()
 
 
 def _publish(publisher: Publisher, world: World, bodies: Sequence[Trajectory]) -> None:
@@ -256,7 +257,7 @@ def test_a_trainer_that_resumed_closes_what_the_line_it_left_sampled(
 @pytest.mark.parametrize("state", [RunState.STOPPED, RunState.COMPLETED])
 def test_a_run_that_is_over_gives_no_batch(world: World, inbox: Inbox, state: RunState) -> None:
     world.store.transact(lambda session: runs.move_run(session, world.run_id, state))
-    assert inbox.next_groups(0, 0, threading.Event(), lambda: False) == ()
+    assert inbox.next_groups(0, 0, threading.Event(), lambda: False) is None
 
 
 def test_a_trainer_that_was_replaced_closes_no_group_that_another_may_learn_from(

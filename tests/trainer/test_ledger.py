@@ -39,12 +39,12 @@ from agentrl.db.transitions.updates import (
     UpdateRefused,
 )
 from agentrl.ops.processes.trainer import ledger_config
-from agentrl.trainer.batch import Batch, TrainableGroup
+from agentrl.trainer.batch import Batch, TakenGroups, TrainableGroup
 from agentrl.trainer.checkpoint_writer import Position
 from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.ledger import Ledger
 from agentrl.trainer.retention import RetentionRules, retain
-from agentrl.trainer.snapshots import State
+from agentrl.trainer.snapshots.snapshots import State
 
 EVERY = 2
 METRICS = Metrics({"loss": 0.5})
@@ -149,7 +149,7 @@ def _groups(world: World, *positions: int) -> Sequence[TrainableGroup]:
 def _step(world: World, ledger: Ledger, learner: Counter, at: Position, position: int) -> Position:
     groups = _groups(world, position)
     learner.count += 1
-    return ledger.commit(learner, at, groups, Metrics({"loss": 0.5}), ledger.started())
+    return ledger.commit(learner, at, TakenGroups(groups), Metrics({"loss": 0.5}), ledger.started())
 
 
 def _count(world: World, home: Path) -> Mapping[int, int]:
@@ -207,7 +207,7 @@ def test_a_crash_between_publish_and_commit_leaves_no_row_and_the_next_start_wor
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ledger.commit(learner, at, groups, Metrics({}), 0.0)
+        ledger.commit(learner, at, TakenGroups(groups), Metrics({}), 0.0)
     event.remove(world.store.engine, "before_cursor_execute", crash)
     assert world.ask("SELECT COUNT(*) FROM updates") == [(0,)]
     assert world.ask("SELECT MAX(version) FROM checkpoints") == [(0,)]
@@ -215,7 +215,7 @@ def test_a_crash_between_publish_and_commit_leaves_no_row_and_the_next_start_wor
 
     again, fresh = _ledger(world, publisher, tmp_path), Counter()
     fresh.count = 1
-    at = again.commit(fresh, again.resume(Counter()), groups, Metrics({}), 0.0)
+    at = again.commit(fresh, again.resume(Counter()), TakenGroups(groups), Metrics({}), 0.0)
     assert at.version == 1
     assert world.accounting() == []
 
@@ -237,7 +237,7 @@ def test_a_refused_update_leaves_neither_rows_nor_files(
     groups = _groups(world, 0)
     world.sql(meanwhile)
     with pytest.raises(error):
-        ledger.commit(learner, at, groups, Metrics({}), 0.0)
+        ledger.commit(learner, at, TakenGroups(groups), Metrics({}), 0.0)
     assert world.ask("SELECT COUNT(*) FROM updates") == [(0,)]
     assert world.run().version == 0
     assert list((tmp_path / "checkpoints").iterdir()) == []
@@ -479,7 +479,7 @@ def _ended_by_the_database(
             raise error
 
     with pytest.raises(type(error)):
-        ledger.commit(learner, at, [group], metrics, 1.0, left_out=left_out)
+        ledger.commit(learner, at, TakenGroups([group], left_out), metrics, 1.0)
     event.remove(world.store.engine, "before_cursor_execute", away)
     assert world.run().version == 1
 
@@ -541,7 +541,7 @@ def test_an_update_whose_object_store_was_away_until_the_stop_is_committed_by_th
     stop.set()
     learner.count += 1
     with pytest.raises(WeightsAway, match="the object store is away"):
-        ledger.commit(learner, at, [group], Metrics({"loss": 0.5}), 1.0)
+        ledger.commit(learner, at, TakenGroups([group]), Metrics({"loss": 0.5}), 1.0)
     assert world.run().version == 1
     FaultyFileSystem.faults.clear()
     fresh = Counter()
@@ -564,7 +564,7 @@ def test_an_update_that_was_kept_and_lost_its_weights_since_is_not_committed(
     stop.set()
     (group,) = _groups(world, 7)
     with pytest.raises(WeightsAway):
-        ledger.commit(learner, at, [group], Metrics({}), 1.0)
+        ledger.commit(learner, at, TakenGroups([group]), Metrics({}), 1.0)
     FaultyFileSystem.faults.clear()
     shutil.rmtree(tmp_path / "cache")
     assert _far_ledger(world, publisher, tmp_path).resume(Counter()).version == 0
@@ -612,7 +612,7 @@ def test_a_database_that_lost_its_last_commit_learns_from_no_body_twice(
     groups = _groups(world, *range(EVERY + 1))
     for group in groups:
         learner.count += 1
-        at = ledger.commit(learner, at, [group], Metrics({}), 0.0)
+        at = ledger.commit(learner, at, TakenGroups([group]), Metrics({}), 0.0)
     lost, last = at.checkpoint_id, groups[-1]
     for table, column in (("update_groups", "update_id"), ("updates", "update_id")):
         world.sql(f"DELETE FROM {table} WHERE {column} = :u", u=f"{lost}.update")  # noqa: S608
@@ -622,11 +622,11 @@ def test_a_database_that_lost_its_last_commit_learns_from_no_body_twice(
         "UPDATE groups SET state = 'ready', closed_at = NULL WHERE group_id = :g", g=last.group_id
     )
     with pytest.raises(LineageChanged):
-        ledger.commit(learner, at, [last], Metrics({}), 0.0)
+        ledger.commit(learner, at, TakenGroups([last]), Metrics({}), 0.0)
     fresh, after = Counter(), _ledger(world, publisher, tmp_path)
     again = after.resume(fresh)
     assert (again.version, fresh.count) == (EVERY, EVERY)
-    again = after.commit(fresh, again, [last], Metrics({}), 0.0)
+    again = after.commit(fresh, again, TakenGroups([last]), Metrics({}), 0.0)
     bodies = [[member.sha256 for member in group.members] for group in groups]
     assert again.trained_hash == reduce(running_hash, bodies, ROOT)
     assert world.accounting() == []

@@ -2,7 +2,7 @@
 
 import errno
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.ops.processes.trainer import ledger_config
 from agentrl.trainer.algorithm.presets import resolve_settings
-from agentrl.trainer.batch import Batch, TrainableGroup
+from agentrl.trainer.batch import Batch, TakenGroups
 from agentrl.trainer.engines.learner import Hardware, Metrics
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.group_selection import InboxBounds
@@ -169,7 +169,7 @@ class Unanswered(Inbox):
 
     def next_groups(
         self, version: int, epoch: int, stop: threading.Event, end_if_due: Callable[[], bool]
-    ) -> Sequence[TrainableGroup]:
+    ) -> TakenGroups | None:
         if version == 0:
             return super().next_groups(version, epoch, stop, end_if_due)
         stop.set()

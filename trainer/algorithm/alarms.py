@@ -114,7 +114,6 @@ def alarm_changes(
 
 
 def _tasks(metrics: Metrics) -> list[str]:
-    """Return the tasks of the metrics."""
     return sorted({task for task, slash, _ in (key.rpartition("/") for key in metrics) if slash})
 
 

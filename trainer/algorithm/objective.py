@@ -44,7 +44,7 @@ class Objective:
     """The objective of `settings`.
 
     `reference`: context manager for forward passes of the run's first model; used only if
-    `kl_weight` > 0. `score`: replaces `agentrl.trainer.model.token_scores.scores` for an engine.
+    `kl_weight` > 0. `score`: replaces `score_tokens` for an engine.
     """
 
     settings: Settings
@@ -55,7 +55,7 @@ class Objective:
     def loss(self, model: Any, micro: MicroBatch) -> tuple[Tensor, dict[str, Floats]]:
         """Return the micro-batch's part of the update's loss; all parts sum to the loss.
 
-        Also return the values [K] of its loss tokens, by the field of Recorded. `model`: a causal
+        Also return the values [K] of its loss tokens, by fields of TokenRecord. `model`: a causal
         language model of transformers. An empty micro-batch gives 0 with zero gradients for all
         weights.
         """

@@ -38,9 +38,7 @@ MEND = "run `agentrl deepspeed build`"
 
 
 def build_folder(extensions: str) -> Path:
-    """Return the folder of the library for these versions and this CPU. `extensions`: configured
-    folder.
-    """
+    """Return the folder of the library for these versions and this CPU, below `extensions`."""
     root = Path(extensions or "~/.cache/agentrl/extensions").expanduser().absolute()
     versions = [importlib.metadata.version(name) for name in ("deepspeed", "torch")]
     built_for = "-".join([*versions, platform.python_version(), _processor()])
@@ -82,7 +80,6 @@ def load_optimizer(extensions: str) -> None:
 
 
 def is_built(extensions: str) -> bool:
-    """Return whether the library is compiled."""
     return _is_complete(build_folder(extensions))
 
 

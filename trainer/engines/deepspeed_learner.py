@@ -32,21 +32,16 @@ from agentrl.trainer.engines.ranks import Ranks
 from agentrl.trainer.engines.torch_learner import prepare_torch
 from agentrl.trainer.engines.zero_net import Net, Scoring
 from agentrl.trainer.model import optimizer, trainable_model
-from agentrl.trainer.model.loading import load_model, load_structure
+from agentrl.trainer.model.files.loading import load_model, load_structure
 from agentrl.trainer.model.packing import MicroBatch, attention_cost, balance_ranks
-from agentrl.trainer.model.trainable_model import (
-    make_trainable,
-    trainable_parameters,
-)
-from agentrl.trainer.snapshots import State, random_state, set_random_state
+from agentrl.trainer.model.trainable_model import make_trainable, trainable_parameters
+from agentrl.trainer.snapshots.snapshots import State, random_state, set_random_state
 
 LOSS = TOKEN_FIELDS.index("loss")
 
 
 class DeepSpeedLearner:
-    """A rank of a DeepSpeed learner. Trained weights are fp32; dropout is off, so ratios start at
-    one.
-    """
+    """A rank of a DeepSpeed learner, with trained weights in fp32 and without dropout."""
 
     def __init__(
         self,
@@ -114,7 +109,6 @@ class DeepSpeedLearner:
         return RankUpdate(token_values, values, "" if stepped else _reason(total))
 
     def weights(self) -> dict[str, Tensor]:
-        """See RankWorker.weights."""
         weights: dict[str, Tensor] = {}
         for name, parameter in trainable_parameters(self._net.model).items():
             with self._shards.whole(parameter) as gathered:
@@ -140,7 +134,6 @@ class DeepSpeedLearner:
         return trainable_model.probe_with(logits_of, model)
 
     def state(self) -> State:
-        """See RankWorker.state."""
         generators = random_state()
         tensors = dict(generators.tensors)
         self._shards.link()
@@ -159,7 +152,6 @@ class DeepSpeedLearner:
         self._shards.make_room(keys)
 
     def load_tensor(self, name: str, tensor: Tensor) -> None:
-        """See RankWorker.load_tensor."""
         kind, _, rest = name.partition("/")
         parameters = trainable_parameters(self._net.model)
         if kind == "weights":
@@ -171,7 +163,6 @@ class DeepSpeedLearner:
             self._generators[name] = tensor
 
     def finish_load(self, values: Mapping[str, Any]) -> None:
-        """See RankWorker.finish_load."""
         self._updates = int(values["updates"])
         set_random_state(State(self._generators, values))
 
@@ -242,11 +233,7 @@ def _join(library: Any, ranks: Ranks) -> None:
 
 
 def _engine(
-    library: Any,
-    net: Net,
-    settings: Settings,
-    section: DeepSpeed,
-    configuration: Mapping[str, Any],
+    library: Any, net: Net, settings: Settings, section: DeepSpeed, configuration: Mapping[str, Any]
 ) -> Any:
     """DeepSpeed's engine around the net; the net is the same on every rank then."""
     if section.zero == 3:
@@ -262,9 +249,6 @@ def _engine(
     else:
         chosen = optimizer.make_optimizer(parameters, settings)
     engine, *_ = library.initialize(
-        model=net,
-        optimizer=chosen,
-        config=configuration,
-        dist_init_required=False,
+        model=net, optimizer=chosen, config=configuration, dist_init_required=False
     )
     return engine

@@ -10,7 +10,7 @@ from agentrl.core.config.sections import Model, Trainer
 from agentrl.db.transitions.updates import TeacherScore
 from agentrl.trainer.algorithm.presets import CHUNK_LOGITS, chunk_logits
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.snapshots import State
+from agentrl.trainer.snapshots.snapshots import State
 
 
 @dataclass(frozen=True, slots=True)

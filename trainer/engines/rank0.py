@@ -1,6 +1,6 @@
 """Rank 0 coordinates: only it uses the database and the broker; all ranks run its commands.
 
-    rank 0   train(…, Lead) ─ update, save, … ─▶ RankWorker.update, …
+    rank 0   train(…, Rank0Coordinator) ─ update, save, … ─▶ RankWorker.update, …
                     └── command (and a state) ──▶ every other rank: follow ─▶ RankWorker.update, …
                     ├── its micro-batches ─────▶ each rank
                     ◀── values of its tokens ───┘
@@ -10,11 +10,11 @@ update go to the rank that computes them, and to no other.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -29,9 +29,9 @@ from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.engines.ranks import Ranks
 from agentrl.trainer.model.packing import MicroBatch
-from agentrl.trainer.snapshots import State
+from agentrl.trainer.snapshots.snapshots import State
 
-TOKEN_FIELDS = ("logprobs", "entropy", "loss", "clipped", "kl")  # of a Recorded
+TOKEN_FIELDS = ("logprobs", "entropy", "loss", "clipped", "kl")  # of a TokenRecord
 NOWHERE = np.zeros(0, np.int64)
 ARRAYS: Mapping[str, str] = {  # of a MicroBatch, with the types in which they travel
     "tokens": "<i4",
@@ -79,8 +79,7 @@ class RankWorker(Protocol):
     def write(self, directory: Path, weights: Mapping[str, Tensor]) -> SaveReport:
         """See Learner.save; called on rank 0 alone."""
 
-    def probe(self) -> Probe:
-        """See Learner.probe."""
+    def probe(self) -> Probe: ...
 
     def state(self) -> State:
         """See Learner.state; whole on rank 0, without tensors elsewhere."""
@@ -99,18 +98,10 @@ class RankCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=T
     """Base of the commands of rank 0."""
 
 
-class UpdateCommand(RankCommand, frozen=True):
-    """The micro-batches of each rank follow."""
+class Call(RankCommand, frozen=True):
+    """A call without arguments. After `update` the micro-batches of each rank follow."""
 
-
-class SaveCommand(RankCommand, frozen=True):
-    pass
-
-
-class QueryCommand(RankCommand, frozen=True):
-    """`what`: probe or state."""
-
-    what: str
+    what: Literal["update", "weights", "probe", "state", "end"]
 
 
 class LoadCommand(RankCommand, frozen=True):
@@ -121,10 +112,6 @@ class LoadCommand(RankCommand, frozen=True):
     values: dict[str, Any]
 
 
-class EndCommand(RankCommand, frozen=True):
-    pass
-
-
 class PackedPass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An encoded MicroBatch. `arrays`: the fields `ARRAYS` as bytes."""
 
@@ -132,7 +119,7 @@ class PackedPass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arrays: dict[str, bytes]
 
 
-Command = UpdateCommand | SaveCommand | QueryCommand | LoadCommand | EndCommand
+Command = Call | LoadCommand
 
 
 class Rank0Coordinator:
@@ -143,10 +130,9 @@ class Rank0Coordinator:
         self._ranks = ranks
 
     def update(self, batch: Batch) -> Metrics:
-        """See Learner.update."""
         began = time.perf_counter()
         of_ranks = self._worker.split(batch)
-        self._broadcast(UpdateCommand())
+        self._broadcast(Call("update"))
         for rank, passes in enumerate(of_ranks[1:], start=1):
             self._ranks.send_to(rank, encode_passes(passes))
         own = self._worker.update(of_ranks[0])
@@ -161,17 +147,16 @@ class Rank0Coordinator:
 
     def save(self, directory: Path) -> SaveReport:
         """See Learner.save: every rank gives its shards, rank 0 writes."""
-        self._broadcast(SaveCommand())
+        self._broadcast(Call("weights"))
         return self._worker.write(directory, self._worker.weights())
 
     def probe(self) -> Probe:
-        """See Learner.probe."""
-        self._broadcast(QueryCommand("probe"))
+        self._broadcast(Call("probe"))
         return self._worker.probe()
 
     def state(self) -> State:
         """See Learner.state: whole, whatever the number of ranks."""
-        self._broadcast(QueryCommand("state"))
+        self._broadcast(Call("state"))
         return self._worker.state()
 
     def load_state(self, state: State) -> None:
@@ -187,7 +172,7 @@ class Rank0Coordinator:
     def end(self) -> None:
         """Stop the other ranks."""
         with suppress(RankLost):  # then there is nobody to send
-            self._broadcast(EndCommand())
+            self._broadcast(Call("end"))
 
     def _token_values_of(self, rank: int) -> Floats:
         """Receive `RankUpdate.token_values` of another rank."""
@@ -210,22 +195,22 @@ def coordinate_ranks(worker: RankWorker, ranks: Ranks) -> Iterator[Rank0Coordina
 
 def follow_rank0(worker: RankWorker, ranks: Ranks) -> None:
     """Run the commands of rank 0 until it stops. Raises RankLost if it is lost."""
-    queries: Mapping[str, Callable[[], object]] = {"probe": worker.probe, "state": worker.state}
     while True:
         command = msgspec.msgpack.decode(ranks.receive(), type=Command)
         match command:
-            case UpdateCommand():
+            case Call(what="update"):
                 token_values = worker.update(decode_passes(ranks.receive_from(0))).token_values
-                ranks.send_to(
-                    0, b"\0" + token_values.astype("<f4").tobytes()
-                )  # a body is never empty
-            case SaveCommand():
+                # A body is never empty.
+                ranks.send_to(0, b"\0" + token_values.astype("<f4").tobytes())
+            case Call(what="weights"):
                 worker.weights()
-            case QueryCommand():
-                queries[command.what]()
+            case Call(what="probe"):
+                worker.probe()
+            case Call(what="state"):
+                worker.state()
             case LoadCommand():
                 _load(worker, ranks, command)
-            case EndCommand():
+            case Call(what="end"):
                 return
 
 
@@ -238,7 +223,6 @@ def _load(worker: RankWorker, ranks: Ranks, command: LoadCommand) -> None:
 
 
 def encode_passes(passes: Sequence[MicroBatch]) -> bytes:
-    """Encode the micro-batches of one rank."""
     return msgspec.msgpack.encode(
         [
             PackedPass(

@@ -121,7 +121,6 @@ class Ranks:
         return self._broadcast(tensor.contiguous())
 
     def sum_values(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sum a tensor over all ranks."""
         found = torch.from_numpy(values.copy())
         with self._deadline():
             dist.all_reduce(found, group=self._groups.work)

@@ -22,7 +22,7 @@ from agentrl.trainer.model.trainable_model import (
     tensors_to_save,
     trainable_parameters,
 )
-from agentrl.trainer.snapshots import State, random_state, set_random_state
+from agentrl.trainer.snapshots.snapshots import State, random_state, set_random_state
 
 
 class TorchLearner:
@@ -71,7 +71,6 @@ class TorchLearner:
         )
 
     def probe(self) -> Probe:
-        """See Learner.probe."""
         return make_probe(self._model, self._dtype)
 
     def state(self) -> State:
@@ -86,7 +85,6 @@ class TorchLearner:
         return State(tensors | dict(generators.tensors), values)
 
     def load_state(self, state: State) -> None:
-        """See Learner.load_state."""
         parameters = trainable_parameters(self._model)
         expected = {f"weights/{name}" for name in parameters}
         names = {name for name in state.tensors if name.startswith("weights/")}

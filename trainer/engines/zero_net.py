@@ -27,7 +27,7 @@ class Scoring(nn.Module):
         self.head = head
 
     def forward(self, hidden: Tensor, temperature: Tensor, targets: Tensor, most: int) -> Scores:
-        """See agentrl.trainer.model.token_scores.scores."""
+        """See `score_tokens`."""
         head = partial(linear, weight=self.head.weight, bias=self.head.bias)
         return score_tokens(head, hidden, temperature, targets, most)
 
@@ -52,9 +52,7 @@ class Net(nn.Module):
         return compute()
 
     def score(self, head: nn.Module, *arguments: Any) -> Scores:
-        """Replacement of agentrl.trainer.model.token_scores.scores, through the module of this
-        head.
-        """
+        """Replace `score_tokens`, through the module of this head."""
         scoring = next(each for each in self.scorings if each.head is head)
         scores: Scores = scoring(*arguments)
         return scores

@@ -176,7 +176,6 @@ class Shards:
         self.link()
 
     def set_moment(self, parameter: nn.Parameter, key: str, value: Tensor) -> None:
-        """Set an existing moment."""
         if self._stage == 0:
             device = "cpu" if key == STEP and not self._is_fused() else parameter.device
             self._base.state[parameter][key] = value.to(device, copy=True)
@@ -201,9 +200,7 @@ class Shards:
         return flats
 
     def _step(self, count: float) -> Any:
-        """Return the step count in the optimizer's type: a tensor for torch, a number for
-        DeepSpeed.
-        """
+        """Return the step count in the optimizer's type: torch has a tensor, DeepSpeed a number."""
         if isinstance(self._base, torch.optim.AdamW):
             return torch.tensor(count, device=self._flats()[0].device)
         return int(count)

@@ -22,10 +22,10 @@ from torch import Tensor
 from agentrl.core.config.sections import Dtype
 from agentrl.core.errors import CheckpointError
 from agentrl.trainer.model.attention import hidden_states, pack
-from agentrl.trainer.model.loading import load_model
+from agentrl.trainer.model.files.loading import load_model
 from agentrl.trainer.model.token_scores import score_tokens
 from agentrl.trainer.model.trainable_model import trainable_parameters
-from agentrl.trainer.snapshots import State
+from agentrl.trainer.snapshots.snapshots import State
 
 POOL = 16  # batches whose demonstrations are sorted by length together
 WARMUP = 20  # steps

@@ -35,7 +35,6 @@ def _is_matrix(parameter: nn.Parameter) -> bool:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of the next step."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agentrl.trainer.model.loading import load_model
-from agentrl.trainer.probe_text import probe_tokens
+from agentrl.trainer.model.files.loading import load_model
+from agentrl.trainer.model.trainable_model import make_probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,4 @@ def bfloat16_noise(path: Path) -> Noise:
 
 
 def _logprobs(path: Path, dtype: torch.dtype) -> Tensor:
-    """Return [T - 1] natural logs of p(token t + 1 | tokens up to t), in float32."""
-    model = load_model(path, torch.device("cpu"), dtype)
-    config = model.config.get_text_config()
-    ids = torch.tensor([probe_tokens(path, config.vocab_size, config.max_position_embeddings)])
-    with torch.inference_mode():
-        logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
-    return torch.log_softmax(logits, dim=-1).gather(1, ids[0, 1:, None])[:, 0]
+    return torch.tensor(make_probe(load_model(path, torch.device("cpu"), dtype), dtype).logprobs)

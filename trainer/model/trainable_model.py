@@ -1,7 +1,7 @@
 """The trainable part of a model: all weights, or a LoRA adapter on frozen weights.
 
-    run's first checkpoint ─▶ Whole   ─▶ parameters ─▶ a model directory
-                           └▶ Adapter ─▶ parameters ─▶ an adapter directory, which names its base
+run's first checkpoint ─▶ FullModel    ─▶ parameters ─▶ a model directory
+                       └▶ AdapterModel ─▶ parameters ─▶ an adapter directory, which names its base
 
 Both also contain the reference of the KL term: the model with which the run began.
 """
@@ -22,9 +22,9 @@ from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.model import gradient_checkpointing, malloc_tuning
 from agentrl.trainer.model.attention import pack
-from agentrl.trainer.model.loading import copy_tokenizer, load_model
-from agentrl.trainer.model.tensor_file import write_sharded, write_tensors
-from agentrl.trainer.probe_text import TOKENS, probe_tokens
+from agentrl.trainer.model.files.loading import copy_tokenizer, load_model
+from agentrl.trainer.model.files.tensor_file import write_sharded, write_tensors
+from agentrl.trainer.model.probe_text import TOKENS, probe_tokens
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 WRAPPED = "base_model.model."  # where peft's wrapper holds the model
@@ -44,7 +44,7 @@ class TrainableModel(Protocol):
     def reference(self) -> Any: ...
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> SaveReport:
-        """Save. `weights`: whole trained weights by name, from `saved`."""
+        """Save. `weights`: whole trained weights by name, from `tensors_to_save`."""
 
 
 class FullModel:

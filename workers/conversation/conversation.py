@@ -139,7 +139,6 @@ class Conversation:
         return self._logprobs[span].tolist() if all(self._mask[span]) else None
 
     def arrays(self) -> Arrays:
-        """Return the arrays for the Trajectory."""
         return Arrays(
             np.asarray(self._ids, "<i4").tobytes(),
             bytes(self._mask),

@@ -60,7 +60,7 @@ class Interpreter:
     ) -> Completion:
         """Request a turn and return it as masked tokens, cut at `ask.max_tokens`.
 
-        Raises NotServed, PolicyError.
+        Raises CheckpointNotServed, PolicyError.
         """
         body = {
             "model": policy.checkpoint_id,

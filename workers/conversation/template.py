@@ -116,8 +116,7 @@ class ChatTemplate:
                 whole += [Message("assistant", _ANSWER), *new]
                 if pieces != self.render(whole, [_PROBE], generate=True):
                     raise ConfigError(
-                        f"{self.source}: the chat template rewrites earlier turns",
-                        hint=_OWN,
+                        f"{self.source}: the chat template rewrites earlier turns", hint=_OWN
                     )
 
     def check(self, style: Style) -> None:

@@ -49,9 +49,7 @@ class Admission:
         self._rest = curriculum.RestRule(*window, self._plan.window_pause) if window else None
 
     def next_groups(self, session: Session, run: Run, free: int) -> list[NewGroup]:
-        """Return at most `free` groups; none if all items are retired and no position must be
-        repeated.
-        """
+        """Return at most `free` groups; none if all items are retired and nothing is repeated."""
         again = item_streams.positions_to_repeat(session, self._run_id)
         new = [self._again(place) for place in again[:free]]
         items = self._latest(session)

@@ -27,9 +27,7 @@ class AdmittedCounts:
         self._counted: dict[str, tuple[int, int]] = {}  # position, groups below it
 
     def count(self, session: Session, taken: Mapping[str, int]) -> dict[str, int]:
-        """Count groups by task. `taken`: next free position of each. A repeated position counts
-        once.
-        """
+        """Count groups by task, a repeated position once. `taken`: next free position of each."""
         below = {task: self._counted.get(task, (0, 0)) for task in taken}
         since = {task: position for task, (position, _) in below.items()}
         new = item_streams.count_admitted_groups(session, self._run_id, since)

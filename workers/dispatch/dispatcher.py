@@ -88,7 +88,7 @@ class Dispatcher:
 
     def serve(self, send: Send, stop: threading.Event) -> None:
         """Tick until the run is over or `stop` is set."""
-        retry = Retry("tasks broker", _is_of_broker, stop=stop, backoff=BACKOFF)
+        retry = Retry("tasks broker", BrokerError, stop=stop, backoff=BACKOFF)
         while not stop.is_set():
             try:
                 state = retry.call(partial(self.tick, send))
@@ -121,9 +121,7 @@ class Dispatcher:
         return self._store.ask(lambda session: runs.run_state(session, self._run_id))
 
     def _tidy(self, session: Session) -> None:
-        """Delete old refusals and registrations and unneeded recorded steps; close the servings of
-        killed servers.
-        """
+        """Delete old refusals, registrations and steps; close the servings of killed servers."""
         refusals.prune(session, self._run_id)
         runs.prune_registrations(session, self._run_id)
         journal.prune(session, self._run_id)
@@ -205,7 +203,3 @@ class Dispatcher:
         if self._awaited is None or self._awaited[0] != run.version:
             self._awaited = run.version, self._clock()
         return self._clock() - self._awaited[1] < AWAIT_S
-
-
-def _is_of_broker(error: BaseException) -> bool:
-    return isinstance(error, BrokerError)

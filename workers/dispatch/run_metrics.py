@@ -56,12 +56,11 @@ class Retries:
     """Logs an outage of what the gauges are read from: when it begins, each minute, its end."""
 
     def __init__(self) -> None:
-        self.rows = Retry("run metrics, rows", _is_failure)
-        self.queues = Retry("run metrics, queues", _is_failure)
+        self.rows = Retry("run metrics, rows", AgentRLError)
+        self.queues = Retry("run metrics, queues", AgentRLError)
 
 
 def update_gauges(store: Store, broker: Broker, run_id: str, retries: Retries) -> None:
-    """Set every gauge once."""
 
     def read_rows() -> None:
         _rows(store.ask(lambda session: run_gauges.run_gauges(session, run_id), patience_s=0.0))
@@ -70,10 +69,6 @@ def update_gauges(store: Store, broker: Broker, run_id: str, retries: Retries) -
     _read(
         retries.queues, lambda: _queues(broker.depths(run_id), run_id), (metrics.QUEUED_MESSAGES,)
     )
-
-
-def _is_failure(error: BaseException) -> bool:
-    return isinstance(error, AgentRLError)
 
 
 def _read(retry: Retry, read: Callable[[], None], gauges: tuple[Gauge, ...]) -> None:

@@ -30,7 +30,7 @@ STOP_LOOK_S = 0.2  # between two looks at the stop event while all places are ta
 
 
 class JudgeAway(PolicyError):
-    """The judge cannot be asked now, or the process stops. Ask again later."""
+    """The judge cannot be asked now, or the process stops. Ask again later; that counts no try."""
 
 
 class UnreadableReply(Exception):
@@ -88,7 +88,7 @@ class Judge:
     """The judge of one task. Thread-safe."""
 
     def __init__(self, task: str, section: JudgeSection, scorer: Scorer, retry: Retry) -> None:
-        """`retry`: see `retry_while_away`; its stop event ends all waits."""
+        """`retry`: repeats while the judge is away; its stop event ends all waits."""
         self._task = task
         self._section = section
         self._scorer = scorer
@@ -145,11 +145,6 @@ class Judge:
         low, high = self._section.low, self._section.high
         if not low <= score <= high:
             raise UnreadableReply(f"the score {score:g} is not between {low:g} and {high:g}")
-
-
-def is_away(error: BaseException) -> bool:
-    """Return whether a judge is asked again after the error, without counting a try."""
-    return isinstance(error, JudgeAway)
 
 
 def with_judgement(

@@ -17,14 +17,7 @@ from agentrl.core.retry import Retry
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.gateway.reward import Reward, call_reward, load_function
 from agentrl.workers.conversation.interpreter import read_reply
-from agentrl.workers.judging.judge import (
-    EpisodeToJudge,
-    Judge,
-    JudgeAway,
-    Scorer,
-    UnreadableReply,
-    is_away,
-)
+from agentrl.workers.judging.judge import EpisodeToJudge, Judge, JudgeAway, Scorer, UnreadableReply
 from agentrl.workers.policies.client import CheckpointNotServed, CompletionClient, RequestRefused
 
 RUBRIC = "rubric.jinja"  # beside this module
@@ -60,7 +53,7 @@ def make_judges(
             model_scorer(task, section.judge, policies)
             if section.judge.policy
             else function_scorer(task, section.judge),
-            Retry(f"judge of {task}", is_away, stop=stop),
+            Retry(f"judge of {task}", JudgeAway, stop=stop),
         )
         for task, section in tasks.items()
         if section.judge.is_set
@@ -163,7 +156,6 @@ def require_pattern(task: str, section: JudgeSection) -> re.Pattern[str]:
 
 
 def load_judge_function(task: str, section: JudgeSection) -> Reward:
-    """Return the user's function. Raises ConfigError."""
     try:
         return load_function(section.function, f"tasks.{task}.judge", "function")
     except ItemError as error:

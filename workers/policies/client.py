@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from agentrl.core.config.secrets import secret
 from agentrl.core.errors import PolicyError
-from agentrl.core.http_answers import read_answer
+from agentrl.core.http.answers import read_answer
 from agentrl.core.telemetry import tracing
 from agentrl.db.registry.checkpoints import LivePolicy
 
@@ -49,9 +49,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request. `prompt`: token ids. `session`: the attempt, whose prefix a server may have
-    cached.
-    """
+    """A request. `prompt`: token ids. `session`: the attempt, whose prefix may be cached."""
 
     prompt: Sequence[int]
     max_tokens: int
@@ -77,7 +75,7 @@ class _Answer(msgspec.Struct):
 
 
 class CompletionClient(Protocol):
-    """The interface of a policy client; raises NotServed, PolicyError."""
+    """The interface of a policy client; raises CheckpointNotServed, PolicyError."""
 
     def complete(self, policy: LivePolicy, ask: Ask, *, timeout_s: float) -> Completion: ...
 
@@ -97,7 +95,7 @@ class PolicyClient:
         self._http = urllib3.PoolManager(num_pools=16, maxsize=connections, block=False)
 
     def complete(self, policy: LivePolicy, ask: Ask, *, timeout_s: float) -> Completion:
-        """Sample one step. Raises NotServed, PolicyError."""
+        """Sample one step. Raises CheckpointNotServed, PolicyError."""
         body: dict[str, Any] = {
             "model": policy.checkpoint_id,
             "prompt": list(ask.prompt),
@@ -114,7 +112,7 @@ class PolicyClient:
     def post(
         self, policy: LivePolicy, path: str, body: Mapping[str, Any], timeout_s: float
     ) -> bytes:
-        """Send a request and return the body of the answer. Raises NotServed, PolicyError."""
+        """Send a request; return the answer. Raises CheckpointNotServed, PolicyError."""
         try:
             response = self._http.request(
                 "POST",

@@ -75,9 +75,7 @@ class CommandSender:
         self._producer: Any = None
 
     def __call__(self, command: RunEpisode) -> None:
-        """Send a command. Raises BrokerUnavailable within seconds; the dispatcher sends it again
-        later.
-        """
+        """Send a command. Raises BrokerUnavailable within seconds; it is sent again later."""
         try:
             self._app.send_task(
                 TASK,

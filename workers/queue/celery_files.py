@@ -42,10 +42,7 @@ class Channel(filesystem.Channel):
             raise ChannelError(f"{folder}: {error.strerror}") from error
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:  # noqa: ARG002 - kombu's
-        """Return the next valid message; malformed files are deleted.
-
-        Raises queue.Empty.
-        """
+        """Return the next valid message; delete malformed files. Raises queue.Empty."""
         while True:
             try:
                 payload = super()._get(queue)  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from websockets.sync.client import ClientConnection, connect
 
 from agentrl.core.errors import EnvironmentFailure, in_words
-from agentrl.core.http_answers import read_answer
+from agentrl.core.http.answers import read_answer
 from agentrl.core.retry import Backoff, Retry
 from agentrl.envs.contract import Tool
 
@@ -79,7 +79,7 @@ class Server:
         self._http = urllib3.PoolManager(retries=False, timeout=timeout_s)
         self._retry = Retry(
             f"openenv {self.url}",
-            lambda error: isinstance(error, Unavailable),
+            Unavailable,
             limit_s=wait_s,
             backoff=Backoff(first_s=0.2, longest_s=5.0),
         )

@@ -17,7 +17,7 @@ from urllib3.exceptions import HTTPError
 
 from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import EnvironmentFailure, in_words
-from agentrl.core.http_answers import read_answer
+from agentrl.core.http.answers import read_answer
 from agentrl.core.retry import Backoff, Retry
 from agentrl.envs.gateway.reward import load_function
 
@@ -66,7 +66,7 @@ class ModelOpponent:
         self._http = urllib3.PoolManager(retries=False, timeout=given.timeout_s)
         self._retry = Retry(
             f"opponent {given.url}",
-            lambda error: isinstance(error, Unavailable),
+            Unavailable,
             limit_s=given.wait_s,
             backoff=Backoff(first_s=0.2, longest_s=5.0),
         )

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import urllib3
 
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
-from agentrl.core.http_answers import read_answer
+from agentrl.core.http.answers import read_answer
 from agentrl.envs.tasks.kg.program import NAME, NAMESPACE
 
 TIMEOUT_S = 30.0  # of one query

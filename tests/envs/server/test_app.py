@@ -13,7 +13,7 @@ from env_server_client import ControllerServer
 from structlog.testing import capture_logs
 
 from agentrl.core.errors import BrokerError, EnvironmentFailure
-from agentrl.core.http import HttpServer
+from agentrl.core.http.server import HttpServer
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.server.app import EnvApp, HostedTask, indices
 from agentrl.envs.server.controller import Controller

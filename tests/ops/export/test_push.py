@@ -12,7 +12,7 @@ from huggingface_hub import constants
 
 from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.ops.export.push import PushError, push
-from agentrl.trainer.model.export import export
+from agentrl.trainer.model.files.export import export
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # its own
 TINY = Path(__file__).parents[3] / "models" / "tiny"

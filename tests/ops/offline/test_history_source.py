@@ -66,7 +66,8 @@ class Reader:
 
     def next(self, version: int = 0) -> list[str]:
         found = self.source.next_groups(version, self.epoch, threading.Event(), lambda: False)
-        return [group.group_id.removeprefix(f"{COPY}-dbbench-") for group in found]
+        groups = found.trained if found else ()
+        return [group.group_id.removeprefix(f"{COPY}-dbbench-") for group in groups]
 
     def close(self, *places: str, state: GroupState = GroupState.TRAINED) -> None:
         names = [f"{COPY}-dbbench-{place}" for place in places]

@@ -23,7 +23,7 @@ from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.model import gradient_checkpointing
 from agentrl.trainer.model.attention import pack
-from agentrl.trainer.model.loading import load_model
+from agentrl.trainer.model.files.loading import load_model
 from agentrl.trainer.model.packing import empty_micro_batch, micro_batches
 
 MakeTrajectory = Callable[..., Trajectory]

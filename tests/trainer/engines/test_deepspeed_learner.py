@@ -23,11 +23,11 @@ from engine_updates import (
 from torch import Tensor
 
 from agentrl.core.config.sections import Trainer
-from agentrl.trainer import snapshots
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
+from agentrl.trainer.snapshots import snapshots
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), NEEDS_DEEPSPEED]
 

@@ -17,13 +17,13 @@ from agentrl.checkpoints.manifest import ADAPTER
 from agentrl.core.config.sections import Lora, Trainer
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.core.trajectory import Trajectory
-from agentrl.trainer import snapshots
 from agentrl.trainer.algorithm.presets import Settings, resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.model.export import export
+from agentrl.trainer.model.files.export import export
 from agentrl.trainer.model.trainable_model import ADAPTER_WEIGHTS
+from agentrl.trainer.snapshots import snapshots
 
 LORA = Lora(rank=4)
 SETTINGS = resolve_settings(Trainer(learning_rate=1e-2, task_norm_min_tokens=8, lora=LORA))

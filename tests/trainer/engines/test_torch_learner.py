@@ -19,7 +19,7 @@ from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.model.loading import load_model
+from agentrl.trainer.model.files.loading import load_model
 
 MakeTrajectory = Callable[..., Trajectory]
 HARDWARE = Hardware(DEVICE)

@@ -17,7 +17,7 @@ from agentrl.trainer.model.cloning import (
     learns_by_muon,
     new_model,
 )
-from agentrl.trainer.snapshots import State
+from agentrl.trainer.snapshots.snapshots import State
 
 SHAPE = {
     "vocab_size": 32,

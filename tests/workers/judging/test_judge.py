@@ -22,7 +22,6 @@ from agentrl.workers.judging.judge import (
     RateLimit,
     Scorer,
     UnreadableReply,
-    is_away,
     with_judgement,
 )
 
@@ -35,7 +34,7 @@ def _judge(
     """A judge, and the pauses that it makes without waiting."""
     pauses: list[float] = []
     backoff = Backoff(sleep=pauses.append)
-    retry = Retry("judge", is_away, stop=threading.Event(), backoff=backoff)
+    retry = Retry("judge", JudgeAway, stop=threading.Event(), backoff=backoff)
     return Judge("talk", JudgeSection(**keys), Scorer("critic", ask), retry), pauses
 
 

@@ -8,7 +8,7 @@ import pytest
 from policy_servers import serve
 
 from agentrl.core.errors import ConfigError, PolicyError
-from agentrl.core.http_answers import LARGEST
+from agentrl.core.http.answers import LARGEST
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.serving.engine_api import ModelLimits
 from agentrl.serving.scripted import ScriptedEngine

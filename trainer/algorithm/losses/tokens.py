@@ -33,9 +33,7 @@ class Tokens(NamedTuple):
 
 
 class TokenLoss(NamedTuple):
-    """The result of a loss. `values`: [K] loss per token. `clipped`: [K] bool, the ratio was
-    clipped.
-    """
+    """The result of a loss. `values`: [K] loss per token. `clipped`: [K] whether the ratio was."""
 
     values: "Tensor"
     clipped: "Tensor"

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from agentrl.core.http import HttpServer, make_application, read_body
+from agentrl.core.http.server import HttpServer, make_application, read_body
 from agentrl.core.threads import EXIT_SOFTWARE
 
 HEAD = b"GET /known HTTP/1.1\r\nhost: here\r\n"
@@ -79,7 +79,7 @@ def test_a_client_that_never_finishes_a_body_is_disconnected(server: HttpServer)
 
 DIES = """
 from starlette.responses import Response
-from agentrl.core.http import HttpServer, make_application
+from agentrl.core.http.server import HttpServer, make_application
 server = HttpServer("envs", "127.0.0.1", 0, guarded=False)
 server.start(make_application([], lambda status, message: Response(message, status)))
 server._uvicorn.server_state = None  # its loop looks at it every 0.1 s

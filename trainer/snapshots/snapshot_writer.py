@@ -18,10 +18,10 @@ from agentrl.core.errors import StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
-from agentrl.trainer import snapshots
 from agentrl.trainer.checkpoint_writer import Position, snapshot_directory
 from agentrl.trainer.engines.learner import Learner
-from agentrl.trainer.snapshots import State
+from agentrl.trainer.snapshots import snapshots
+from agentrl.trainer.snapshots.snapshots import State
 
 log = get_logger()
 

@@ -51,9 +51,7 @@ class UpdateRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     left_out: list[str] = []
 
     def rows(self, run_id: str, epoch: int) -> NewUpdate:
-        """Create the rows of the transaction. They belong to one session, so each try creates new
-        ones.
-        """
+        """Create the rows of the transaction, new ones for each try: they belong to one session."""
         return NewUpdate(
             update_id=f"{self.checkpoint_id}.update",
             run_id=run_id,

@@ -10,7 +10,7 @@ from agentrl.checkpoints import manifest
 from agentrl.checkpoints.directories import verify, write_directory
 from agentrl.checkpoints.manifest import find_base
 from agentrl.core.errors import CheckpointError
-from agentrl.trainer.model.loading import copy_tokenizer
+from agentrl.trainer.model.files.loading import copy_tokenizer
 
 
 def export(checkpoint_dir: Path, out: Path, *, merge_lora: bool = False) -> None:

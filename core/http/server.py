@@ -19,8 +19,8 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from agentrl.core.access import name_setting, origin, require_token
 from agentrl.core.errors import ConfigError
+from agentrl.core.http.access import name_setting, origin, require_token
 from agentrl.core.logging import get_logger
 from agentrl.core.structs import prepare_structs
 from agentrl.core.threads import vital_thread
@@ -164,9 +164,7 @@ async def read_body(request: Request, most: int, within_s: float = BODY_S) -> by
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """A client's connection. It is closed if it is one too many, or for a head that is too large or
-    too slow.
-    """
+    """A client's connection, closed if it is one too many, or its head is too large or too slow."""
 
     def __init__(self, *args: Any, most: int, head_s: float, **keywords: Any) -> None:
         """`most`: connections of the server. `head_s`: seconds for a request's head."""

@@ -17,7 +17,7 @@ from agentrl.checkpoints.directories import publish
 from agentrl.checkpoints.manifest import Manifest, SaveReport, verify
 from agentrl.core.errors import CheckpointError
 from agentrl.core.trained_hash import ROOT
-from agentrl.trainer.model.tensor_file import write_tensors
+from agentrl.trainer.model.files.tensor_file import write_tensors
 
 TENSORS = "state.safetensors"
 VALUES = "state.json"

@@ -22,7 +22,7 @@ from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.model.export import export
+from agentrl.trainer.model.files.export import export
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -6,8 +6,8 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.checkpoints import directories
 from agentrl.core.errors import CheckpointError
-from agentrl.trainer.model.export import export
-from agentrl.trainer.model.loading import copy_tokenizer, load_model
+from agentrl.trainer.model.files.export import export
+from agentrl.trainer.model.files.loading import copy_tokenizer, load_model
 
 CPU = torch.device("cpu")
 PROMPT = torch.arange(6)[None]

@@ -10,12 +10,12 @@ from torch_device import DEVICE
 from agentrl.core.config.sections import Trainer
 from agentrl.core.errors import CheckpointError
 from agentrl.core.trajectory import Trajectory
-from agentrl.trainer import snapshots
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.snapshots import State
+from agentrl.trainer.snapshots import snapshots
+from agentrl.trainer.snapshots.snapshots import State
 
 MakeTrajectory = Callable[..., Trajectory]
 SETTINGS = resolve_settings(Trainer(learning_rate=1e-3, weight_decay=0.01, warmup_updates=4))

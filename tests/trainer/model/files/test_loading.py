@@ -9,7 +9,7 @@ from torch_device import DEVICE
 from transformers import AutoModelForCausalLM, GraniteConfig
 
 from agentrl.core.errors import CheckpointError
-from agentrl.trainer.model.loading import load_model, load_structure
+from agentrl.trainer.model.files.loading import load_model, load_structure
 
 PLACE = torch.device(DEVICE)
 

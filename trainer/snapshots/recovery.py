@@ -9,9 +9,9 @@ from agentrl.core.errors import CheckpointError
 from agentrl.core.logging import get_logger
 from agentrl.core.trained_hash import ROOT
 from agentrl.db.models import Checkpoint
-from agentrl.trainer import snapshots
 from agentrl.trainer.checkpoint_writer import snapshot_directory
-from agentrl.trainer.snapshots import State
+from agentrl.trainer.snapshots import snapshots
+from agentrl.trainer.snapshots.snapshots import State
 
 log = get_logger()
 

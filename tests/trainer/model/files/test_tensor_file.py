@@ -7,7 +7,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from agentrl.trainer.model.tensor_file import TYPES, write_sharded, write_tensors
+from agentrl.trainer.model.files.tensor_file import TYPES, write_sharded, write_tensors
 
 
 def _every_type() -> dict[str, Tensor]:

@@ -1,0 +1,1 @@
+"""Parts of HTTP servers and clients: sockets, tokens, bounded answers."""

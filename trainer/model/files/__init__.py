@@ -1,0 +1,1 @@
+"""Directories and files of a model: reading, exporting, converting, writing tensors."""
