@@ -35,6 +35,8 @@ run can start with them.
 - `${NAME}` in `store.url`, `broker.url`, `broker.tasks_url` and `run.checkpoints` is replaced by
   the environment variable `NAME`, or by the content of the file that `NAME_FILE` names. Write a
   password there as it is: AgentRL percent-encodes it.
+- *values* says what is allowed where the default does not show it. `agentrl config keys` prints
+  every type and bound. Keys that end in `_s` are seconds.
 - A default with names in brackets, such as `0.28 (default), 4.0 (cispo)`, depends on the preset,
   the loss or `importance`. A value of the loss takes precedence over one of the preset.
 
@@ -156,12 +158,22 @@ def page(sections: Sequence[KeySection]) -> str:
 
 def _table(part: KeySection) -> str:
     rows = [
-        f"| `{key.key}` | {key.type} | {key.default_text()} | {_with_links(key.meaning)} |"
+        f"| `{key.key}` | {key.default_text()} | {_values_text(key)} | {_with_links(key.meaning)} |"
         for key in part.keys
         if not key.within
     ]
-    head = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    head = ["| key | default | values | meaning |", "|---|---|---|---|"]
     return "\n".join(head + rows) if rows else ""
+
+
+def _values_text(key: Key) -> str:
+    """Return the type of a key, empty if its default shows it."""
+    plain_type = re.sub(r"^(\w+) (≥ [01]|> 0)$", r"\1", key.type)
+    defaults = [key.default, *key.by.values()]
+    is_shown = plain_type in {*PLAIN.values(), *UNITS.values()} and any(
+        each is not None for each in defaults
+    )
+    return "" if is_shown else plain_type
 
 
 def _section_link(name: str) -> str:

@@ -202,6 +202,19 @@ def test_the_page_links_every_section_and_describes_equal_ones_once() -> None:
     assert "The keys and defaults are those of [policy.vllm](#policyvllm)." in text
 
 
+def test_the_page_says_what_is_allowed_where_the_default_does_not_show_it() -> None:
+    text = PAGE.read_text()
+    for row in (
+        '| `home` | "runs/run" |  | Folder',
+        "| `seed` | 0 |  | Seed",
+        "| `stop_hours` | absent | hours | The run",
+        "| `group_size` | 8 | integer ≥ 2 | Episodes",
+        "| `stale_share` | 0.25 | number 0…1 | Probability",
+        '| `mixing` | "fixed" | "fixed" or "progress" | How',
+    ):
+        assert f"\n{row}" in text
+
+
 def test_all_keys_are_in_the_tables_and_in_the_array(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
