@@ -215,7 +215,7 @@ class Sampling(Section, frozen=True):
     max_step_tokens: Positive = 64
     """Most tokens sampled in one step."""
     max_tokens: Positive = 2048
-    """Most tokens in one trajectory, with its first prompt."""
+    """Most tokens in one trajectory, its first prompt included."""
 
 
 class Model(Section, frozen=True):
@@ -460,7 +460,7 @@ class Teacher(Section, frozen=True):
     """Directory, or a checkpoint of the store by its ID or as RUN@VERSION. It must have the
     policy's tokenizer."""
     tasks: list[str] = []
-    """Tasks that it teaches, each of which has one teacher. Empty: all."""
+    """Tasks that it teaches. Empty: all. A task has at most one teacher."""
     weight: Above0 = 1.0
     """Weight of log π_teacher − log π, which is added to each token's advantage."""
 
@@ -502,7 +502,7 @@ class Alarms(Section, frozen=True):
     max_stale_share: Share = 0.2
     """Largest share of stale groups since the last update."""
     min_groups: Positive = 8
-    """Fewest groups for the last two alarms."""
+    """Fewest groups for the two alarms above."""
     off: list[AlarmName] = []
     """Alarms that are switched off."""
 
