@@ -50,10 +50,8 @@ class Config(Section, frozen=True):
     sampling: Sampling = Sampling()
     model: Model = Model()
     policy: list[PolicyServer] = msgspec.field(default_factory=list)
-    """A policy server process. Absent: one local server with the tracks current and lagged(4)."""
     trainer: Trainer = Trainer()
     teacher: list[Teacher] = msgspec.field(default_factory=list)
-    """A model to which the policy is distilled (docs/teachers.md)."""
     alarms: Alarms = Alarms()
     envs: Envs = Envs()
     eval: Eval = Eval()

@@ -1,6 +1,5 @@
 -- Which checkpoint acted in successful episodes
--- For each checkpoint and track: its steps, the episodes with them, and how many of these were
--- solved.
+-- For each checkpoint and track: its steps, the episodes with them, and how many were solved.
 SELECT r.name AS run, s.checkpoint_id, s.track, COUNT(*) AS steps,
        COUNT(DISTINCT e.episode_id) AS episodes,
        COUNT(DISTINCT CASE WHEN e.score >= 1.0 THEN e.episode_id END) AS solved_episodes

@@ -1,6 +1,5 @@
 -- Alarms by name and task
--- How often each alarm was raised, and at which versions. `still`: 1 for an alarm that is raised
--- now. Alarms of rolled-back updates are left out.
+-- How often each alarm was raised, and at which versions. `still`: 1 if it is raised now.
 SELECT r.name AS run, a.name, a.task, COUNT(*) AS raised, MIN(a.version) AS first_version,
        MAX(a.version) AS last_version, MAX(CASE WHEN n.name IS NULL THEN 0 ELSE 1 END) AS still
 FROM alarms a

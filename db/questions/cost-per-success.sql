@@ -1,6 +1,5 @@
 -- Cost per success
--- Sampled tokens, prompt tokens and worker seconds of all finished episodes per solved one. A
--- prompt counts again at every step.
+-- Sampled tokens, prompt tokens (again at every step) and worker seconds per solved episode.
 WITH spent AS (
   SELECT e.run_id, e.task, e.score, e.ended_at - e.started_at AS seconds,
          SUM(s.token_end - s.token_start) AS sampled, SUM(s.prompt_tokens) AS prompts

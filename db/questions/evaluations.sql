@@ -1,5 +1,5 @@
 -- Evaluation history
--- Evaluations of each checkpoint by version. `low`, `high`: 95 % interval.
+-- Evaluations by version. `low`, `high`: 95 % interval.
 SELECT r.name AS run, v.task, v.split, v.version, v.checkpoint_id, v.temperature, v.episodes,
        v.success, v.low, v.high
 FROM evaluations v JOIN runs r ON r.run_id = v.run_id

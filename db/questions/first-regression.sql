@@ -1,5 +1,5 @@
 -- The first regression of an item
--- The first group in which an item's success was lower than in its group before.
+-- The first group in which an item's success fell below that of its group before.
 WITH played AS (
   SELECT g.run_id, g.task, g.item_id, g.group_id, g.position, g.round, g.admitted_version,
          AVG(CASE WHEN e.score >= 1.0 THEN 1.0 ELSE 0.0 END) AS success

@@ -1,6 +1,6 @@
 -- How often a group solves its item
--- pass_at_1: a member's success rate; pass_at_group: the share of groups in which a member solved
--- the item; solved_by_all: in which every member did.
+-- pass_at_1: a member's success rate; pass_at_group, solved_by_all: the share of groups in which
+-- one member, or every member, solved the item.
 WITH outcome AS (
   SELECT g.run_id, g.task, g.group_id, MIN(e.score) AS worst, MAX(e.score) AS best,
          AVG(CASE WHEN e.score >= 1.0 THEN 1.0 ELSE 0.0 END) AS success

@@ -1,6 +1,5 @@
 -- Learning metrics by update
--- The metrics of each update that show problems first, without rolled-back updates. NULL: not
--- measured.
+-- The metrics of each update that show problems first. NULL: not measured.
 SELECT r.name AS run, m.version, m.state, m.loss_tokens AS trained_tokens, m.seconds,
        m.success AS trained_success, m.entropy, m.grad_norm, m.effective_sample_size, m.mismatch_k3
 FROM update_metrics m JOIN runs r ON r.run_id = m.run_id

@@ -1,5 +1,5 @@
 -- Success with lagged policies
--- Success of episodes in which no step, some steps or all steps were sampled by another track than
+-- Success of episodes in which none, some or all steps were sampled by another track than
 -- `current`.
 WITH acted AS (
   SELECT p.*, CASE WHEN p.lagged_steps = 0 THEN 'none'

@@ -1,5 +1,5 @@
 -- The longest episodes
--- The ten longest episodes of each run from claim to end, and where their time went.
+-- The ten longest episodes from claim to end, and where their time went.
 WITH ranked AS (
   SELECT t.*, ROW_NUMBER() OVER (
     PARTITION BY t.run_id ORDER BY t.run_s DESC, t.episode_id) AS place

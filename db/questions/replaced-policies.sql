@@ -1,5 +1,5 @@
 -- Steps whose policy was replaced
--- Steps at which a drawn policy refused or disappeared, by the server that answered in the end.
+-- Steps whose drawn policy refused or disappeared, by the server that answered.
 SELECT r.name AS run, s.track, s.server_id, COUNT(*) AS steps, SUM(s.redrawn) AS replaced,
        MAX(s.redrawn) AS most_at_one_step
 FROM steps s JOIN runs r ON r.run_id = s.run_id

@@ -1,6 +1,6 @@
 -- Retries by reason
--- Episodes that were queued again or failed for good, by their last reason; finished ones have
--- none. `requeued` includes episodes that a stopping worker gave back.
+-- Episodes that were queued again or failed for good, by their last reason. `requeued` includes
+-- those that a stopping worker gave back.
 SELECT r.name AS run, e.task, e.state, e.reason, COUNT(*) AS episodes,
        SUM(e.fence - 1) AS requeued, SUM(e.attempts) AS attempts
 FROM episodes e JOIN runs r ON r.run_id = e.run_id

@@ -1,6 +1,5 @@
 -- Who served what, and when
--- Which server served which checkpoint, in seconds since the run was made; `until_s` is NULL while
--- it is served.
+-- Which server served which checkpoint, in seconds since the run was made. `until_s` NULL: still.
 SELECT r.name AS run, p.name AS server, v.track, v.version, v.checkpoint_id,
        v.live_from - r.created_at AS from_s, v.live_until - r.created_at AS until_s
 FROM servings v

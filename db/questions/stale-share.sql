@@ -1,5 +1,5 @@
 -- The share of stale groups
--- Of the groups that could be trained: how many were too old by then.
+-- How many of the groups that could be trained were too old.
 SELECT r.name AS run, g.task, COUNT(*) AS groups_closed,
        SUM(CASE WHEN g.state = 'stale' THEN 1 ELSE 0 END) AS stale,
        AVG(CASE WHEN g.state = 'stale' THEN 1.0 ELSE 0.0 END) AS share

@@ -1,5 +1,5 @@
 -- Success by task and version
--- The share of finished episodes that were solved, by the newest version that acted in them.
+-- Success by the newest version that acted in an episode.
 SELECT r.name AS run, p.task, p.newest_version AS version, COUNT(*) AS episodes,
        AVG(p.solved) AS success
 FROM episode_policies p JOIN runs r ON r.run_id = p.run_id

@@ -1,5 +1,5 @@
 -- Trained and unused tokens
--- Tokens that policies sampled in finished episodes, by their groups' state and reason.
+-- Sampled tokens by their groups' state and reason.
 SELECT r.name AS run, g.state, g.reason, COUNT(*) AS episodes,
        SUM(e.loss_tokens) AS sampled_tokens,
        1.0 * SUM(e.loss_tokens) / NULLIF(SUM(SUM(e.loss_tokens)) OVER (PARTITION BY r.name), 0)

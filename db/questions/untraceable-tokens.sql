@@ -1,8 +1,7 @@
 -- Trained tokens without their sample
 -- Trained episodes with tokens that the named checkpoint did not sample exactly once; a sound run
--- has none. `sampled`: tokens in the loss by the steps (NULL: old steps, which do not say);
--- `trained`: by the update. Of the steps: `unknown` name no checkpoint, `unserved` one that was not
--- served.
+-- has none. `sampled`: tokens in the loss by the steps (NULL: not recorded); `trained`: by the
+-- update. `unknown`, `unserved`: steps that name no checkpoint, or one that was not served.
 WITH members AS (
   SELECT u.run_id, u.update_id, u.version, m.episode_id, m.fence, m.loss_tokens AS trained,
          COUNT(*) OVER (PARTITION BY u.run_id, m.episode_id) AS updates

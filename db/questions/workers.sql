@@ -1,5 +1,5 @@
 -- Workers by failed episodes
--- The last attempts of each worker, by failed share. `ended`: 1 for a worker that ended cleanly.
+-- The last attempts of each worker, by failed share. `ended`: 1 if it ended cleanly.
 SELECT r.name AS run, w.worker_id, w.host,
        SUM(CASE WHEN e.state = 'finished' THEN 1 ELSE 0 END) AS finished,
        SUM(CASE WHEN e.state = 'failed' THEN 1 ELSE 0 END) AS failed,

@@ -1,6 +1,6 @@
 -- The share of groups without spread
--- Groups whose members all got the same reward teach nothing. `none_solved`, `all_solved`: those
--- where no member, or every member, solved the item.
+-- Groups whose members all got the same reward. `none_solved`, `all_solved`: those where no member,
+-- or every member, solved the item.
 WITH outcome AS (
   SELECT g.run_id, g.task, g.group_id, g.reason, MIN(e.score) AS worst, MAX(e.score) AS best
   FROM groups g JOIN episodes e ON e.group_id = g.group_id AND e.state = 'finished'

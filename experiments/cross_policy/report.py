@@ -58,8 +58,8 @@ DONE = """\
 
 2 cores, no GPU, one thread; a seed repeats a training exactly. Policy: `{model}`. Every arm trains
 all weights (`experiments/configs/cross-policy.toml`) on the same items until it has sampled
-{tokens:,} tokens, in rounds of {groups} groups of {size} episodes and one update each. Tokens of
-groups without spread count. Seeds: {seeds}.
+{tokens:,} tokens, in rounds of {groups} groups of {size} episodes and one update each. Seeds:
+{seeds}.
 """
 ARMS = """\
 | arm | each step is drawn from |
@@ -69,18 +69,15 @@ ARMS = """\
 | mixed | `refreshed({refresh})` with probability {share:g}, else the newest |
 | uniform | the same two with equal chances |
 | adaptive | the same two, weighted as in [sampling.md](../sampling.md) |
-
-`refreshed({refresh})` is reloaded every {refresh} updates, so it is at most {refresh} behind.
 """
 MEASURED = """\
 The trained policy is measured on {items} held-out items a task, different ones for each seed, with
 {attempts} attempts each at temperature {temperature:g}. Intervals are 95 %, Student's t over seeds;
-differences are paired by seed (same items, order and start). A *state* is the environment's last
-answer on an item, a *history* all its answers so far.
+differences are paired by seed. A *history* is all answers of the environment to an episode.
 """
 COST = """\
-Means over the updates of a training. KL(μ ‖ π) of lagged tokens is the trainer's estimate (k3),
-nats a token; the effective sample size of the weights π/μ is a share of all tokens.
+Means over the updates of a training. KL(μ ‖ π) is the trainer's estimate (k3), in nats a token;
+the effective sample size is a share of all tokens.
 """
 LAG = """\
 One longer training of `current` per seed: trajectories of a version, scored by the version `lag`

@@ -14,6 +14,7 @@ from agentrl.core.statistics import Estimate, estimate
 from agentrl.experiments.report.markdown import difference
 
 MEAN = "mean"  # of the tasks
+NAMED = 3  # comparisons without a difference that the verdict names
 START = "start"  # the policy that arms begin with, measured and not trained; also start-SETTING
 
 
@@ -160,7 +161,8 @@ def verdict(compared: Sequence[Compared]) -> Iterator[str]:
         else:
             equal.setdefault(each.base, []).append(each.title)
     for base, titles in equal.items():
-        yield f"- No difference from `{base}` shown: {'; '.join(titles)}."
+        names = f": {'; '.join(titles)}" if len(titles) <= NAMED else ""
+        yield f"- No difference from `{base}` shown{names or f' in {len(titles)} comparisons'}."
     yield ""
     every = [of for each in compared for of in each.differences.values()]
     shown_count = sum(of.sign != 0 for of in every)

@@ -51,27 +51,22 @@ DONE = """\
 updates a training, each of {groups} groups with spread of {size} episodes. Seeds:
 {seeds}.
 
-**Time is counted, not measured**. Episodes, tokens, updates and weights are real; a clock counts
-when each would happen with one device for the engine and one for the trainer. Its costs are
-processor times of this machine, fitted once (`costs.json`), in milliseconds:
+**Time is counted, not measured**. Episodes and updates are real; a clock counts when each would
+happen with one device for the engine and one for the trainer. Its costs are processor times of this
+machine, fitted once (`costs.json`), in milliseconds:
 
 | engine: a pass | a sampled token | a token read | a load | trainer: an update | a token trained |
 |---|---|---|---|---|---|
 | {step:.3f} | {sampled:.3f} | {prompt:.3f} | {load:.1f} | {update:.1f} | {token:.3f} |
-
-The engine answers all open episodes in one pass. Groups are opened while fewer than (bound + 1) ·
-{groups} are open. An update begins when the trainer is free and {groups} groups with spread are
-ready.
 
 | arm | groups ahead | who acts |
 |---|---|---|
 | bound-b | `dispatch.max_staleness` = b | the newest checkpoint |
 | interval-k | the bound is {bound} | the checkpoint of every k-th update, `refreshed(k)` |
 
-bound-{bound} is also the interval of 1. *Throughput*: tokens trained a second of the clock. *Lag*:
-updates between sampling a token and training it. *Unused*: share of sampled tokens that were never
-trained (no spread, too old, or still open at the end). *Final* is success in {attempts} attempts at
-each of {items} held-out items a task at temperature {temperature:g}, different items for each seed.
+*Lag*: updates between sampling a token and training it. *Unused*: share of sampled tokens that were
+never trained. *Final* is success in {attempts} attempts at each of {items} held-out items a task at
+temperature {temperature:g}, different items for each seed.
 Intervals are 95 %, Student's t over seeds; differences are paired by seed.
 """
 

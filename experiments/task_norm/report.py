@@ -52,15 +52,14 @@ DONE = """\
 | weighted | as `task` | tokens have the task's weight (tables below) |
 | environment | normalised over the task's trajectories, each once | as `task` |
 
-The deviation counts as at least 0.1 ([algorithms.md](../algorithms.md)). An arm trains all weights
-until it has sampled its tokens, including those of groups without spread. All arms of a seed see
-the same items in the same order. *Final* is success in {attempts} attempts at each of {items}
-held-out items a task at temperature {temperature:g}, different items for each seed; *on the way* is
-the mean of {checks} checks during training on {check_items} items. *Mean* is over the tasks.
+An arm trains all weights until it has sampled its tokens. All arms of a seed see the same items in
+the same order. *Final* is success in {attempts} attempts at each of {items} held-out items a task
+at temperature {temperature:g}, different items for each seed; *on the way* is the mean of {checks}
+checks during training on {check_items} items. *Mean* is over the tasks.
 Intervals are 95 %, Student's t over seeds; differences are paired by seed.
 
-*Gradient share*: at every update whose version is a multiple of {gradients}, each task's tokens are
-also passed backward alone; the share is the norm of that gradient over the sum of all tasks' norms.
+*Gradient share* is the norm of the gradient of a task's tokens alone over the sum of all tasks'
+norms, at every update whose version is a multiple of {gradients}.
 """
 ABOUT = """\
 Policy `{model}`; `experiments/configs/task-norm-{part}.toml`; {tokens:,} tokens a training, in

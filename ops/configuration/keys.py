@@ -25,27 +25,24 @@ from agentrl.trainer.algorithm import presets
 
 HEAD = """# Configuration
 
-This page lists every key of a run's TOML file. It is generated from `core/config/sections.py`:
-`agentrl config keys --markdown > docs/configuration.md`. To list the keys of one section, run
-`agentrl config keys trainer.lora`.
+Find every key of a run's TOML file. `agentrl config keys trainer.lora` prints one section,
+`agentrl config show CONFIG` the values in effect, and `agentrl config check CONFIG` says whether a
+run can start with them.
 
-- `agentrl config show CONFIG` prints the effective values. `agentrl config check CONFIG` checks
-  whether a run can start with them.
 - An environment variable `AGENTRL__SECTION__KEY` overrides the file:
-  `AGENTRL__TRAINER__LORA__RANK=16`. Its value is TOML, otherwise text. `AGENTRL__POLICY` sets the
-  whole list: `AGENTRL__POLICY='[{name = "one"}]'`. Variable names are converted to lower case. A
-  table whose keys have capitals, such as `env`, is set as a whole:
-  `AGENTRL__EVAL__VLLM__ENV='{CUDA_VISIBLE_DEVICES = "0"}'`.
+  `AGENTRL__TRAINER__LORA__RANK=16`. Its value is TOML, otherwise text. Lists of sections and tables
+  whose keys have capitals are set as a whole: `AGENTRL__POLICY='[{name = "one"}]'`.
 - `${NAME}` in `store.url`, `broker.url`, `broker.tasks_url` and `run.checkpoints` is replaced by
   the environment variable `NAME`, or by the content of the file that `NAME_FILE` names. Write a
   password there as it is: AgentRL percent-encodes it.
-- *required*: the file must set the key. *absent*: the key has no value by default.
-- A default such as `0.28 (default), 4.0 (cispo)` depends on the preset, the loss or `importance`
-  named in brackets. A value of the loss takes precedence over a value of the preset.
-- The options in `tasks.NAME.options` are described on the page of the task, `docs/tasks/NAME.md`,
-  or of its adapter in `docs/adapters/`; those of `gateway` in [gateway.md](gateway.md).
+- *values* says what is allowed where the default does not show it. `agentrl config keys` prints
+  every type and bound. Keys that end in `_s` are seconds.
+- A default with names in brackets, such as `0.28 (default), 4.0 (cispo)`, depends on the preset,
+  the loss or `importance`. A value of the loss takes precedence over one of the preset.
+
+This page is generated: `agentrl config keys --markdown > docs/configuration.md`.
 """
-PLAIN = {int: "integer", float: "number", str: "text", bool: "true or false", Any: "anything"}
+PLAIN = {int: "integer", float: "number", str: "text", bool: "boolean", Any: "anything"}
 UNITS = {"_s": "seconds", "_hours": "hours"}  # by the end of a number's key
 FORMS = {None: "[{}]", dict: "[{}.NAME]", list: "[[{}]]"}  # how a section opens in TOML
 
@@ -141,20 +138,46 @@ def key_sections(kind: type[Section] = Config) -> list[KeySection]:
 
 
 def page(sections: Sequence[KeySection]) -> str:
-    """Return sections as Markdown, each with a table of its keys."""
-    lines = []
+    """Return sections as Markdown.
+
+    Each has links to its subsections, and a table of its other keys, or a link to an equal one.
+    """
+    blocks = []
+    tables: dict[str, str] = {}
     for part in sections:
         about = f"`{part.opens}` {_with_links(part.about)}".removeprefix("`` ")
-        lines += [f"## {part.name or 'Top of the file'}", "", about, ""]
-        lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
-        for key in part.keys:
-            anchor = key.within.replace(".", "")
-            kind = f"[section](#{anchor})" if anchor else key.type.replace("|", r"\|")
-            lines.append(
-                f"| `{key.key}` | {kind} | {key.default_text()} | {_with_links(key.meaning)} |"
-            )
-        lines.append("")
-    return "\n".join(lines[:-1])
+        table = _table(part)
+        shown = tables.setdefault(table, part.name)
+        same = f"The keys and defaults are those of {_section_link(shown)}."
+        within = [_section_link(key.within) for key in part.keys if key.within]
+        blocks += [f"## {part.name or 'Top of the file'}", about]
+        blocks += [f"Its sections: {', '.join(within)}."] if within else []
+        blocks += [table if shown == part.name else same] if table else []
+    return "\n\n".join(blocks)
+
+
+def _table(part: KeySection) -> str:
+    rows = [
+        f"| `{key.key}` | {key.default_text()} | {_values_text(key)} | {_with_links(key.meaning)} |"
+        for key in part.keys
+        if not key.within
+    ]
+    head = ["| key | default | values | meaning |", "|---|---|---|---|"]
+    return "\n".join(head + rows) if rows else ""
+
+
+def _values_text(key: Key) -> str:
+    """Return the type of a key, empty if its default shows it."""
+    plain_type = re.sub(r"^(\w+) (≥ [01]|> 0)$", r"\1", key.type)
+    defaults = [key.default, *key.by.values()]
+    is_shown = plain_type in {*PLAIN.values(), *UNITS.values()} and any(
+        each is not None for each in defaults
+    )
+    return "" if is_shown else plain_type
+
+
+def _section_link(name: str) -> str:
+    return f"[{name}](#{name.replace('.', '')})"
 
 
 def read_key_texts(source: str) -> dict[str, KeyText]:
@@ -186,14 +209,19 @@ def type_text(kind: Any) -> str:
     if origin is Annotated:
         return _bounds_text(type_text(inner[0]), inner[1])
     if origin in (Union, UnionType):
-        return f"{type_text(inner[0])}, may be absent" if inner[1:] == (NoneType,) else PLAIN[kind]
+        return type_text(inner[0]) if inner[1:] == (NoneType,) else PLAIN[kind]
     if origin is Literal:
-        return " | ".join(map(json.dumps, inner))
+        return _choices_text(inner)
     if origin is tuple:
         return f"[{', '.join(map(type_text, inner))}]"
     if origin in (list, dict):
         return f"{'list' if origin is list else 'table'} of {type_text(inner[-1])}"
     return PLAIN[kind]
+
+
+def _choices_text(values: Collection[Any]) -> str:
+    *first, last = map(json.dumps, values)
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _bounds_text(word: str, meta: msgspec.Meta) -> str:
@@ -235,7 +263,7 @@ def _walk(
             unit = next((unit for end, unit in UNITS.items() if each.name.endswith(end)), "number")
             type_name = type_text(each.type).replace("number", unit, 1)
             if names := _registered_names(kind, each.name):
-                type_name = type_name.replace("text", " | ".join(map(json.dumps, names)))
+                type_name = type_name.replace("text", _choices_text(names))
             keys.append(replace(key, type=type_name))
     yield replace(place, keys=tuple(keys))
     yield from chain.from_iterable(below)

@@ -30,19 +30,18 @@ from agentrl.ops.runs import hub
 LENGTHS = (4096, 32768)  # tokens of the longest trajectory, and of a micro-batch
 CARDS = 8
 LORA_RANK = 16
-CARD = 80  # GiB; what does not fit is set in brackets
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]  # adapted where the MLP is of experts
 STAGES: Sequence[Literal[1, 2, 3]] = (1, 2, 3)
 SPLITS = (1, 2, 4, 8)  # cards of one vLLM
 _PAGE = f"""# The memory of a model
 
-What each card needs, in GiB, by the plan of `agentrl doctor`
-([one-gpu.md](one-gpu.md#the-memory-plan)), for AdamW, bfloat16 and gradient checkpointing. The
-numbers of a cell are for trajectories, micro-batches and contexts of
-{" · ".join(f"{length:,}" for length in LENGTHS)} tokens; between them memory grows linearly.
-In brackets: more than a card of {CARD} GiB holds. The plan was compared with measurements on CPUs
-([measurements.md](measurements.md#policies)), not on GPUs. `agentrl model memory MODEL` prints the
-lines of another model, and `agentrl doctor` plans your own configuration.
+See what each card needs, in GiB, by [the plan](one-gpu.md#the-memory-plan) of `agentrl doctor`, for
+AdamW, bfloat16 and gradient checkpointing. The first number of a cell is for trajectories,
+micro-batches and contexts of {LENGTHS[0]:,} tokens, the second for {LENGTHS[1]:,}; between them
+memory grows linearly. The plan was [measured](measurements.md#policies) on CPUs, not on GPUs.
+
+    agentrl model memory MODEL      # these lines of another model
+    agentrl doctor CONFIG           # the plan of your own configuration
 """
 
 Row = Callable[[ModelSpec, int, int], int]  # model, column, tokens → bytes
@@ -73,18 +72,18 @@ def tables(specs: Mapping[str, ModelSpec]) -> str:
 
 
 def _table(title: str, columns: Sequence[str], row: Row, specs: Mapping[str, ModelSpec]) -> str:
-    heads = ["model", "parameters", *columns]
+    heads = ["model", "parameters, 10⁹", *columns]
     lines = [heads, ["---"] * len(heads)]
     for name, spec in specs.items():
         cells = (
             [row(spec, column, tokens) for tokens in LENGTHS] for column in range(len(columns))
         )
-        lines.append([name, f"{spec.parameters / 1e9:.2f} B", *map(_cell, cells)])
+        lines.append([name, f"{spec.parameters / 1e9:.2f}", *map(_cell, cells)])
     return f"## {title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _cell(sizes: Iterable[int]) -> str:
-    return " · ".join(f"{n / GIB:.0f}" if n <= CARD * GIB else f"({n / GIB:.0f})" for n in sizes)
+    return "–".join(f"{n / GIB:.0f}" for n in sizes)
 
 
 def _trainer_row(rank: int, spec: ModelSpec, column: int, tokens: int) -> int:

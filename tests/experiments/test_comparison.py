@@ -85,6 +85,13 @@ def test_the_verdict_tells_what_intervals_show_and_no_more() -> None:
     assert "one seed shows nothing" in lines(alone)[0]
 
 
+def test_many_comparisons_without_a_difference_are_counted_and_not_named() -> None:
+    arms = ("current", "a", "b", "c", "d")
+    alike = [training(arm, seed, [seed, 0]) for arm in arms for seed in range(2)]
+    found = compare_arms(alike).differences(COMPARED, ["kg"])
+    assert "- No difference from `current` shown in 4 comparisons." in list(verdict(found))
+
+
 def test_every_value_is_written_once_by_arm_seed_and_task() -> None:
     rows = compare_arms(ARMS[3:5]).as_csv().splitlines()
     assert rows[0] == "arm,seed,task,measure,value"

@@ -90,7 +90,7 @@ def test_every_key_of_a_configuration_is_listed_with_its_default() -> None:
         one = listed[section, key]
         if not (one.within or one.required or value is None):
             assert json.loads(one.default_text()) == value, (section, key)
-        assert value is not None or one.type.endswith(", may be absent"), (section, key)
+        assert value is not None or one.by or one.default_text() == "absent", (section, key)
 
 
 def test_every_key_says_what_it_means() -> None:
@@ -105,18 +105,18 @@ def test_every_key_says_what_it_means() -> None:
         (
             "run",
             "stop_hours",
-            "hours > 0, may be absent",
+            "hours > 0",
             "absent",
-            "The run is completed this long after",
+            "The run ends this long after it was",
         ),
         ("run", "home", "text", '"runs/run"', "Folder for logs, checkpoints and the"),
         ("tasks", "horizons", "list of [integer ≥ 0, integer ≥ 1]", "[]", "Turn limits that grow"),
-        ("dispatch", "group_size", "integer ≥ 2", "8", "Episodes per group."),
-        ("policy", "name", "name", "required", "Name of the server, unique"),
-        ("trainer", "optimizer", '"adamw" | "sgd"', '"adamw"', "Optimizer."),
+        ("dispatch", "group_size", "integer ≥ 2", "8", "Episodes per group, all of"),
+        ("policy", "name", "name", "required", "Unique name."),
+        ("trainer", "optimizer", '"adamw" or "sgd"', '"adamw"', "Optimizer."),
         ("trainer", "lora", "section [trainer.lora]", "", "Training of a LoRA adapter"),
-        ("trainer.lora", "alpha", "number > 0", "16.0", "The output of the adapter is scaled by"),
-        ("trainer.deepspeed", "zero", "0 | 1 | 2 | 3", "2", "ZeRO stage. 1 shards"),
+        ("trainer.lora", "alpha", "number > 0", "16.0", "The adapter's output is scaled by"),
+        ("trainer.deepspeed", "zero", "0, 1, 2 or 3", "2", "ZeRO stage. 1 shards"),
         ("eval", "nice", "integer 0…19", "10", "CPU niceness of the evaluator."),
         ("metrics", "port", "integer 0…65535", "0", "Port of the supervisor's metrics."),
     ],
@@ -158,10 +158,10 @@ def test_the_meaning_of_a_key_is_the_string_below_it() -> None:
 def test_types_are_plain_words_and_a_type_without_any_is_an_error() -> None:
     share = Annotated[float, Meta(ge=0.0, le=1.0)]
     assert keys.type_text(share) == "number 0…1"
-    assert keys.type_text(Annotated[float, Meta(gt=1.5)] | None) == "number > 1.5, may be absent"
+    assert keys.type_text(Annotated[float, Meta(gt=1.5)] | None) == "number > 1.5"
     assert keys.type_text(Annotated[int, Meta(lt=9)]) == "integer < 9"
-    assert keys.type_text(list[Literal["a", "b"]]) == 'list of "a" | "b"'
-    assert keys.type_text(dict[str, bool]) == "table of true or false"
+    assert keys.type_text(list[Literal["a", "b"]]) == 'list of "a" or "b"'
+    assert keys.type_text(dict[str, bool]) == "table of boolean"
     for unknown in (bytes, int | str, list[int | str]):
         with pytest.raises(KeyError):
             keys.type_text(unknown)
@@ -183,14 +183,36 @@ def test_the_page_is_what_the_code_says(
     assert PAGE.read_text() == capsys.readouterr().out, f"write it anew: {COMMAND}"
 
 
-def test_the_tables_of_the_page_hold_four_cells_a_row_and_lead_to_its_sections() -> None:
-    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
+def test_the_tables_of_the_page_hold_four_cells_a_row_and_every_key_that_is_no_section() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     assert all(len(re.split(r"(?<!\\)\|", row)) == 6 for row in rows)
-    headings = re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)
-    anchors = {heading.replace(".", "") for heading in headings}
-    assert set(re.findall(r"\[section\]\(#(\w+)\)", PAGE.read_text())) == anchors - {
-        "Top of the file"
-    }
+    keys_of_page = [row.split("`")[1] for row in rows]
+    assert keys_of_page == [
+        key
+        for (section, key), one in found().items()
+        if not one.within and section != "eval.vllm"  # which equals policy.vllm
+    ]
+
+
+def test_the_page_links_every_section_and_describes_equal_ones_once() -> None:
+    text = PAGE.read_text()
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    anchors = {heading.replace(".", "") for heading in headings} - {"Top of the file"}
+    assert set(re.findall(r"\]\(#(\w+)\)", text)) == anchors
+    assert "The keys and defaults are those of [policy.vllm](#policyvllm)." in text
+
+
+def test_the_page_says_what_is_allowed_where_the_default_does_not_show_it() -> None:
+    text = PAGE.read_text()
+    for row in (
+        '| `home` | "runs/run" |  | Folder',
+        "| `seed` | 0 |  | Seed",
+        "| `stop_hours` | absent | hours | The run",
+        "| `group_size` | 8 | integer ≥ 2 | Episodes",
+        "| `stale_share` | 0.25 | number 0…1 | Probability",
+        '| `mixing` | "fixed" | "fixed" or "progress" | How',
+    ):
+        assert f"\n{row}" in text
 
 
 def test_all_keys_are_in_the_tables_and_in_the_array(

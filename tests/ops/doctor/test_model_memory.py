@@ -20,7 +20,7 @@ def test_the_page_is_what_the_command_prints() -> None:
 
 
 def test_numbers_grow_with_length_and_shrink_with_the_stage() -> None:
-    rows = re.findall(r"^\| (\S+/\S+) \| .* B \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (\S+/\S+) \| [\d.]+ \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     assert len(rows) == 3 * 26
     for _, cells in rows:
         table = [[int(n) for n in re.findall(r"\d+", cell)] for cell in cells.split("|")]
@@ -39,7 +39,7 @@ def test_a_number_is_that_of_a_sum_by_hand() -> None:
     )
     weights, kept = 2 * 8_030_261_248, 2 * 2 * 32 * 1024 * 32768
     expected = ((weights + kept) / 2 + GIB) / GIB
-    assert line.split("|")[4].split("·")[-1].strip() == f"{expected:.0f}"
+    assert line.split("|")[4].split("–")[-1].strip() == f"{expected:.0f}"
 
 
 def test_a_directory_is_measured_like_a_published_model(
@@ -49,8 +49,8 @@ def test_a_directory_is_measured_like_a_published_model(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 0
-    assert capsys.readouterr().out.count("| tiny | 0.00 B |") == 3
-    assert "| Qwen/Qwen3-4B | 4.02 B |" in model_memory.of_model("hub:Qwen/Qwen3-4B")
+    assert capsys.readouterr().out.count("| tiny | 0.00 |") == 3
+    assert "| Qwen/Qwen3-4B | 4.02 |" in model_memory.of_model("hub:Qwen/Qwen3-4B")
 
 
 def test_a_model_that_is_not_there_is_one_clear_error() -> None:
