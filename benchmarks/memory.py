@@ -112,7 +112,7 @@ def train(config: Config, scratch: Path) -> None:
     learner.save(scratch / "checkpoint")
     state = learner.state()
     learner.update(batch)
-    snapshots.save(scratch / "snapshot", state, checkpoint_id="c", version=1, parent=None)
+    snapshots.save(scratch / "snapshot", state, checkpoint_id="c", version=1)
 
 
 def serve(config: Config, scratch: Path) -> None:

@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from agentrl.core.process import MEETING, find_rank_place
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
 from agentrl.trainer.engines.learner import Hardware, Learner
-from agentrl.trainer.engines.rank0 import coordinate_ranks, follow_rank0
+from agentrl.trainer.engines.rank0 import Rank0Coordinator, follow_rank0
 from agentrl.trainer.engines.ranks import join_ranks
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
@@ -129,7 +130,7 @@ def arm(options: argparse.Namespace) -> None:
         if own.rank:
             follow_rank0(part, ranks)
             return
-        with coordinate_ranks(part, ranks) as lead:
+        with closing(Rank0Coordinator(part, ranks)) as lead:
             answer(lead)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agentrl.broker.messages import Message
-from agentrl.core.errors import BrokerUnavailable
+from agentrl.core.errors import BrokerUnavailable, MessageRefused
 from agentrl.core.retry import FOREVER, Retry
 
 LOOK_S = 1.0  # between two calls of `waiting`
@@ -91,6 +91,13 @@ def make_retry(stop: threading.Event | None) -> Retry:
     """Return how a process waits for its broker: until `stop` is set, or not at all without it."""
     limit_s = 0.0 if stop is None else FOREVER
     return Retry("broker", BrokerUnavailable, limit_s=limit_s, stop=stop)
+
+
+def unroutable(exchange: str, run_id: str) -> MessageRefused:
+    return MessageRefused(
+        f"exchange {exchange} has no queue for messages of run {run_id}",
+        hint="start the dispatcher of the run first: it declares the queues",
+    )
 
 
 class Broker(Protocol):

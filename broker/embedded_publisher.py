@@ -4,14 +4,12 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
-from agentrl.broker.api import EVENT_PATIENCE_S, LOOK_S, Waiting
+from agentrl.broker.api import EVENT_PATIENCE_S, LOOK_S, Waiting, unroutable
 from agentrl.broker.embedded_queue_file import Clock, QueueFile, drop_queues
 from agentrl.broker.messages import Message, encode
-from agentrl.broker.topology import EVENTS
-from agentrl.core.errors import BrokerUnavailable, MessageRefused
+from agentrl.broker.topology import EVENTS, MAX_EVENTS
+from agentrl.core.errors import BrokerUnavailable
 from agentrl.core.retry import FOREVER, Backoff, Retry
-
-MAX_EVENTS = 1000  # kept per subscriber; the oldest give way
 
 
 class EmbeddedPublisher:
@@ -51,10 +49,7 @@ class EmbeddedPublisher:
             if exchange == EVENTS:
                 _bound_events(connection, [queue for (queue,) in queues])
         if not queues and exchange != EVENTS:
-            raise MessageRefused(
-                f"exchange {exchange} has no queue for messages of run {run_id}",
-                hint="start the dispatcher of the run first: it declares the queues",
-            )
+            raise unroutable(exchange, run_id)
 
     def close(self) -> None:
         """Do nothing: the file belongs to the broker."""

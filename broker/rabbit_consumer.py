@@ -18,7 +18,7 @@ import pika
 from agentrl.broker.api import Delivery
 from agentrl.broker.messages import decode
 from agentrl.broker.rabbit_connection import RabbitConnection
-from agentrl.broker.topology import DEAD, EVENTS
+from agentrl.broker.topology import DEAD, EVENTS, MAX_EVENTS
 from agentrl.core.errors import MessageError
 from agentrl.core.logging import get_logger
 
@@ -26,7 +26,6 @@ PREFETCH = 128  # unacknowledged deliveries held at once
 PATIENCE_S = 120.0  # without its queue before `receive` says so
 NO_QUEUE = 404  # AMQP's code of a queue that is not there
 ANSWER_S = 5.0  # for the broker to count a queue
-MAX_EVENTS = 1000  # kept per subscriber; the oldest give way
 
 
 class _Tag(NamedTuple):

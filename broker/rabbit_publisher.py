@@ -18,7 +18,7 @@ from typing import Any
 
 import pika
 
-from agentrl.broker.api import EVENT_PATIENCE_S, LOOK_S, Waiting
+from agentrl.broker.api import EVENT_PATIENCE_S, LOOK_S, Waiting, unroutable
 from agentrl.broker.messages import Message, encode
 from agentrl.broker.rabbit_connection import RabbitConnection
 from agentrl.broker.topology import EVENTS, EXCHANGES
@@ -161,13 +161,7 @@ class RabbitPublisher:
                 self._outbox.append(pending)
                 self._link.later(RETRY_S, self._drain)
             else:
-                pending.settle(_unroutable(pending) if pending.returned else None)
+                error = unroutable(pending.exchange, pending.run_id) if pending.returned else None
+                pending.settle(error)
         if self._singly:
             self._link.call(self._drain)
-
-
-def _unroutable(pending: _Pending) -> BrokerError:
-    return MessageRefused(
-        f"exchange {pending.exchange} has no queue for messages of run {pending.run_id}",
-        hint="start the dispatcher of the run first: it declares the queues",
-    )

@@ -12,6 +12,7 @@ EVENTS = "agentrl.events"
 DEAD = "agentrl.dead"
 EXCHANGES = (TRAJECTORIES, EVENTS, DEAD)
 
+MAX_EVENTS = 1_000  # kept for each subscriber; the oldest give way
 MAX_DEAD_LETTERS = 1_000  # of one queue; the oldest give way
 MAX_DEAD_BYTES = 2**30
 

@@ -124,6 +124,7 @@ class Group(Base):
     admitted_at: Mapped[float]
     ready_at: Mapped[float | None]
     closed_at: Mapped[float | None]
+    left_out_of: Mapped[str | None]  # the update that closed it without training on it
     origin_id: Mapped[str | None]
     batch: Mapped[int | None]
 

@@ -84,7 +84,7 @@ class Follower:
         self._clock = clock
         self._served = served
         self._store = store
-        self._seat = follower_config
+        self._config = follower_config
         self._missing: set[str] = set()
         self._leaving: dict[str, RetiringCheckpoint] = {}
         self._last: dict[str, Checkpoint] = {}  # what each track was served from
@@ -101,7 +101,7 @@ class Follower:
     def step(self, live: Sequence[Checkpoint]) -> None:
         """Move every track to its checkpoint of the live lineage, and drop unused checkpoints."""
         self._close_lost()
-        for track in self._seat.tracks:
+        for track in self._config.tracks:
             checkpoint = self._select(track, live)
             if checkpoint is None:
                 continue
@@ -135,7 +135,7 @@ class Follower:
 
     def _begin_exchange(self, track: str) -> bool:
         """Return whether this server may stop serving the track now."""
-        server_id = self._seat.server_id
+        server_id = self._config.server_id
         self._is_exchanging = self._store.transact(
             lambda session: policy_servers.begin_exchange(session, server_id, track)
         )
@@ -144,7 +144,7 @@ class Follower:
     def _end_exchange(self) -> None:
         """Allow another server to exchange weights, whether this one succeeded or not."""
         if self._is_exchanging:
-            server_id = self._seat.server_id
+            server_id = self._config.server_id
             self._store.transact(lambda session: policy_servers.end_exchange(session, server_id))
             self._is_exchanging = False
 
@@ -168,7 +168,7 @@ class Follower:
         return row
 
     def _serve(self, track: str, checkpoint: Checkpoint) -> None:
-        server_id = self._seat.server_id
+        server_id = self._config.server_id
         self._store.transact(
             lambda session: policy_servers.begin_serving(session, server_id, track, checkpoint)
         )
@@ -179,7 +179,7 @@ class Follower:
         log.info("Serving track", track=track, version=checkpoint.version)
 
     def _retire(self, track: str, checkpoint_id: str) -> None:
-        leaving = RetiringCheckpoint(self._clock() + self._seat.drain_s)
+        leaving = RetiringCheckpoint(self._clock() + self._config.drain_s)
         self._leaving.setdefault(checkpoint_id, leaving).tracks.append(track)
         if self._in_place:
             self._served.retire(checkpoint_id, timeout_s=0.0)
@@ -208,7 +208,7 @@ class Follower:
             log.error("Engine lost a checkpoint", checkpoint_id=name)
 
     def _close_row(self, checkpoint_id: str, tracks: Sequence[str]) -> None:
-        server_id = self._seat.server_id
+        server_id = self._config.server_id
         for track in tracks:
             self._store.transact(
                 lambda session, track=track: policy_servers.end_serving(  # type: ignore[misc]

@@ -139,7 +139,8 @@ def _fault(
     status: int, message: str, *, param: str | None = None, code: str | None = None
 ) -> Response:
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return _json(status, wire.encode_fault(wire.ErrorBody(message, kind, param, code)))
+    error = wire.ErrorBody(message, kind, param, code)
+    return _json(status, msgspec.json.encode({"error": error}))
 
 
 def _json(status: int, content: bytes) -> Response:

@@ -93,10 +93,6 @@ def encode(number: int, body: CompletionBody, completion: Completion) -> bytes:
     return msgspec.json.encode({**answer, "choices": [choice], "usage": usage})
 
 
-def encode_fault(fault: ErrorBody) -> bytes:
-    return msgspec.json.encode({"error": fault})
-
-
 def _field(message: str) -> str:
     """Return the field in an error of msgspec: `$.prompt[2]`, unknown field `x`, …."""
     match = re.search(r"`\$\.(\w+)", message) or re.search(r"field `([^`]*)`", message)

@@ -150,6 +150,7 @@ def assemble_batch(groups: Sequence[TrainableGroup], settings: Settings) -> Batc
     per_token, skipped = _normalise(advantages, task_ids, masks, settings)
     if not settings.rewards:
         per_token = np.zeros_like(per_token)
+    fresh = [_of_policy(m, [each.track == CURRENT for each in m.policies]) for m in members]
     branches = [length for member in members for length in member.branch_lengths()]
     return Batch(
         tokens=_concatenate([member.tokens() for member in members], np.int64),
@@ -157,7 +158,7 @@ def assemble_batch(groups: Sequence[TrainableGroup], settings: Settings) -> Batc
         behaviour=_concatenate([member.behaviour() for member in members], np.float32),
         temperature=_concatenate([_temperature(member) for member in members], np.float32),
         advantages=per_token,
-        fresh=_concatenate([_fresh_mask(member) for member in members], np.bool_),
+        fresh=_concatenate(fresh, np.bool_),
         shares=shares(
             loss_mask,
             np.repeat(group_ids, lengths),
@@ -234,10 +235,6 @@ def _trainable_mask(trajectory: Trajectory) -> Bools:
     begins = [step.context for step in trajectory.steps if step.context < mask.size]
     mask[[0, *begins] if mask.size else []] = False  # nothing predicts a first token
     return mask
-
-
-def _fresh_mask(trajectory: Trajectory) -> Bools:
-    return _of_policy(trajectory, [policy.track == CURRENT for policy in trajectory.policies])
 
 
 def _of_policy(trajectory: Trajectory, values: list[bool]) -> Bools:

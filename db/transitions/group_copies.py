@@ -74,6 +74,7 @@ def add_copy(session: Session, copy: GroupCopy) -> None:
         "taken_epoch": None,
         "reason": None,
         "closed_at": None,
+        "left_out_of": None,
         "origin_id": source.origin_id or source.group_id,
         "batch": copy.batch,
     }

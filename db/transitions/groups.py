@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnExpressionArgument, String, cast, func, insert, literal, select, update
+from sqlalchemy import String, cast, func, insert, literal, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
 
 from agentrl.core.types import GROUP_OPEN, EpisodeState, GroupState, Reason, Status, Transition
-from agentrl.db.models import Episode, Group, Run
+from agentrl.db.models import Episode, Group, Run, Update
 from agentrl.db.store import now
 from agentrl.db.transitions import journal, prepared_statements, refusals
 
@@ -139,13 +139,18 @@ def close_groups(
     group_ids: Sequence[str],
     state: GroupState,
     reason: Reason | None,
-    closed_at: ColumnExpressionArgument[float] | None = None,
+    left_out_of: str | None = None,
 ) -> int:
-    """ready → trained, filtered or stale; `closed_at`: None: now. Returns how many moved."""
+    """ready → trained, filtered or stale. Returns how many moved.
+
+    `left_out_of`: the update that left them out, which closes them at the time of its commit.
+    """
+    committed_at = select(Update.committed_at).where(Update.update_id == left_out_of)
+    closed_at = now() if left_out_of is None else committed_at.scalar_subquery()
     moved = session.scalars(
         update(Group)
         .where(Group.group_id.in_(group_ids), Group.state == GroupState.READY)
-        .values(state=state, reason=reason, closed_at=now() if closed_at is None else closed_at)
+        .values(state=state, reason=reason, closed_at=closed_at, left_out_of=left_out_of)
         .returning(Group.group_id)
     ).all()
     refused = sorted(set(group_ids) - set(moved))

@@ -161,7 +161,8 @@ def commit_update(session: Session, new: NewUpdate) -> bool:
         )
     )
     session.flush()
-    _close_left_out(session, new)
+    if left_out := sorted(new.left_out):
+        close_groups(session, left_out, GroupState.FILTERED, Reason.LOW_SPREAD, new.update_id)
     session.add_all(
         UpdateGroup(
             update_id=new.update_id,
@@ -263,16 +264,6 @@ def _close_trained(session: Session, new: NewUpdate) -> list[str]:
     return group_ids
 
 
-def _close_left_out(session: Session, new: NewUpdate) -> None:
-    """ready → filtered, at the time of the update: `roll_back` finds the groups by it."""
-    if new.left_out:
-        committed_at = (
-            select(Update.committed_at).where(Update.update_id == new.update_id).scalar_subquery()
-        )
-        group_ids = sorted(new.left_out)
-        close_groups(session, group_ids, GroupState.FILTERED, Reason.LOW_SPREAD, committed_at)
-
-
 def forks(session: Session, run_id: str) -> dict[str, int]:
     """Return the version at which each rolled-back checkpoint left the live lineage."""
     query = (
@@ -294,19 +285,17 @@ def roll_back(session: Session, run_id: str, checkpoint: Checkpoint, *, epoch: i
     Raises TrainerReplaced.
     """
     run = lock_run(session, run_id, epoch)
-    undone_updates = (
+    undone_updates = select(Update.update_id).where(
         Update.run_id == run_id,
         Update.version > checkpoint.version,
         Update.state != UpdateState.ROLLED_BACK,
     )
-    later = select(Update.update_id).where(*undone_updates).scalar_subquery()
+    later = undone_updates.scalar_subquery()
     groups = select(UpdateGroup.group_id).where(UpdateGroup.update_id.in_(later)).distinct()
     trained = Group.group_id.in_(groups) & (Group.state == GroupState.TRAINED)
-    times = select(Update.committed_at).where(*undone_updates)
-    left_out = (Group.reason == Reason.LOW_SPREAD) & Group.closed_at.in_(times)
     session.execute(
         update(Group)
-        .where(Group.run_id == run_id, trained | left_out)
+        .where(Group.run_id == run_id, trained | Group.left_out_of.in_(later))
         .values(state=GroupState.ROLLED_BACK, reason=Reason.ROLLED_BACK)
         .execution_options(synchronize_session=False)
     )

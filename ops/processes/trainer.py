@@ -8,7 +8,7 @@ deepspeed  ranks; only the first opens the run         train(…, Lead) · follo
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,7 +107,7 @@ def _join_ranks(config: Config) -> AbstractContextManager["Ranks"]:
 
 def _rank(config: Config, stop: threading.Event) -> None:
     """Run one rank. A signal stops the first, which stops the others."""
-    from agentrl.trainer.engines.rank0 import coordinate_ranks, follow_rank0
+    from agentrl.trainer.engines.rank0 import Rank0Coordinator, follow_rank0
 
     with _join_ranks(config) as ranks:
         if ranks.rank:
@@ -119,7 +119,7 @@ def _rank(config: Config, stop: threading.Event) -> None:
             first = _first(here)
             teachers = pinned_teachers(config, here.store)
             ranks.broadcast(first.encode())
-            with coordinate_ranks(_part(config, first, ranks, stop), ranks) as learner:
+            with closing(Rank0Coordinator(_part(config, first, ranks, stop), ranks)) as learner:
                 path, hardware = _fetch_checkpoint(first, config, stop), _hardware(config, ranks)
                 learner_with_teachers = with_teachers(learner, teachers, path, config, hardware)
                 _train(config, here, learner_with_teachers, teachers, stop)

@@ -58,7 +58,7 @@ class WarmstartState:
             }
             state = State(cloner.tensors, values)
             name = self.folder.name.removeprefix(".")
-            snapshots.save(directory, state, checkpoint_id=name, version=step, parent=None)
+            snapshots.save(directory, state, checkpoint_id=name, version=step)
         for path in before:
             shutil.rmtree(path)
 

@@ -20,12 +20,13 @@ from trajectories import finished, published_event
 from agentrl.broker import connect
 from agentrl.broker.api import Broker, Consumer, Delivery
 from agentrl.broker.messages import encode
-from agentrl.broker.rabbit_consumer import MAX_EVENTS, PREFETCH, RabbitConsumer
+from agentrl.broker.rabbit_consumer import PREFETCH, RabbitConsumer
 from agentrl.broker.rabbit_publisher import RabbitPublisher
 from agentrl.broker.topology import (
     DEAD,
     EVENTS,
     MAX_DEAD_LETTERS,
+    MAX_EVENTS,
     TRAJECTORIES,
     dead_queue,
     trainer_queue,

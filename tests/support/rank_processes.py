@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,7 @@ def _work(job: Job, ranks: Any, out: Path) -> None:
     from agentrl.trainer.algorithm.presets import resolve_settings
     from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
     from agentrl.trainer.engines.learner import Hardware
-    from agentrl.trainer.engines.rank0 import coordinate_ranks, follow_rank0
+    from agentrl.trainer.engines.rank0 import Rank0Coordinator, follow_rank0
 
     weights = job.dtype if job.trainer.deepspeed.weights == "model" else "float32"
     hardware = Hardware(dtype=job.dtype, weights_dtype=weights)
@@ -142,7 +143,7 @@ def _work(job: Job, ranks: Any, out: Path) -> None:
     if ranks.rank:
         follow_rank0(part, ranks)
     else:
-        with coordinate_ranks(part, ranks) as lead:
+        with closing(Rank0Coordinator(part, ranks)) as lead:
             _lead(job, lead, out)
 
 
@@ -163,7 +164,7 @@ def _lead(job: Job, lead: Any, out: Path) -> None:
         lead.save(Path(job.save))
         probe = lead.probe().logprobs
         folder = Path(job.save).with_name(f"{Path(job.save).name}.snapshot")
-        snapshots.save(folder, state, checkpoint_id="c", version=1, parent=None)
+        snapshots.save(folder, state, checkpoint_id="c", version=1)
     save_file(
         {name: value.contiguous() for name, value in state.tensors.items()},
         out / f"{job.name}.safetensors",

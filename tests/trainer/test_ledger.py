@@ -152,6 +152,17 @@ def _step(world: World, ledger: Ledger, learner: Counter, at: Position, position
     return ledger.commit(learner, at, TakenGroups(groups), Metrics({"loss": 0.5}), ledger.started())
 
 
+def _trained(
+    world: World, publisher: Publisher, home: Path, updates: int
+) -> tuple[Ledger, Counter, Position]:
+    """A trainer after so many updates."""
+    ledger, learner = _ledger(world, publisher, home), Counter()
+    at = ledger.resume(learner)
+    for position in range(updates):
+        at = _step(world, ledger, learner, at, position)
+    return ledger, learner, at
+
+
 def _count(world: World, home: Path) -> Mapping[int, int]:
     """What the directory of each live version holds."""
     rows = world.ask("SELECT version, path FROM checkpoints WHERE state = 'live' AND version > 0")
@@ -249,10 +260,7 @@ def test_a_refused_update_leaves_neither_rows_nor_files(
 def test_a_resume_continues_the_snapshot_and_rolls_back_what_came_later(
     world: World, publisher: Publisher, tmp_path: Path
 ) -> None:
-    ledger, learner = _ledger(world, publisher, tmp_path), Counter()
-    at = ledger.resume(learner)
-    for position in range(EVERY + 1):
-        at = _step(world, ledger, learner, at, position)
+    ledger, learner, at = _trained(world, publisher, tmp_path, EVERY + 1)
     fresh = Counter()
     after = _ledger(world, publisher, tmp_path)
     again = after.resume(fresh)
@@ -270,8 +278,7 @@ def test_a_resume_continues_the_snapshot_and_rolls_back_what_came_later(
 def test_a_snapshot_at_the_end_makes_the_last_update_resumable(
     world: World, publisher: Publisher, tmp_path: Path
 ) -> None:
-    ledger, learner = _ledger(world, publisher, tmp_path), Counter()
-    at = _step(world, ledger, learner, ledger.resume(learner), 0)
+    ledger, learner, at = _trained(world, publisher, tmp_path, 1)
     ledger.snapshot(learner, at)
     ledger.snapshot(learner, at)
     fresh = Counter()
@@ -404,14 +411,6 @@ def test_updates_go_on_while_a_snapshot_is_written_and_its_checkpoint_is_kept(
     assert world.accounting() == []
 
 
-def _trained(world: World, publisher: Publisher, home: Path, updates: int) -> Position:
-    ledger, learner = _ledger(world, publisher, home), Counter()
-    at = ledger.resume(learner)
-    for position in range(updates):
-        at = _step(world, ledger, learner, at, position)
-    return at
-
-
 def _damage_snapshot(world: World, version: int) -> None:
     ((path,),) = world.ask("SELECT snapshot_path FROM checkpoints WHERE version = :v", v=version)
     (Path(path) / "state.json").write_text("{}  ")
@@ -445,10 +444,7 @@ def test_a_snapshot_that_its_trainer_could_not_name_is_found(
     world: World, publisher: Publisher, tmp_path: Path
 ) -> None:
     """The database was away when the trainer was told to stop."""
-    ledger, learner = _ledger(world, publisher, tmp_path), Counter()
-    at = ledger.resume(learner)
-    for position in range(EVERY + 1):
-        at = _step(world, ledger, learner, at, position)
+    ledger, learner, at = _trained(world, publisher, tmp_path, EVERY + 1)
     ledger.snapshot(learner, at)
     world.sql("UPDATE checkpoints SET snapshot_path = NULL WHERE version = :v", v=at.version)
     fresh = Counter()
@@ -686,8 +682,7 @@ def test_what_a_track_a_server_or_an_open_group_needs_stays(
 def test_a_trainer_that_begins_removes_what_no_row_names(
     world: World, publisher: Publisher, tmp_path: Path
 ) -> None:
-    ledger, learner = _ledger(world, publisher, tmp_path), Counter()
-    at = _step(world, ledger, learner, ledger.resume(learner), 0)
+    ledger, learner, at = _trained(world, publisher, tmp_path, 1)
     ledger.snapshot(learner, at)
     home = tmp_path / "checkpoints"
     kept = set(home.iterdir())

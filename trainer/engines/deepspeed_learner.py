@@ -147,7 +147,7 @@ class DeepSpeedLearner:
 
     def check_shapes(self, shapes: Mapping[str, list[int]]) -> None:
         """See RankWorker.check_shapes; then there is room for the state's moments."""
-        zero_shards.check_shapes(trainable_parameters(self._net.model), shapes)
+        trainable_model.check_shapes(trainable_parameters(self._net.model), shapes)
         keys = {name.split("/")[1] for name in shapes if name.startswith("optimizer/")}
         self._shards.make_room(keys)
 

@@ -10,8 +10,8 @@ update go to the rank that computes them, and to no other.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -169,7 +169,7 @@ class Rank0Coordinator:
             self._worker.load_tensor(name, self._ranks.broadcast_tensor(tensor))
         self._worker.finish_load(state.values)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Stop the other ranks."""
         with suppress(RankLost):  # then there is nobody to send
             self._broadcast(Call("end"))
@@ -181,16 +181,6 @@ class Rank0Coordinator:
 
     def _broadcast(self, command: Command) -> None:
         self._ranks.broadcast(msgspec.msgpack.encode(command))
-
-
-@contextmanager
-def coordinate_ranks(worker: RankWorker, ranks: Ranks) -> Iterator[Rank0Coordinator]:
-    """Context manager that stops the other ranks when rank 0 ends."""
-    coordinator = Rank0Coordinator(worker, ranks)
-    try:
-        yield coordinator
-    finally:
-        coordinator.end()
 
 
 def follow_rank0(worker: RankWorker, ranks: Ranks) -> None:

@@ -5,10 +5,9 @@ import time
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from agentrl.checkpoints.manifest import Probe, SaveReport
-from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.core.errors import ConfigError
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure, reverse_kls
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
@@ -17,6 +16,7 @@ from agentrl.trainer.engines.learner import Hardware, Metrics
 from agentrl.trainer.model import optimizer
 from agentrl.trainer.model.packing import micro_batches
 from agentrl.trainer.model.trainable_model import (
+    check_shapes,
     make_probe,
     make_trainable,
     tensors_to_save,
@@ -86,13 +86,10 @@ class TorchLearner:
 
     def load_state(self, state: State) -> None:
         parameters = trainable_parameters(self._model)
-        expected = {f"weights/{name}" for name in parameters}
-        names = {name for name in state.tensors if name.startswith("weights/")}
-        if names != expected:
-            raise CheckpointError(f"the snapshot does not fit the model: {min(names ^ expected)}")
+        check_shapes(parameters, {name: list(each.shape) for name, each in state.tensors.items()})
         with torch.no_grad():
             for name, parameter in parameters.items():
-                _fill(parameter, state.tensors[f"weights/{name}"], name)
+                parameter.copy_(state.tensors[f"weights/{name}"])
         self._optimizer.state.clear()
         device = self._model.device
         for path, tensor in state.tensors.items():
@@ -141,9 +138,3 @@ def _reason(batch: Batch, loss: float, norm: float) -> str:
     if not math.isfinite(loss):
         return "loss is not finite"
     return "" if math.isfinite(norm) else "gradient norm is not finite"
-
-
-def _fill(parameter: Tensor, value: Tensor, name: str) -> None:
-    if parameter.shape != value.shape:
-        raise CheckpointError(f"the snapshot does not fit the model: shape of {name}")
-    parameter.copy_(value)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from agentrl.core.config.sections import DeepSpeed
-from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.core.errors import ConfigError
 from agentrl.trainer.engines.ranks import Ranks
 
 BUCKET = 50_000_000  # elements that are sent at once; ten times as many where nobody says
@@ -210,18 +210,6 @@ class Shards:
 
     def _utils(self) -> Any:
         return self._library.utils
-
-
-def check_shapes(parameters: Mapping[str, nn.Parameter], shapes: Mapping[str, list[int]]) -> None:
-    """Raise CheckpointError if a state's weights do not match the model."""
-    expected = {f"weights/{name}" for name in parameters}
-    names = {name for name in shapes if name.startswith("weights/")}
-    if names != expected:
-        raise CheckpointError(f"the snapshot does not fit the model: {min(names ^ expected)}")
-    for name, parameter in parameters.items():
-        shape = getattr(parameter, "ds_shape", parameter.shape)
-        if list(shape) != shapes[f"weights/{name}"]:
-            raise CheckpointError(f"the snapshot does not fit the model: shape of {name}")
 
 
 def _part(parameter: Any, value: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.sections import Lora
-from agentrl.core.errors import ConfigError
+from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.model import gradient_checkpointing, malloc_tuning
@@ -132,6 +132,21 @@ def make_trainable(
 def trainable_parameters(model: Any) -> dict[str, nn.Parameter]:
     """Return the trained parameters by name, tied ones once."""
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+
+def check_shapes(parameters: Mapping[str, nn.Parameter], shapes: Mapping[str, list[int]]) -> None:
+    """Raise CheckpointError if a state's weights do not match the trained parameters.
+
+    `shapes`: of all tensors of the state. Of a weight that ZeRO 3 has sharded, the whole counts.
+    """
+    expected = {f"weights/{name}" for name in parameters}
+    names = {name for name in shapes if name.startswith("weights/")}
+    if names != expected:
+        raise CheckpointError(f"the snapshot does not fit the model: {min(names ^ expected)}")
+    for name, parameter in parameters.items():
+        shape = getattr(parameter, "ds_shape", parameter.shape)
+        if list(shape) != shapes[f"weights/{name}"]:
+            raise CheckpointError(f"the snapshot does not fit the model: shape of {name}")
 
 
 def tensors_to_save(parameters: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

@@ -115,7 +115,6 @@ class SnapshotWriter:
                 state,
                 checkpoint_id=at.checkpoint_id,
                 version=at.version,
-                parent=None,
                 trained_hash=at.trained_hash,
             )
         except WeightsAway as error:

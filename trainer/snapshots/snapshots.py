@@ -31,14 +31,8 @@ class State:
     values: Mapping[str, Any]
 
 
-def save(  # noqa: PLR0913 - what a manifest says
-    directory: Path,
-    state: State,
-    *,
-    checkpoint_id: str,
-    version: int,
-    parent: str | None,
-    trained_hash: str = ROOT,
+def save(
+    directory: Path, state: State, *, checkpoint_id: str, version: int, trained_hash: str = ROOT
 ) -> Manifest:
     """Write the state to a new directory. Raises CheckpointError."""
 
@@ -52,7 +46,7 @@ def save(  # noqa: PLR0913 - what a manifest says
         write,
         checkpoint_id=checkpoint_id,
         version=version,
-        parent=parent,
+        parent=None,
         trained_hash=trained_hash,
     )
 

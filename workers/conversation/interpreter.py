@@ -6,7 +6,7 @@ The text of the external policy is tokenised once, here, in the style of the tra
 tokens are masked from the loss, because no trained policy sampled them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,28 +103,24 @@ def messages(
     history: Sequence[Message], tools: Sequence[Tool], style: Style
 ) -> list[dict[str, Any]]:
     """Convert a conversation to OpenAI messages: calls with ids, each answered."""
-    return list(_messages(history, tools, style))
-
-
-def _messages(
-    history: Sequence[Message], tools: Sequence[Tool], style: Style
-) -> Iterator[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
     waiting: list[str] = []  # ids of calls without an answer
     for number, message in enumerate(history):
         if message.role == "tool" and waiting:
-            yield {"role": "tool", "tool_call_id": waiting.pop(0), "content": message.content}
+            found.append(_answer(waiting.pop(0), message.content))
             continue
-        yield from _fill_unanswered(waiting)
+        found += [_answer(call_id, NO_ANSWER) for call_id in waiting]
         waiting = []
         speaks = bool(tools) and message.role == "assistant"
         calls = parse(message.content, tools, style) if speaks else ""
         if isinstance(calls, str) or any(call.error for call in calls):
             role = "user" if message.role == "tool" else message.role
-            yield {"role": role, "content": message.content}
+            found.append({"role": role, "content": message.content})
             continue
         waiting = [f"call_{number}_{n}" for n in range(len(calls))]
-        yield {"role": "assistant", "content": None, "tool_calls": _entries(calls, waiting)}
-    yield from _fill_unanswered(waiting)
+        entries = _entries(calls, waiting)
+        found.append({"role": "assistant", "content": None, "tool_calls": entries})
+    return found + [_answer(call_id, NO_ANSWER) for call_id in waiting]
 
 
 def _entries(calls: Sequence[ToolCall], ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -141,9 +137,8 @@ def _entries(calls: Sequence[ToolCall], ids: Sequence[str]) -> list[dict[str, An
     ]
 
 
-def _fill_unanswered(ids: Sequence[str]) -> Iterator[dict[str, Any]]:
-    for call_id in ids:
-        yield {"role": "tool", "tool_call_id": call_id, "content": NO_ANSWER}
+def _answer(call_id: str, content: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
 def _call(function: _Function) -> ToolCall:

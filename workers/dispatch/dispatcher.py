@@ -100,10 +100,9 @@ class Dispatcher:
                 log.info("Run is over", state=state)
                 break
             stop.wait(self._config.tick_s)
-        self._store.transact(self._drop)
-
-    def _drop(self, session: Session) -> None:
-        runs.release_dispatcher_lease(session, self._run_id, self._owner)
+        self._store.transact(
+            lambda session: runs.release_dispatcher_lease(session, self._run_id, self._owner)
+        )
 
     def tick(self, send: Send) -> RunState:
         """Run one round and return the run's state."""

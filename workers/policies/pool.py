@@ -14,7 +14,6 @@ from typing import Protocol
 
 from agentrl.core.config.sections import Sampling
 from agentrl.core.errors import PolicyError, StoreUnavailable
-from agentrl.core.logging import get_logger
 from agentrl.core.threads import vital_thread
 from agentrl.core.types import CURRENT
 from agentrl.db.registry.checkpoints import LivePolicy, live_policies
@@ -30,8 +29,6 @@ LEARN_S = 5.0  # between two looks at how episodes ended
 EXTERNAL = "external("  # how the tracks of external models begin
 
 Home = tuple[str, str]  # server_id, checkpoint_id: where a prefix may be held
-
-log = get_logger()
 
 
 class NoLivePolicy(PolicyError):

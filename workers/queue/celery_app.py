@@ -39,7 +39,8 @@ HEARTBEAT_S = 30.0  # a worker's connection over which nothing came for twice as
 def celery_app(url: str, run_id: str) -> Celery:
     """Create the Celery application of a run, not yet connected. `url`: of the tasks' broker."""
     embedded = url.startswith("filesystem://")
-    arguments = {} if embedded else {"x-queue-type": "quorum"}
+    name, arguments = episodes_queue(run_id), {} if embedded else {"x-queue-type": "quorum"}
+    queue = Queue(name, queue_arguments=arguments)  # type: ignore[no-untyped-call]
     app = Celery("agentrl", broker="filesystem://" if embedded else url, set_as_current=False)
     app.conf.update(
         accept_content=["json"],
@@ -51,9 +52,9 @@ def celery_app(url: str, run_id: str) -> Celery:
         broker_transport_options=_folders(url) if embedded else AMQP,
         task_acks_late=False,
         task_create_missing_queues=True,
-        task_default_queue=episodes_queue(run_id),
+        task_default_queue=name,
         task_ignore_result=True,
-        task_queues=[_queue(run_id, arguments)],
+        task_queues=[queue],
         task_serializer="json",
         worker_enable_remote_control=False,
         worker_hijack_root_logger=False,
@@ -160,10 +161,6 @@ def _unavailable(error: Exception) -> BrokerUnavailable:
     return BrokerUnavailable(
         f"Celery broker: {error}", hint="check that it runs and has free disk space"
     )
-
-
-def _queue(run_id: str, arguments: dict[str, Any]) -> Queue:
-    return Queue(episodes_queue(run_id), queue_arguments=arguments)  # type: ignore[no-untyped-call]
 
 
 def _folders(url: str) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Reader:
 
     def next(self, version: int = 0) -> list[str]:
         found = self.source.next_groups(version, self.epoch, threading.Event(), lambda: False)
-        groups = found.trained if found else ()
+        groups = [*found.trained, *found.left_out] if found else []
         return [group.group_id.removeprefix(f"{COPY}-dbbench-") for group in groups]
 
     def close(self, *places: str, state: GroupState = GroupState.TRAINED) -> None:

@@ -126,7 +126,7 @@ def _spoilt(batches: list[Batch]) -> list[Batch]:
 def _torch_half(tiny: Path, batch: Batch, path: Path) -> None:
     learner = TorchLearner(tiny, resolve_settings(BASE), Hardware())
     learner.update(batch)
-    snapshots.save(path, learner.state(), checkpoint_id="c", version=1, parent=None)
+    snapshots.save(path, learner.state(), checkpoint_id="c", version=1)
 
 
 @pytest.mark.parametrize("name", sorted(_equal()))

@@ -57,7 +57,7 @@ def plain(path: Path) -> Any:
 
 
 def saved(one: TorchLearner, path: Path) -> Path:
-    directories.publish(path, one.save, checkpoint_id=path.name, version=1, parent=None)
+    directories.publish(path, one.save, checkpoint_id=path.name, version=1)
     return path
 
 
@@ -120,7 +120,7 @@ def test_an_adapter_is_resumed_bit_by_bit(tiny: Path, batch: Batch, tmp_path: Pa
         straight.update(batch)
     for _ in range(2):
         stopped.update(batch)
-    snapshots.save(tmp_path / "s", stopped.state(), checkpoint_id="c", version=2, parent=None)
+    snapshots.save(tmp_path / "s", stopped.state(), checkpoint_id="c", version=2)
     resumed = learner(tiny)
     resumed.load_state(snapshots.load(tmp_path / "s")[0])
     for _ in range(2):

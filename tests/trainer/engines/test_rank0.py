@@ -3,6 +3,7 @@
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import closing
 from queue import Queue
 from typing import Any, cast
 
@@ -15,9 +16,9 @@ from agentrl.trainer.algorithm.metrics import TokenRecord, measure
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.rank0 import (
     TOKEN_FIELDS,
+    Rank0Coordinator,
     RankUpdate,
     RankWorker,
-    coordinate_ranks,
     decode_passes,
     encode_passes,
     follow_rank0,
@@ -93,7 +94,7 @@ def test_each_rank_is_sent_its_own_micro_batches_and_metrics_are_of_all_of_them(
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(1, SIZE)]
     for thread in threads:
         thread.start()
-    with coordinate_ranks(parts[0], cast("Ranks", QueuedRanks(wire, 0))) as lead:
+    with closing(Rank0Coordinator(parts[0], cast("Ranks", QueuedRanks(wire, 0)))) as lead:
         metrics = lead.update(batch)
     for thread in threads:
         thread.join(WAIT_S)

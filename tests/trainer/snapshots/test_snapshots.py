@@ -30,7 +30,7 @@ def _batch(make_trajectory: MakeTrajectory, seed: int) -> Batch:
 
 
 def _save(directory: Path, state: State) -> None:
-    snapshots.save(directory, state, checkpoint_id="c2", version=2, parent="c1")
+    snapshots.save(directory, state, checkpoint_id="c2", version=2)
 
 
 def test_training_resumed_from_a_snapshot_is_bit_exact(
