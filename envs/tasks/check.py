@@ -6,7 +6,11 @@ A module `check` beside a task's source may define two names:
     SHARED = {origin: {"one and other": count}}     contents its splits share, as published
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
+
+from agentrl.envs.contract import Message, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +35,13 @@ class Settings:
     seed: int = 0
     docker: str = ""
     image: str = ""
+
+
+class RandomCall:
+    """An Expert that makes one of `calls` at every turn, whatever it reads."""
+
+    def __init__(self, calls: Sequence[ToolCall], seed: int = 0) -> None:
+        self._calls, self._random = calls, Random(seed)
+
+    def act(self, messages: Sequence[Message]) -> ToolCall:  # noqa: ARG002
+        return self._random.choice(self._calls)

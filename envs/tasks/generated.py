@@ -18,7 +18,10 @@ SPLITS = ("train", "test")
 TEST_SHARE = 5  # one key in so many belongs to the test split
 MAX_DRAWS = 500  # per item wanted, before the space of items counts as exhausted
 
-Draw = Callable[[Random, int], tuple[Mapping[str, Any], str] | None]
+Drawn = tuple[Mapping[str, Any], str] | None
+"""The content of an item, and the key of its question and answer; None: no proper item."""
+Draw = Callable[[Random, int], Drawn]
+"""Draws the item of a number."""
 
 
 class LoadedSplits:
@@ -63,9 +66,7 @@ class SplitSource:
 def generate(task: str, split: str, options: Generated, draw: Draw) -> tuple[Item, ...]:
     """Generate a split's items: a pure function of seed, difficulty and split.
 
-    `draw(random, number)` gives the content of item `number` and the key of its question and
-    answer, or None where the draw makes no proper item. Raises ItemError for an unknown split
-    and where there are not as many items as asked for.
+    Raises ItemError for an unknown split, and where there are not as many items as asked for.
     """
     require_split(task, split, SPLITS)
     wanted = options.items if split == "train" else options.test_items

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from agentrl.core.errors import ItemError, nearest
+from agentrl.envs.contract import Item
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -47,9 +48,9 @@ def parse(task: str, kind: type[T], options: Mapping[str, Any]) -> T:
     return _convert(options, kind, f"{task}: option")
 
 
-def read(item_id: str, kind: type[T], content: Mapping[str, Any]) -> T:
+def read(item: Item, kind: type[T]) -> T:
     """Convert an item's content to a `kind`. Raises ItemError."""
-    return _convert(content, kind, f"item {item_id}:")
+    return _convert(item.content, kind, f"item {item.item_id}:")
 
 
 def _convert(value: Mapping[str, Any], kind: type[T], where: str) -> T:

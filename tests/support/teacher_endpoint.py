@@ -18,7 +18,7 @@ def teacher_script(options: Mapping[str, Any], *splits: str) -> Script:
     known = {}
     for split in splits:
         for item in source.items(split):
-            problem = read(item.item_id, Problem, item.content)
+            problem = read(item, Problem)
             known[compact_prompt(problem)] = problem
 
     def answer(body: dict[str, Any]) -> Answer:

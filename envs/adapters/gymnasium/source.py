@@ -65,7 +65,7 @@ class GymnasiumEnvironment:
 
     def __init__(self, env: "gymnasium.Env[Any, Any]", item: Item, rules: "Rules") -> None:
         self._env, self._rules = env, rules
-        self._seed = options.read(item.item_id, Episode, item.content).seed
+        self._seed = options.read(item, Episode).seed
         self._rewards: list[float] = []
         self._turns = 0
         self._paid = 0  # how many rewards earlier turns had

@@ -180,7 +180,7 @@ class HarborSource:
 
     def _task(self, item: Item) -> TaskFolder:
         """Raises ItemError."""
-        place = options.read(item.item_id, Place, item.content)
+        place = options.read(item, Place)
         task = self._tasks().get(place.folder)
         if task is None:
             raise ItemError(f"item {item.item_id}: no task folder {self._root / place.folder}")

@@ -83,7 +83,7 @@ class OpenEnvSource:
 
     def make(self, item: Item) -> Environment:
         """Wait for a place on the server. Raises ItemError, ConfigError, EnvironmentFailure."""
-        place = options.read(item.item_id, Place, item.content)
+        place = options.read(item, Place)
         with ExitStack() as undo:
             server, container = self._server, None
             if server is None:

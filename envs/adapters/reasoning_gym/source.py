@@ -85,7 +85,7 @@ class ReasoningGymEnvironment:
     def __init__(self, item: Item) -> None:
         """Raises ItemError for content that is none, EnvironmentFailure for a changed problem."""
         self._task = item.task
-        self._problem = options.read(item.item_id, Problem, item.content)
+        self._problem = options.read(item, Problem)
         known = self._problem
         self._dataset = dataset(known.dataset, known.config, known.seed, known.size)
         self._entry = entry(self._dataset, known.index)
@@ -195,7 +195,7 @@ class ReasoningGymSource:
         return ReasoningGymEnvironment(item)
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
-        problem = options.read(item.item_id, Problem, item.content)
+        problem = options.read(item, Problem)
         if not problem.answer:
             raise ItemError(f"item {item.item_id}: {problem.dataset} gives no answer of its own")
         return Gold(problem.answer, seed=seed, noise=noise)

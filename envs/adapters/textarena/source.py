@@ -70,7 +70,7 @@ class TextArenaEnvironment:
     ) -> None:
         self._game, self._task, self._prompt = game, item.task, settings.prompt
         self._left = settings.max_turns
-        seed = options.read(item.item_id, Game, item.content).seed
+        seed = options.read(item, Game).seed
         self._random = random.Random(seed)
         self._seed = seed
         self._opponent = opponent

@@ -7,7 +7,7 @@ searching the places in the order they are listed.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, get_args
+from typing import get_args
 
 import msgspec
 
@@ -20,25 +20,16 @@ from agentrl.envs.tasks.alfworld.problem import (
     RoomPlace,
     kind_of,
 )
+from agentrl.envs.tasks.generated import Drawn
 from agentrl.envs.tasks.options import Difficulty
 
 OPEN_PLACES = ("desk", "shelf", "table", "bed", "sofa", "counter")
 CLOSED_PLACES = ("drawer", "cabinet", "safe", "box")
 OPENING_APPLIANCES = ("fridge", "microwave")
 THINGS = (
-    "mug",
-    "cup",
-    "bowl",
-    "plate",
-    "pan",
-    "pot",
-    "apple",
-    "egg",
-    "potato",
-    "tomato",
-    "bread",
+    "mug", "cup", "bowl", "plate", "pan", "pot", "apple", "egg", "potato", "tomato", "bread",
     "spoon",
-)
+)  # fmt: skip
 KINDS: tuple[ErrandKind, ...] = get_args(ErrandKind)
 
 
@@ -60,7 +51,7 @@ SIZES: Mapping[Difficulty, Size] = {
 }
 
 
-def draw(difficulty: Difficulty, random: Random, number: int) -> tuple[Mapping[str, Any], str]:
+def draw(difficulty: Difficulty, random: Random, number: int) -> Drawn:
     """Return content and split key of item `number`."""
     size = SIZES[difficulty]
     kind = KINDS[number % len(KINDS)]

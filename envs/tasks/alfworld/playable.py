@@ -5,8 +5,10 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from agentrl.core.errors import EnvironmentFailure, ItemError
+from agentrl.envs.contract import Item
+from agentrl.envs.tasks import options
 from agentrl.envs.tasks.alfworld.household import Household
-from agentrl.envs.tasks.alfworld.problem import AlfworldProblem
+from agentrl.envs.tasks.alfworld.problem import AlfworldProblem, read_scene
 from agentrl.envs.tasks.alfworld.published.game import NOTHING_HAPPENS, Play, read_setting
 from agentrl.envs.tasks.alfworld.published.games import PackedGame
 from agentrl.envs.tasks.alfworld.published.pddl import MalformedPddl
@@ -99,9 +101,21 @@ def _game_errors() -> Iterator[None]:
         raise EnvironmentFailure(f"alfworld: a game's grammar: {error}") from error
 
 
-def play_game(item_id: str, packed: PackedGame) -> Play:
-    """Start a game. Raises ItemError for malformed texts."""
+def is_published(item: Item) -> bool:
+    """Return whether the item is a published game, not a generated household."""
+    return "problem" in item.content
+
+
+def open_game(item: Item, style: Style) -> PlayableGame:
+    """Start an item's game. Raises ItemError."""
+    if is_published(item):
+        return ReleaseGame(play_game(item))
+    return GeneratedGame(read_scene(item), style)
+
+
+def play_game(item: Item) -> Play:
+    """Start a published game. Raises ItemError for malformed texts."""
     try:
-        return Play(read_setting(*packed.texts()))
+        return Play(read_setting(*options.read(item, PackedGame).texts()))
     except (MalformedPddl, ValueError, RecursionError) as error:
-        raise ItemError(f"item {item_id}: {error}") from error
+        raise ItemError(f"item {item.item_id}: {error}") from error

@@ -7,6 +7,10 @@ from typing import Literal
 
 import msgspec
 
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import Item
+from agentrl.envs.tasks import options
+
 ErrandKind = Literal["put", "clean", "heat", "cool", "look"]
 
 LAMP = "desklamp"
@@ -53,3 +57,24 @@ class AlfworldProblem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def kind_of(name: str) -> str:
     return name.split(maxsplit=1)[0]
+
+
+def read_scene(item: Item) -> AlfworldProblem:
+    """Return a generated item's scene.
+
+    Raises ItemError for unknown names or an impossible errand.
+    """
+    scene = options.read(item, AlfworldProblem)
+    places = {place.name for place in scene.places}
+    if not all(map(str.strip, (*places, *scene.things))):
+        raise ItemError(f"item {item.item_id}: a place or a thing has no name")
+    for thing, place in scene.things.items():
+        if place not in places:
+            raise ItemError(f"item {item.item_id}: {thing} is in {place}, which is not there")
+    errand = scene.errand
+    kinds = {kind_of(name) for name in (*places, *scene.things)}
+    needed = {errand.thing, errand.target, *([LAMP] if errand.kind == "look" else [])}
+    needed |= {APPLIANCES[errand.kind]} if errand.kind in APPLIANCES else set()
+    if missing := sorted(needed - kinds):
+        raise ItemError(f"item {item.item_id}: there is no {missing[0]}")
+    return scene

@@ -7,15 +7,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Environment, Expert, Item, Recovery
 from agentrl.envs.tasks import generated, options
 from agentrl.envs.tasks.alfworld.datasets import STANDARD
 from agentrl.envs.tasks.alfworld.environment import AlfworldEnvironment
 from agentrl.envs.tasks.alfworld.expert import AlfworldExpert
 from agentrl.envs.tasks.alfworld.generate import draw
-from agentrl.envs.tasks.alfworld.playable import GeneratedGame, ReleaseGame, play_game
-from agentrl.envs.tasks.alfworld.problem import APPLIANCES, LAMP, AlfworldProblem, kind_of
+from agentrl.envs.tasks.alfworld.playable import is_published, open_game, play_game
+from agentrl.envs.tasks.alfworld.problem import read_scene
 from agentrl.envs.tasks.alfworld.published import games, walkthrough_search
 from agentrl.envs.tasks.alfworld.published.walkthrough_expert import ReplayExpert
 from agentrl.envs.tasks.datasets import MissingDataset
@@ -61,22 +60,18 @@ class AlfworldSource(generated.SplitSource):
 
     def make(self, item: Item) -> Environment:
         style = self._options.style
-        if packed := _read_packed_game(item):
-            return AlfworldEnvironment(ReleaseGame(play_game(item.item_id, packed)), style)
-        return AlfworldEnvironment(GeneratedGame(_scene(item), style), style)
+        return AlfworldEnvironment(open_game(item, style), style)
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
-        if packed := _read_packed_game(item):
+        if is_published(item):
             commands: Sequence[str] = self._release.game(item.item_id).walkthrough
             if self._options.expert == "search":
-                fresh = play_game(item.item_id, packed)
                 commands = walkthrough_search.search_game(
-                    fresh, commands, self._habits, self.max_turns
+                    play_game(item), commands, self._habits, self.max_turns
                 )
-            play = play_game(item.item_id, packed)
-            return ReplayExpert(play, commands, seed=seed, noise=noise)
+            return ReplayExpert(play_game(item), commands, seed=seed, noise=noise)
         careless = self._options.careless
-        return AlfworldExpert(_scene(item), seed=seed, noise=noise, careless=careless)
+        return AlfworldExpert(read_scene(item), seed=seed, noise=noise, careless=careless)
 
     @cached_property
     def _release(self) -> games.Release:
@@ -111,28 +106,3 @@ class AlfworldSource(generated.SplitSource):
 
     def _item(self, path: str) -> Item:
         return Item(self.name, path, msgspec.to_builtins(self._release.game(path).packed))
-
-
-def _read_packed_game(item: Item) -> games.PackedGame | None:
-    """Return an imported item's game, or None for a generated item. Raises ItemError."""
-    if "problem" not in item.content:
-        return None
-    return options.read(item.item_id, games.PackedGame, item.content)
-
-
-def _scene(item: Item) -> AlfworldProblem:
-    """Return the item's scene. Raises ItemError for unknown names or an impossible errand."""
-    scene = options.read(item.item_id, AlfworldProblem, item.content)
-    places = {place.name for place in scene.places}
-    if not all(map(str.strip, (*places, *scene.things))):
-        raise ItemError(f"item {item.item_id}: a place or a thing has no name")
-    for thing, place in scene.things.items():
-        if place not in places:
-            raise ItemError(f"item {item.item_id}: {thing} is in {place}, which is not there")
-    errand = scene.errand
-    kinds = {kind_of(name) for name in (*places, *scene.things)}
-    needed = {errand.thing, errand.target, *([LAMP] if errand.kind == "look" else [])}
-    needed |= {APPLIANCES[errand.kind]} if errand.kind in APPLIANCES else set()
-    if missing := sorted(needed - kinds):
-        raise ItemError(f"item {item.item_id}: there is no {missing[0]}")
-    return scene

@@ -12,6 +12,7 @@ from agentrl.envs.tasks.bfcl import templates, words
 from agentrl.envs.tasks.bfcl.problem import Problem, Request
 from agentrl.envs.tasks.bfcl.simulation import Simulation, is_error
 from agentrl.envs.tasks.bfcl.templates import Draft, Template, file_name
+from agentrl.envs.tasks.generated import Drawn
 from agentrl.envs.tasks.options import Difficulty
 
 _OTHERS = ("TicketAPI", "TwitterAPI", "MessageAPI", "MathAPI")
@@ -20,9 +21,7 @@ _REQUESTS: Mapping[Difficulty, int] = {"easy": 1, "medium": 2, "hard": 3}
 _ROOT = "desk"
 
 
-def draw(
-    difficulty: Difficulty, random: Random, number: int
-) -> tuple[Mapping[str, Any], str] | None:
+def draw(difficulty: Difficulty, random: Random, number: int) -> Drawn:
     """Content and key of an item; its second class is that of its number's turn."""
     other = _OTHERS[number % len(_OTHERS)]
     classes = ["GorillaFileSystem", other]

@@ -5,9 +5,8 @@ from typing import Any
 
 import msgspec
 
-from agentrl.envs.contract import Item, Tool
+from agentrl.envs.contract import Tool
 from agentrl.envs.tasks.bfcl.package import class_tools
-from agentrl.envs.tasks.options import read
 
 
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,8 +50,3 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         later = {name for request in self.requests[number + 1 :] for name in request.functions}
         for each in self.classes:
             yield from (tool for tool in class_tools(each) if tool.name not in later)
-
-
-def of(item: Item) -> Problem:
-    """Raises ItemError."""
-    return read(item.item_id, Problem, item.content)

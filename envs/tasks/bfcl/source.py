@@ -7,11 +7,12 @@ from typing import Any, Literal
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Environment, Expert, Item, Recovery
 from agentrl.envs.tasks import generated, options
-from agentrl.envs.tasks.bfcl import datasets, problem
+from agentrl.envs.tasks.bfcl import datasets
 from agentrl.envs.tasks.bfcl.environment import BfclEnvironment
 from agentrl.envs.tasks.bfcl.expert import BfclExpert
 from agentrl.envs.tasks.bfcl.generate import draw
 from agentrl.envs.tasks.bfcl.package import backend
+from agentrl.envs.tasks.bfcl.problem import Problem
 
 
 class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
@@ -45,9 +46,9 @@ class BfclSource(generated.SplitSource):
         return BfclExpert(_playable(item), seed=seed, noise=noise)
 
 
-def _playable(item: Item) -> problem.Problem:
+def _playable(item: Item) -> Problem:
     """Raises ItemError."""
-    found = problem.of(item)
+    found = options.read(item, Problem)
     if not found.requests:
         raise ItemError(f"item {item.item_id}: there is no request")
     return found

@@ -8,12 +8,12 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import msgspec
 
 from agentrl.envs.tasks.dbbench.databases.sqlite import SqliteDatabase
-from agentrl.envs.tasks.dbbench.problem import Problem, Table
+from agentrl.envs.tasks.dbbench.problem import Problem, Table, Template
+from agentrl.envs.tasks.generated import Drawn
 from agentrl.envs.tasks.options import Difficulty
 
 _NAMES = ["kim", "bob", "eva", "tom", "ann", "joe", "lea", "sam", "ida", "jon", "mia", "ben"]
@@ -44,164 +44,129 @@ THEMES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
-    """`question` of the full prompt, `short` of the compact one; slots are those of `_slots`."""
-
-    kind: str
-    question: str
-    short: str
-    sql: str
-
-
+# The slots are those of `_slots`.
 _EASY = (
     Template(
-        "SELECT",
         "What is the {num} of the {key} {name}?",
-        "{num} of {name}?",
         "select {num} from {t} where {key}='{name}'",
+        "{num} of {name}?",
     ),
     Template(
-        "SELECT",
-        "What is the {high} {num} in the table?",
-        "{high} {num}?",
-        "select {max}({num}) from {t}",
+        "What is the {high} {num} in the table?", "select {max}({num}) from {t}", "{high} {num}?"
     ),
     Template(
-        "SELECT",
         "How many rows have the {group} {value}?",
-        "how many {group} {value}?",
         "select count(*) from {t} where {group}='{value}'",
+        "how many {group} {value}?",
     ),
     Template(
-        "SELECT",
         "What is the total {num} of all rows with the {group} {value}?",
-        "total {num} {group} {value}?",
         "select sum({num}) from {t} where {group}='{value}'",
+        "total {num} {group} {value}?",
     ),
     Template(
-        "SELECT",
         "List every {key} with the {group} {value}, ordered by {num}.",
-        "list {key} {group} {value} by {num}",
         "select {key} from {t} where {group}='{value}' order by {num}",
+        "list {key} {group} {value} by {num}",
     ),
     Template(
-        "UPDATE",
         "Change the {num} of the {key} {name} to {n}.",
-        "set {num} of {name} to {n}",
         "update {t} set {num}='{n}' where {key}='{name}'",
+        "set {num} of {name} to {n}",
     ),
     Template(
-        "INSERT",
         "Add a row with the values {words}, in the order of the columns.",
-        "add {words}",
         "insert into {t} values({row})",
+        "add {words}",
     ),
     Template(
-        "DELETE",
         "Remove all rows with the {group} {value}.",
-        "remove {group} {value}",
         "delete from {t} where {group}='{value}'",
+        "remove {group} {value}",
     ),
 )
 _MEDIUM = (
     Template(
-        "SELECT",
         "Which {key} has the {high} {num}?",
-        "{key} with {high} {num}?",
         "select {key} from {t} order by {num} {desc} limit 1",
+        "{key} with {high} {num}?",
     ),
     Template(
-        "SELECT",
         "How many rows with the {group} {value} have a {num} over {n}?",
-        "how many {group} {value} {num} over {n}?",
         "select count(*) from {t} where {group}='{value}' and {num}>'{n}'",
+        "how many {group} {value} {num} over {n}?",
     ),
     Template(
-        "SELECT",
         "What is the {high} {num} among the rows with the {group} {value}?",
-        "{high} {num} {group} {value}?",
         "select {max}({num}) from {t} where {group}='{value}'",
+        "{high} {num} {group} {value}?",
     ),
     Template(
-        "SELECT",
         "How many different values of {group} are there?",
-        "how many different {group}?",
         "select count(distinct {group}) from {t}",
+        "how many different {group}?",
     ),
     Template(
-        "UPDATE",
         "Change the {num} of all rows with the {group} {value} to {n}.",
-        "set {num} of {group} {value} to {n}",
         "update {t} set {num}='{n}' where {group}='{value}'",
+        "set {num} of {group} {value} to {n}",
     ),
     Template(
-        "DELETE",
         "Remove all rows with a {num} over {n}.",
-        "remove {num} over {n}",
         "delete from {t} where {num}>'{n}'",
+        "remove {num} over {n}",
     ),
     Template(
-        "SELECT",
         "Which of {name} and {other} has the {high} {num}?",
-        "{high} {num} of {name} and {other}?",
         "select {key} from {t} where {key} in ('{name}','{other}') order by {num} {desc} limit 1",
+        "{high} {num} of {name} and {other}?",
     ),
     Template(
-        "SELECT",
         "How many rows does each {group} have? List {group} and number.",
-        "rows of each {group}?",
         "select {group}, count(*) from {t} group by {group}",
+        "rows of each {group}?",
     ),
 )
 _HARD = (
     Template(
-        "SELECT",
         "What is the {high} {num} of each {group}? List the {group} and the number.",
-        "{high} {num} of each {group}?",
         "select {group}, {max}({num}) from {t} group by {group}",
+        "{high} {num} of each {group}?",
     ),
     Template(
-        "SELECT",
         "How much higher is the highest {num} than the lowest?",
-        "highest minus lowest {num}?",
         "select max({num})-min({num}) from {t}",
+        "highest minus lowest {num}?",
     ),
     Template(
-        "SELECT",
         "How many rows have a {num} above the average {num}?",
-        "how many {num} over average?",
         "select count(*) from {t} where {num}+0>(select avg({num}) from {t})",
+        "how many {num} over average?",
     ),
     Template(
-        "SELECT",
         "How many values of {group} occur in more than one row?",
-        "how many {group} more than once?",
         "select count(*) from (select {group} from {t} group by {group} having count(*)>1) g",
+        "how many {group} more than once?",
     ),
     Template(
-        "SELECT",
         "What is the largest total {num} of one {group}?",
-        "largest total {num} of one {group}?",
         "select max(s) from (select sum({num}) s from {t} group by {group}) g",
+        "largest total {num} of one {group}?",
     ),
     Template(
-        "SELECT",
         "List the two values of {key} with the {high} {num}.",
-        "two {key} with {high} {num}?",
         "select {key} from {t} order by {num}+0 {desc} limit 2",
+        "two {key} with {high} {num}?",
     ),
     Template(
-        "UPDATE",
         "Add {n} to the {num} of all rows with the {group} {value}.",
-        "add {n} to {num} of {group} {value}",
         "update {t} set {num}={num}+{n} where {group}='{value}'",
+        "add {n} to {num} of {group} {value}",
     ),
     Template(
-        "DELETE",
         "Remove all rows with the {group} {value} and a {num} over {n}.",
-        "remove {group} {value} {num} over {n}",
         "delete from {t} where {group}='{value}' and {num}+0>{n}",
+        "remove {group} {value} {num} over {n}",
     ),
 )
 TEMPLATES: Mapping[Difficulty, tuple[Template, ...]] = {
@@ -213,9 +178,7 @@ _EXTREMES = (("highest", "max", "desc"), ("lowest", "min", "asc"))
 _TIMEOUT_S = 10.0  # of a gold statement
 
 
-def draw(
-    difficulty: Difficulty, random: Random, number: int
-) -> tuple[Mapping[str, Any], str] | None:
+def draw(difficulty: Difficulty, random: Random, number: int) -> Drawn:
     """Return content and split key of item `number`, or None if the question has no answer."""
     templates = TEMPLATES[difficulty]
     template = templates[number % len(templates)]

@@ -1,9 +1,12 @@
 """The content of an item, and the interface of the database of an episode."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
+
+QUERY, CHANGES = "SELECT", ("INSERT", "UPDATE", "DELETE")  # kinds of statements
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,7 +25,7 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     question: str
     tables: list[Table]
-    kind: str = "SELECT"
+    kind: str = QUERY
     answers: list[str] = []
     answer_md5: str = ""
     gold_sql: str = ""
@@ -32,7 +35,21 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @property
     def modifies(self) -> bool:
-        return self.kind in ("INSERT", "UPDATE", "DELETE")
+        return self.kind in CHANGES
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A question with slots, and the SQL that answers it. `short`: as a compact prompt asks."""
+
+    question: str
+    sql: str
+    short: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of the statement: a constant, so that an item leaves out the default."""
+        return next((kind for kind in CHANGES if self.sql.startswith(kind.lower())), QUERY)
 
 
 class Database(Protocol):

@@ -79,7 +79,7 @@ class DbbenchSource(generated.SplitSource):
             raise ItemError(f"item {item.item_id}: neither SQL nor answers to demonstrate")
         return DbbenchExpert(problem, seed=seed, noise=noise, careless=self._options.careless)
 
-    def _draw(self, random: Random, number: int) -> tuple[Mapping[str, Any], str] | None:
+    def _draw(self, random: Random, number: int) -> generated.Drawn:
         return self._tables.draw(random, number)
 
     @cached_property
@@ -151,7 +151,7 @@ def _in_mysql(open_sqlite: OpenDatabase) -> OpenDatabase:
 
 
 def _problem(item: Item) -> Problem:
-    problem = options.read(item.item_id, Problem, item.content)
+    problem = options.read(item, Problem)
     if not problem.tables:
         raise ItemError(f"item {item.item_id} has no table")
     if problem.modifies and not (problem.answer_md5 or problem.gold_sql):

@@ -7,13 +7,13 @@ about one table are in one split.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import msgspec
 
-from agentrl.envs.tasks.dbbench.problem import Problem, Table
+from agentrl.envs.tasks.dbbench.problem import Problem, Table, Template
+from agentrl.envs.tasks.generated import Drawn
 
 MOST_COLUMNS, MOST_NAMES = 8, 80  # of a table, and letters of all their names
 FEWEST_ROWS = 4
@@ -22,50 +22,26 @@ MOST_ROW = 100  # letters of a row that is added
 _PLAIN = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,:/()&-")
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
-    """Slots: `t` the table; `a`, `b` columns; `x` a cell of a, `y` one of b in the same row."""
-
-    kind: str
-    question: str
-    sql: str
-
-
+# Slots: `t` the table; `a`, `b` columns; `x` a cell of a, `y` one of b in the same row.
 _EQUAL = "select {b_} from {t_} where {a_}='{x}'"
 LOOK_UP = (
-    Template("SELECT", "What is the {b} where the {a} is {x}?", _EQUAL),
-    Template("SELECT", "Which {b} has the {a} {x}?", _EQUAL),
+    Template("What is the {b} where the {a} is {x}?", _EQUAL),
+    Template("Which {b} has the {a} {x}?", _EQUAL),
 )
 COUNT = (
-    Template(
-        "SELECT",
-        "How many rows have {x} as their {a}?",
-        "select count(*) from {t_} where {a_}='{x}'",
-    ),
+    Template("How many rows have {x} as their {a}?", "select count(*) from {t_} where {a_}='{x}'"),
 )
 EXTREME = (
     Template(
-        "SELECT",
-        "Which {b} has the highest {a}?",
-        "select {b_} from {t_} order by {a_}+0 desc limit 1",
+        "Which {b} has the highest {a}?", "select {b_} from {t_} order by {a_}+0 desc limit 1"
     ),
-    Template(
-        "SELECT",
-        "Which {b} has the lowest {a}?",
-        "select {b_} from {t_} order by {a_}+0 asc limit 1",
-    ),
+    Template("Which {b} has the lowest {a}?", "select {b_} from {t_} order by {a_}+0 asc limit 1"),
 )
 CHANGE = (
     Template(
-        "UPDATE",
-        "Set the {b} to {y} where the {a} is {x}.",
-        "update {t_} set {b_}='{y}' where {a_}='{x}'",
+        "Set the {b} to {y} where the {a} is {x}.", "update {t_} set {b_}='{y}' where {a_}='{x}'"
     ),
-    Template(
-        "INSERT",
-        "Add a row: {row}.",
-        "insert into {t_} ({columns}) values ({values})",
-    ),
+    Template("Add a row: {row}.", "insert into {t_} ({columns}) values ({values})"),
 )
 GROUPS = (LOOK_UP, COUNT, EXTREME, CHANGE)
 
@@ -77,7 +53,7 @@ class Tables:
         every = (msgspec.convert(tables[path], Table) for path in sorted(tables))
         self._tables = [table for table in every if _is_fit(table)]
 
-    def draw(self, random: Random, number: int) -> tuple[Mapping[str, Any], str] | None:
+    def draw(self, random: Random, number: int) -> Drawn:
         """Return content and split key of item `number`; None if the table has no such question."""
         table = random.choice(self._tables)
         group = GROUPS[number % len(GROUPS)]

@@ -12,5 +12,5 @@ SHARED = {"agentbench": {"dev and rl": 13}}  # contents, as published
 
 def baselines(item: Item, seed: int) -> Mapping[str, Expert]:
     """A random walk, and always the first relation."""
-    problem = options.read(item.item_id, Problem, item.content)
+    problem = options.read(item, Problem)
     return {"random": RandomWalk(problem, seed), "constant": FirstRelation(problem)}

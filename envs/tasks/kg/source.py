@@ -62,13 +62,13 @@ class KgSource(generated.SplitSource):
         return "restart_only" if self._options.endpoint else "replayable"
 
     def make(self, item: Item) -> Environment:
-        problem = _problem(item)
+        problem = options.read(item, Problem)
         graph, ontology = self._graph(problem)
         bench = Workbench(graph, ontology, problem.entities, self._options.rules)
         return KgEnvironment(problem, bench, self._options.style)
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
-        problem = _problem(item)
+        problem = options.read(item, Problem)
         if not problem.actions:
             raise ItemError(f"item {item.item_id}: no actions to demonstrate")
         return KgExpert(problem, seed=seed, noise=noise)
@@ -105,9 +105,7 @@ class KgSource(generated.SplitSource):
         starts = sorted(entity for entity, name in named.names.items() if len(name) <= MAX_NAME)
         return Walker(named.graph, named.ontology, starts, label, named.names.__getitem__)
 
-    def _draw(
-        self, difficulty: options.Difficulty, random: Random, number: int
-    ) -> tuple[Mapping[str, Any], str] | None:
+    def _draw(self, difficulty: options.Difficulty, random: Random, number: int) -> generated.Drawn:
         walker = self._walker
         shapes = walker.shapes(difficulty)
         found = draw_problem(walker, random, shapes[number % len(shapes)], tries=1)
@@ -121,7 +119,3 @@ def label(relation: str) -> str:
     """Return the words of a Freebase relation: the last part of each of its halves."""
     halves = [half.split(".")[-1].replace("_", " ") for half in relation.split("..")]
     return " ".join(dict.fromkeys(halves))
-
-
-def _problem(item: Item) -> Problem:
-    return options.read(item.item_id, Problem, item.content)

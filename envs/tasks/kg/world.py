@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from random import Random
-from typing import Any
 
 import msgspec
 
+from agentrl.envs.tasks.generated import Drawn
 from agentrl.envs.tasks.kg.graph import LocalGraph
 from agentrl.envs.tasks.kg.problem import Problem
 from agentrl.envs.tasks.kg.questions import Walker, draw_problem
@@ -53,9 +53,7 @@ RANGES = {relation: end for relation, _, end, _ in FROM_PERSON + BEYOND} | {
 }
 
 
-def draw(
-    difficulty: Difficulty, random: Random, number: int
-) -> tuple[Mapping[str, Any], str] | None:
+def draw(difficulty: Difficulty, random: Random, number: int) -> Drawn:
     """Return content and split key of item `number`, or None if the walk finds no question."""
     world = invent(random)
     if len(world.triples) + len(world.attributes) > MAX_TRIPLES:

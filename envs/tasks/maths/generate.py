@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from agentrl.envs.tasks.generated import Drawn
 from agentrl.envs.tasks.maths.calculator import Calculator
 from agentrl.envs.tasks.maths.problem import Problem
 from agentrl.envs.tasks.options import Difficulty
@@ -144,9 +145,7 @@ TEMPLATES: Mapping[Difficulty, tuple[Template, ...]] = {
 }
 
 
-def draw(
-    difficulty: Difficulty, random: Random, number: int
-) -> tuple[Mapping[str, Any], str] | None:
+def draw(difficulty: Difficulty, random: Random, number: int) -> Drawn:
     """Return content and split key of item `number`, or None if the draw makes no question."""
     templates = TEMPLATES[difficulty]
     question = templates[number % len(templates)](random)

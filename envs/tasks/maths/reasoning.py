@@ -5,11 +5,11 @@ An item holds question and answer, so only who draws items needs the package.
 
 from collections.abc import Mapping
 from random import Random
-from typing import Any
 
 import msgspec
 
 from agentrl.core.errors import ConfigError
+from agentrl.envs.tasks.generated import Drawn
 from agentrl.envs.tasks.maths.calculator import Calculator
 from agentrl.envs.tasks.maths.problem import Problem
 from agentrl.envs.tasks.maths.scoring import answers_match
@@ -25,9 +25,7 @@ SIZE = 1 << 24  # problems of a dataset; each is made when it is asked for
 HINT = "run `pip install 'agentrl-system[reasoning-gym]'`"
 
 
-def draw(
-    difficulty: Difficulty, random: Random, number: int
-) -> tuple[Mapping[str, Any], str] | None:
+def draw(difficulty: Difficulty, random: Random, number: int) -> Drawn:
     """Return content and split key of item `number`, or None. Raises ConfigError."""
     try:
         from agentrl.envs.adapters.reasoning_gym.source import dataset, entry

@@ -103,7 +103,7 @@ class MathsSource(generated.SplitSource):
 
 
 def _problem(item: Item) -> Problem:
-    problem = options.read(item.item_id, Problem, item.content)
+    problem = options.read(item, Problem)
     if not problem.answer.strip():
         raise ItemError(f"item {item.item_id} has no answer")
     return problem

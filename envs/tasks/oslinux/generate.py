@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from random import Random
-from typing import Any
 
 import msgspec
 
+from agentrl.envs.tasks.generated import Drawn
 from agentrl.envs.tasks.options import Difficulty
 from agentrl.envs.tasks.oslinux.problem import Match, Problem, Script, Step
 from agentrl.envs.tasks.oslinux.templates import changes, questions
@@ -43,9 +43,7 @@ TEMPLATES: Mapping[Difficulty, tuple[Template, ...]] = {
 DONE = "done"  # what an expert says after a change
 
 
-def draw(
-    difficulty: Difficulty, random: Random, number: int
-) -> tuple[Mapping[str, Any], str] | None:
+def draw(difficulty: Difficulty, random: Random, number: int) -> Drawn:
     """Return content and split key of item `number`; None if the question has several answers."""
     templates = TEMPLATES[difficulty]
     drawn = templates[number % len(templates)](random)

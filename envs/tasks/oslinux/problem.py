@@ -58,7 +58,7 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 def read(item: Item) -> Problem:
     """Parse the item's problem, which has a match or a check. Raises ItemError."""
-    problem = options.read(item.item_id, Problem, item.content)
+    problem = options.read(item, Problem)
     if (problem.match is None) == (not problem.check):
         raise ItemError(f"item {item.item_id}: needs a match or a check")
     if problem.match is not None and problem.match.regex is not None:

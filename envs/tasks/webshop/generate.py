@@ -3,13 +3,13 @@
 Each has a price bound. easy: two attributes · medium: and an option · hard: three and two options
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from random import Random
-from typing import Any
 
 import msgspec
 
+from agentrl.envs.tasks.generated import Drawn
 from agentrl.envs.tasks.options import Difficulty
 from agentrl.envs.tasks.webshop.catalogue.catalogue import MemoryCatalogue
 from agentrl.envs.tasks.webshop.catalogue.product import Product
@@ -28,9 +28,7 @@ def catalogue(seed: int, products: int) -> MemoryCatalogue:
     return MemoryCatalogue(_products(Random(f"webshop {seed}"), products))
 
 
-def draw(
-    difficulty: Difficulty, seed: int, products: int, random: Random, number: int
-) -> tuple[Mapping[str, Any], str] | None:
+def draw(difficulty: Difficulty, seed: int, products: int, random: Random, number: int) -> Drawn:
     """An item's content, and its question; None where no bound lies above the product's price."""
     del number
     shop = catalogue(seed, products)

@@ -76,12 +76,12 @@ class WebshopSource(generated.SplitSource):
         return WebshopEnvironment(self.visit(item), self._options.style)
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
-        shown = _content(item).catalogue in (SAMPLE.name, AGENTBENCH.name)
+        shown = options.read(item, Content).catalogue in (SAMPLE.name, AGENTBENCH.name)
         return WebshopExpert(self.visit(item), shown=shown, seed=seed, noise=noise)
 
     def visit(self, item: Item) -> Shop:
         """A fresh visit to the item's shop. Raises ItemError."""
-        content = _content(item)
+        content = options.read(item, Content)
         catalogue = self._catalogue(item.item_id, content.catalogue)
         if catalogue.digest != content.digest:
             raise ItemError(f"item {item.item_id}: of another catalogue than {content.catalogue}")
@@ -141,7 +141,3 @@ def split_goals(count: int) -> tuple[Sequence[int], Sequence[int]]:
     if count < FEW:
         return places[: count // 5], places[count // 5 :]
     return places[TEST], places[TRAIN]
-
-
-def _content(item: Item) -> Content:
-    return options.read(item.item_id, Content, item.content)

@@ -14,6 +14,16 @@ from agentrl.envs.tasks.options import Generated
 
 CASES = [(task, size) for task in registry.TASKS for size in ("easy", "medium", "hard")]
 
+FIRST_ITEMS = {  # hashes of contents, as every release draws them
+    "alfworld": ["easy-75e518a0dbbd5293", "easy-234c5e0ed5725d7d", "easy-02864dcee2469474"],
+    "bfcl": ["easy-b6696c62e0102492", "easy-ed39d38b3f276734", "easy-89a65387b9d6ca44"],
+    "dbbench": ["easy-38fb64a2e41f6403", "easy-ba14b53d6c24ab9f", "easy-b14f6367760c0fe6"],
+    "kg": ["easy-5afd01e03811650e", "easy-2ea7d57105b6cab4", "easy-dd047599f9d69fa5"],
+    "maths": ["easy-5a06265f522b8822", "easy-cd3a97fcdfb844ff", "easy-7d3fb0909d4537e1"],
+    "os": ["easy-6347be528a08411c", "easy-15a0113614dffda0", "easy-70be7a721cfb31f2"],
+    "webshop": ["easy-f142970615339efe", "easy-ef337e1ffe94ea36", "easy-e856997fde337383"],
+}
+
 
 def question_and_answer(item: Item) -> tuple[str, ...]:
     """What an agent could have memorised: the question and what solves it."""
@@ -49,6 +59,12 @@ def test_items_are_a_pure_function_of_seed_difficulty_and_split(task: str, diffi
     assert first == registry.source(task, {**options, "style": "compact"}).items("train")
     assert first == registry.source(task, {**options, "items": 16}).items("train")[:8]
     assert first != registry.source(task, {**options, "seed": 8}).items("train")
+
+
+@pytest.mark.parametrize("task", sorted(registry.TASKS))
+def test_a_seed_draws_the_same_items_in_every_release(task: str) -> None:
+    items = registry.source(task, {"items": 3, "test_items": 1}).items("train")
+    assert [item.item_id for item in items] == FIRST_ITEMS[task]
 
 
 def test_a_space_of_items_that_is_too_small_is_an_error_and_no_endless_search() -> None:

@@ -11,8 +11,10 @@ from agentrl.core.errors import ItemError
 from agentrl.envs import registry
 from agentrl.envs.contract import Item, Message, ToolCall
 from agentrl.envs.play import play
-from agentrl.envs.tasks.bfcl import datasets, problem
+from agentrl.envs.tasks import options
+from agentrl.envs.tasks.bfcl import datasets
 from agentrl.envs.tasks.bfcl.package import CLASSES, class_tools, import_part, load_class
+from agentrl.envs.tasks.bfcl.problem import Problem
 from agentrl.envs.tasks.bfcl.source import BfclSource
 
 CHECKER = "eval_checker.multi_turn_eval.multi_turn_checker"
@@ -45,7 +47,7 @@ class RecordingExpert:
 
 def published_verdict(item: Item, turns: list[list[list[str]]]) -> bool:
     """Run the benchmark's whole checker on an episode. Turns that were not reached are empty."""
-    found = problem.of(item)
+    found = options.read(item, Problem)
     entry = {
         "id": item.item_id,
         "initial_config": found.config,

@@ -85,10 +85,10 @@ def test_what_a_line_leaves_out_or_has_as_null_is_optional(invented: Path) -> No
     path = invented / "dbbench" / "agentbench_dev.jsonl"
     path.write_text(json.dumps(query, indent=1))  # a file of one object
     (item,) = source("agentbench", invented).items("dev")
-    assert read(item.item_id, Problem, item.content).answers == ["3", "x"]
+    assert read(item, Problem).answers == ["3", "x"]
     path.write_text(json.dumps([query, change]))
     item = source("agentbench", invented).items("dev")[1]
-    problem = read(item.item_id, Problem, item.content)
+    problem = read(item, Problem)
     assert (problem.gold_sql, problem.description, len(problem.answer_md5)) == ("", "", 32)
 
 
@@ -96,7 +96,7 @@ def test_a_line_of_the_benchmark_becomes_an_item(invented: Path) -> None:
     benchmark = source("agentbench", invented)
     assert benchmark.splits == ("dev", "standard")
     (item,) = benchmark.items("dev")
-    problem = read(item.item_id, Problem, item.content)
+    problem = read(item, Problem)
     assert item.item_id == "dev-0"
     assert problem.modifies
     assert problem.answer_md5 == "0123456789abcdef0123456789abcdef"
@@ -112,7 +112,7 @@ def test_a_query_of_the_benchmark_has_its_label_as_answers(invented: Path) -> No
     line = LINE | {"type": ["counting"], "label": ["3", "4"]}
     (invented / "dbbench" / "agentbench_dev.jsonl").write_text(json.dumps(line))
     (item,) = source("agentbench", invented).items("dev")
-    problem = read(item.item_id, Problem, item.content)
+    problem = read(item, Problem)
     assert not problem.modifies
     assert (problem.answers, problem.answer_md5, problem.gold_sql) == (["3", "4"], "", "")
 
@@ -128,7 +128,7 @@ def test_questions_over_wikipedia_become_items_of_their_split(invented: Path) ->
     wiki = source("wikitablequestions", invented)
     assert wiki.splits == ("train", "test")
     (item,) = wiki.items("train")
-    problem = read(item.item_id, Problem, item.content)
+    problem = read(item, Problem)
     assert item.item_id == "nt-0"
     assert problem.answers == ["Kim | Bob", "Eva"]
     assert problem.tables[0].name == "table_9_1"
@@ -180,7 +180,7 @@ def real() -> str:
 
 def is_gold_rewarded(source: TaskSource, item: Item) -> bool:
     """Is the item's gold rewarded: its SQL where it changes the table, else its answers?"""
-    problem = read(item.item_id, Problem, item.content)
+    problem = read(item, Problem)
     environment = source.make(item)
     try:
         environment.start()

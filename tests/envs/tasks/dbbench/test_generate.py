@@ -12,7 +12,7 @@ from agentrl.envs.tasks.options import read
 
 def problems(difficulty: str, count: int) -> list[Problem]:
     items = DbbenchSource({"difficulty": difficulty, "items": count}).items("train")
-    return [read(item.item_id, Problem, item.content) for item in items]
+    return [read(item, Problem) for item in items]
 
 
 @pytest.mark.parametrize("difficulty", ["easy", "medium", "hard"])

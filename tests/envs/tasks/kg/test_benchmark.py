@@ -46,7 +46,7 @@ def replayed_answers() -> dict[str, str]:
 
 def run_gold(item: Item, rules: Rules) -> tuple[Problem, set[str]]:
     """The item's problem, and what its gold actions find; nothing where one is refused."""
-    problem = options.read(item.item_id, Problem, item.content)
+    problem = options.read(item, Problem)
     graph = LocalGraph(problem.triples, problem.attributes)
     bench = Workbench(graph, problem.ontology(rules), problem.entities, rules)
     try:
@@ -105,7 +105,7 @@ def test_gold_expressions_find_the_answers(questions: Callable[[str], Sequence[I
     records = json.loads(data(datasets.SPLITS["rl"][0]).read_text("utf-8"))
     gold = {f"rl-{record['qid']}": record["s_expression"] for record in records}
     for item in questions("rl"):
-        problem = options.read(item.item_id, Problem, item.content)
+        problem = options.read(item, Problem)
         graph = LocalGraph(problem.triples, problem.attributes)
         program = forward(parse(gold[item.item_id]), back)
         assert set(graph.select(answers(program))) == set(problem.answers), item.item_id
@@ -127,7 +127,7 @@ def test_reward_and_score_are_the_benchmarks_formula(
     """Of every gold program its last variable, and its first: partly right, mostly wrong."""
     source = KgSource(OPTIONS)
     for item in questions("rl"):
-        problem = options.read(item.item_id, Problem, item.content)
+        problem = options.read(item, Problem)
         steps = list(map(action, problem.actions))
         calls = [ToolCall(t, dict(zip(PARAMETERS[t], given, strict=True))) for t, given in steps]
         made = sum(not tool.startswith("get_") or tool == "get_neighbors" for tool, _ in steps)

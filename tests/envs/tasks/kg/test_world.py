@@ -32,7 +32,7 @@ def walker(graph: LocalGraph) -> Walker:
 
 def problems(difficulty: str, count: int = 20) -> list[Problem]:
     source = KgSource({"difficulty": difficulty, "items": count})
-    return [read(item.item_id, Problem, item.content) for item in source.items("train")]
+    return [read(item, Problem) for item in source.items("train")]
 
 
 def test_a_plan_lists_before_it_uses_and_numbers_variables_as_they_are_made() -> None:

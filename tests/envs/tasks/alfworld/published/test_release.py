@@ -5,9 +5,11 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from textworld_comparison import Comparison, compare, pick_evenly, textworld
 
+from agentrl.envs.contract import Item
 from agentrl.envs.tasks.alfworld.playable import play_game
 from agentrl.envs.tasks.alfworld.published import games
 
@@ -17,7 +19,7 @@ def test_walkthroughs_win_all_over_the_release(release: games.Release) -> None:
     parts: Counter[str] = Counter()
     for path in pick_evenly(release.paths(), 500):
         game = release.game(path)
-        play = play_game(path, game.packed)
+        play = play_game(Item("alfworld", path, msgspec.to_builtins(game.packed)))
         for command in game.walkthrough:
             assert command in play.commands, path
             play.do(command)

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import pytest
 from textworld_comparison import pick_evenly
 
+from agentrl.envs.contract import Item
 from agentrl.envs.tasks.alfworld.playable import play_game
 from agentrl.envs.tasks.alfworld.published import games, walkthrough_search
 from agentrl.envs.tasks.alfworld.published.walkthrough_search import (
@@ -129,7 +131,7 @@ def test_most_games_of_the_release_are_won_by_searching(release: games.Release) 
     known = count_places(game.walkthrough for game in found)
     won = longer = 0
     for game in found:
-        play = play_game(game.path, game.packed)
+        play = play_game(Item("alfworld", game.path, msgspec.to_builtins(game.packed)))
         commands = search_game(play, game.walkthrough, known, 20)
         won += play.won
         longer += len(commands) > len(game.walkthrough)
