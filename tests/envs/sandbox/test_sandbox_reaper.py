@@ -84,7 +84,7 @@ def test_what_no_lease_owns_is_reaped_though_its_owner_lives(
 def test_random_kills_of_servers_and_containers_leave_nothing(
     docker_host: str, sandbox_image: str
 ) -> None:
-    command = [sys.executable, ROOT / "benchmarks/sandbox_kills.py", "--image", sandbox_image]
+    command = [sys.executable, ROOT / "benchmarks/envs/sandbox_kills.py", "--image", sandbox_image]
     done = subprocess.run(
         [*command, "--kills", "15", "--seed", "1", "--json"],
         env=os.environ | {"DOCKER_HOST": docker_host},

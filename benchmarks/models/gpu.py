@@ -1,0 +1,338 @@
+"""What a GPU does with a model of a published size: one question a command, one JSON line each.
+
+    python benchmarks/models/gpu.py COMMAND [--device cuda] [--model Qwen/Qwen2.5-1.5B-Instruct] …
+
+make      random weights of the architecture, in bfloat16, as a directory that the others read
+kernels   the ceilings: matrix products in bfloat16, copies on the card, copies from the host
+train     an update of the trainer on packed trajectories: tokens a second, the share of the
+          ceiling's operations (MFU), the ratio to a bare loop (forward, backward and AdamW of the
+          same weights, cross-entropy at the loss tokens), the peak beside the memory plan
+probe     the trainer's checkpoint in the local engine: |Δlogp| of the probe text
+mismatch  tokens that the local engine sampled, scored by the trainer: importance ratios
+serve     episodes of several turns in the local engine (and, with --vllm PYTHON, in vLLM)
+swap      from the optimizer's step to the first token of the new weights, whole and as an adapter
+overlap   updates and episodes at once on one device, beside each of them alone
+
+Every line has `device` and what was asked; `ceiling`: what the hardware could do at best.
+`benchmarks/models/gpu.sh` runs all of them. `--device cpu --model tiny` rehearses them anywhere.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+import weights
+from bare_loop import bare_update
+from engine import episodes, vllm_of
+from random_models import make_model, make_trajectory
+
+from agentrl.core import logging
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Dtype, Lora, Model, Sampling, Task, Trainer
+from agentrl.core.trajectory import Trajectory
+from agentrl.ops.configuration.model_spec import ModelSpec, read_spec
+from agentrl.ops.doctor.memory import memory_items
+from agentrl.serving.engine_api import Request
+from agentrl.serving.local.engine import LocalEngine
+from agentrl.trainer.algorithm.presets import Settings, resolve_settings
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import TorchLearner
+
+Figures = dict[str, Any]
+DTYPE: Dtype = "bfloat16"
+
+
+def make(chosen: argparse.Namespace) -> Figures:
+    began = time.perf_counter()
+    parameters = make_model(chosen.model, chosen.folder, chosen.device, torch.bfloat16)
+    seconds = time.perf_counter() - began
+    size = sum(file.stat().st_size for file in chosen.folder.iterdir())
+    floor = weights.floor(chosen.folder, min(size, 2**28)) * size / min(size, 2**28)
+    return {"parameters": parameters, "bytes": size, "seconds": seconds, "ceiling": floor}
+
+
+def kernels(chosen: argparse.Namespace) -> Figures:
+    """Ceilings, in units of 1e12 operations and 1e9 bytes a second."""
+    return {
+        "tflops": matmul(chosen) / 1e12,
+        "copy_gb_s": copied(chosen, chosen.device) / 1e9,
+        "from_host_gb_s": copied(chosen, "cpu") / 1e9,
+    }
+
+
+def matmul(chosen: argparse.Namespace) -> float:
+    """Operations a second of a large product in bfloat16."""
+    width = 8192 if chosen.device != "cpu" else 1024
+    one = torch.randn(width, width, device=chosen.device, dtype=torch.bfloat16)
+    return 2 * width**3 / median_s(chosen, lambda: one @ one)
+
+
+def copied(chosen: argparse.Namespace, source: str) -> float:
+    """Bytes a second, read and written, of a copy to the device."""
+    count = 2**30 if chosen.device != "cpu" else 2**26
+    pinned = source == "cpu" != chosen.device
+    content = torch.empty(count, dtype=torch.uint8, device=source, pin_memory=pinned)
+    target = torch.empty(count, dtype=torch.uint8, device=chosen.device)
+    passes = 2 if source == chosen.device else 1
+    return passes * count / median_s(chosen, lambda: target.copy_(content))
+
+
+def train(chosen: argparse.Namespace) -> Figures:
+    spec, settings = read_spec(chosen.folder), settings_of(chosen)
+    batch = random_batch(chosen, spec, settings)
+    update_s = median_s(chosen, update(chosen, batch, settings))
+    peak = torch.cuda.max_memory_allocated() if chosen.device != "cpu" else None
+    bare = bare_update(chosen.folder, batch, settings, hardware(chosen), every_token=False)
+    bare_s = median_s(chosen, bare)
+    ceiling, tokens = matmul(chosen), int(batch.tokens.size)
+    return {
+        "tokens_per_s": tokens / update_s,
+        "vs_bare": bare_s / update_s,
+        "mfu": operations(spec, batch) / update_s / ceiling,
+        "peak_bytes": peak,
+        "plan_bytes": planned(chosen, spec),
+        "ceiling": ceiling / 1e12,
+    }
+
+
+def update(chosen: argparse.Namespace, batch: Batch, settings: Settings) -> Callable[[], object]:
+    learner = TorchLearner(chosen.folder, settings, hardware(chosen))
+    return lambda: learner.update(batch)
+
+
+def operations(spec: ModelSpec, batch: Batch) -> float:
+    """Of forward and backward pass: six a weight and token, and causal attention."""
+    linear = spec.linear * batch.tokens.size + spec.vocabulary * spec.hidden * batch.loss_mask.sum()
+    attention = spec.layers * spec.queries * float((batch.lengths.astype(np.float64) ** 2).sum())
+    return 6.0 * float(linear) + 6.0 * attention
+
+
+def planned(chosen: argparse.Namespace, spec: ModelSpec) -> int:
+    """Bytes that `agentrl doctor` plans for the trainer on the device."""
+    config = Config(
+        tasks={"task": Task()},
+        model=model_of(chosen),
+        sampling=Sampling(max_tokens=chosen.length),
+        trainer=trainer_of(chosen),
+    )
+    return sum(
+        item.size for item in memory_items(config, spec, {}) if item.process.startswith("trainer")
+    )
+
+
+def probe(chosen: argparse.Namespace) -> Figures:
+    learner = TorchLearner(chosen.folder, settings_of(chosen), hardware(chosen))
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder)
+        learner.save(saved)
+        told = learner.probe()
+        engine = served(chosen, saved)
+        found = engine.score("policy", told.token_ids)
+        engine.close()
+    off = [abs(a - b) for a, b in zip(told.logprobs, found or (), strict=True)]
+    return {"tokens": len(off), "median": statistics.median(off), "largest": max(off)}
+
+
+def mismatch(chosen: argparse.Namespace) -> Figures:
+    """The first update's own metrics, over trajectories that the local engine sampled."""
+    spec, settings = read_spec(chosen.folder), settings_of(chosen)
+    engine = served(chosen, chosen.folder)
+    random = np.random.default_rng(0)
+    half = chosen.length // 2
+    prompts = random.integers(0, spec.vocabulary, (chosen.episodes, half)).tolist()
+    asked = [engine.submit(Request("policy", prompt, half)) for prompt in prompts]
+    rows = [(p, a.result()) for p, a in zip(prompts, asked, strict=True)]
+    engine.close()
+    members = tuple(sampled(p, answer.token_ids, answer.logprobs) for p, answer in rows)
+    batch = assemble_batch([TrainableGroup("group", "task", members)], settings)
+    values = TorchLearner(chosen.folder, settings, hardware(chosen)).update(batch).values
+    names = ("mismatch_k1", "mismatch_k3", "max_ratio", "effective_sample_size", "loss_tokens")
+    return {name: values[name] for name in names}
+
+
+def sampled(prompt: list[int], answer: list[int], logprobs: list[float]) -> Trajectory:
+    random = np.random.default_rng(answer[0])
+    length = len(prompt) + len(answer)
+    blank = make_trajectory(random, "task", length, 1)
+    mask = np.r_[np.zeros(len(prompt), np.uint8), np.ones(len(answer), np.uint8)]
+    found = np.r_[np.zeros(len(prompt)), logprobs].astype("<f4")
+    return replaced(blank, prompt + answer, mask, found)
+
+
+def serve(chosen: argparse.Namespace) -> Figures:
+    """Sampled tokens a second by episodes at once."""
+    spec = read_spec(chosen.folder)
+    engine = served(chosen, chosen.folder)
+    episodes(engine, spec.vocabulary, 2)
+    found: Figures = {
+        f"local_{count}": episodes(engine, spec.vocabulary, count) for count in chosen.concurrent
+    }
+    engine.close()
+    with (
+        tempfile.TemporaryDirectory() as home,
+        vllm_of(chosen.vllm, model_of(chosen), Path(home)) as vllm,
+    ):
+        if vllm is not None:
+            episodes(vllm, spec.vocabulary, 2)
+            for count in chosen.concurrent:
+                found[f"vllm_{count}"] = episodes(vllm, spec.vocabulary, count)
+    return found
+
+
+def swap(chosen: argparse.Namespace) -> Figures:
+    options = argparse.Namespace(
+        device=chosen.device, dtype=DTYPE, rank=chosen.rank or 16, repeats=3, updates=1, folder=None
+    )
+    rows = {way: weights.measure(chosen.model, way, "local", options) for way in ("full", "lora")}
+    return {f"{way}_{key}": row[key] for way, row in rows.items() for key in ("total", "disk")}
+
+
+def overlap(chosen: argparse.Namespace) -> Figures:
+    """Seconds of so many updates, of so many rounds of episodes, and of both at once."""
+    spec, settings = read_spec(chosen.folder), settings_of(chosen)
+    batch = random_batch(chosen, spec, settings)
+    learner = TorchLearner(chosen.folder, settings, hardware(chosen))
+    engine = served(chosen, chosen.folder)
+    count = max(chosen.concurrent)
+
+    def updates() -> None:
+        for _ in range(chosen.repeats):
+            learner.update(batch)
+
+    def rounds() -> None:
+        for _ in range(chosen.repeats):
+            episodes(engine, spec.vocabulary, count)
+
+    def both() -> None:
+        beside = threading.Thread(target=rounds)
+        beside.start()
+        updates()
+        beside.join()
+
+    updates()
+    rounds()
+    training, generation, together = (seconds(chosen, work) for work in (updates, rounds, both))
+    engine.close()
+    return {
+        "training_s": training,
+        "generation_s": generation,
+        "together_s": together,
+        "vs_in_turn": (training + generation) / together,
+        "ceiling": max(training, generation),
+    }
+
+
+def served(chosen: argparse.Namespace, path: Path) -> LocalEngine:
+    engine = LocalEngine(chosen.device, DTYPE, max_batch=max(chosen.concurrent))
+    engine.load("policy", path)
+    return engine
+
+
+def settings_of(chosen: argparse.Namespace) -> Settings:
+    return resolve_settings(trainer_of(chosen))
+
+
+def trainer_of(chosen: argparse.Namespace) -> Trainer:
+    return Trainer(
+        micro_batch_tokens=chosen.tokens,
+        gradient_checkpointing=chosen.checkpointing,
+        learning_rate=1e-6,
+        lora=Lora(rank=chosen.rank),
+    )
+
+
+def model_of(chosen: argparse.Namespace) -> Model:
+    return Model(path=str(chosen.folder), device=chosen.device, dtype=DTYPE)
+
+
+def hardware(chosen: argparse.Namespace) -> Hardware:
+    return Hardware.from_config(model_of(chosen), Trainer())
+
+
+def random_batch(chosen: argparse.Namespace, spec: ModelSpec, settings: Settings) -> Batch:
+    """`--episodes` trajectories of `--length` random tokens, half of them sampled."""
+    random = np.random.default_rng(0)
+    members = []
+    for _ in range(chosen.episodes):
+        blank = make_trajectory(random, "task", chosen.length, 4)
+        tokens = random.integers(0, spec.vocabulary, chosen.length)
+        mask = np.frombuffer(blank.loss_mask, np.uint8)
+        logprobs = -mask.astype("<f4") * np.float32(np.log(spec.vocabulary))
+        members.append(replaced(blank, tokens.tolist(), mask, logprobs))
+    return assemble_batch([TrainableGroup("group", "task", tuple(members))], settings)
+
+
+def replaced(blank: Trajectory, tokens: list[int], mask: Any, logprobs: Any) -> Trajectory:
+    return msgspec.structs.replace(
+        blank,
+        token_ids=np.asarray(tokens, "<i4").tobytes(),
+        loss_mask=mask.tobytes(),
+        logprobs=logprobs.tobytes(),
+    )
+
+
+def median_s(chosen: argparse.Namespace, work: Callable[[], object]) -> float:
+    """Seconds of a repetition, after one that warms up."""
+    seconds(chosen, work)
+    return statistics.median(seconds(chosen, work) for _ in range(chosen.repeats))
+
+
+def seconds(chosen: argparse.Namespace, work: Callable[[], object]) -> float:
+    _wait(chosen)
+    began = time.perf_counter()
+    work()
+    _wait(chosen)
+    return time.perf_counter() - began
+
+
+def _wait(chosen: argparse.Namespace) -> None:
+    """Wait for what the card still computes."""
+    if chosen.device != "cpu":
+        torch.cuda.synchronize()
+
+
+COMMANDS = (make, kernels, train, probe, mismatch, serve, swap, overlap)
+
+
+def main() -> None:
+    commands = {command.__name__: command for command in COMMANDS}
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=commands)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--model", default="Qwen/Qwen2.5-1.5B-Instruct", help="or tiny")
+    parser.add_argument("--folder", type=Path, default=Path("runs/gpu-model"), help="see make")
+    parser.add_argument("--tokens", type=int, default=8192, help="of a micro-batch")
+    parser.add_argument("--length", type=int, default=2048, help="tokens of a trajectory")
+    parser.add_argument("--episodes", type=int, default=16, help="trajectories of an update")
+    parser.add_argument("--concurrent", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--rank", type=int, default=0, help="of an adapter; 0: all weights")
+    parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--vllm", type=Path, help="a Python that has vLLM, to measure it as well")
+    chosen = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    logging.configure("gpu", level="WARNING")
+    figures = commands[chosen.command](chosen)
+    name = torch.cuda.get_device_name() if chosen.device != "cpu" else "cpu"
+    asked = {"command": chosen.command, "model": chosen.model, "device": name}
+    rounded = {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in figures.items()}
+    print(json.dumps(asked | rounded))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

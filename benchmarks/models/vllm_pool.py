@@ -1,0 +1,217 @@
+"""Several policies on one vLLM against one policy and against a vLLM for each; cost of the proxy.
+
+    python benchmarks/models/vllm_pool.py [--python PYTHON] [--servers 2] [--requests 192] [--json]
+
+One small random model and three random adapters. Each arm answers the same requests, 32 at once;
+the machine's cores are shared by all servers of an arm. Memory is PSS of vLLM's processes. Then the
+same one-token requests are asked of vLLM and of the policy server before it, in turn.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
+from engine import tiny_model
+
+from agentrl.core.config import sections
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Lora, Model, PolicyServer, Trainer, Vllm
+from agentrl.db.registry.checkpoints import LivePolicy
+from agentrl.ops.configuration.serving import serving_config
+from agentrl.serving.engine_api import EngineAway, Request
+from agentrl.serving.served_checkpoints import ServedCheckpoints
+from agentrl.serving.server import PolicyApp, Server
+from agentrl.serving.vllm.client import VllmClient
+from agentrl.serving.vllm.engine import VllmEngine
+from agentrl.trainer.algorithm.presets import resolve_settings
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.model.trainable_model import (
+    AdapterModel,
+    tensors_to_save,
+    trainable_parameters,
+)
+from agentrl.workers.policies.client import Ask, PolicyClient
+
+RANK, ADAPTERS, AT_ONCE = 8, 3, 32
+PROMPT, SAMPLED = 60, 32  # tokens
+
+
+def engine_at(
+    home: Path, python: Path, name: str, rank: int = RANK, model: Model | None = None
+) -> VllmEngine:
+    """A vLLM of its own, not started yet. `model`: device and dtype; default: CPU and fp32."""
+    section = Vllm(python=str(python), cpu_adapters=16)
+    server = PolicyServer(name=name, engine="vllm", vllm=section)
+    run, trainer = sections.Run(home=str(home)), Trainer(lora=Lora(rank=rank))
+    config = Config(tasks={}, run=run, model=model or Model(), trainer=trainer, policy=[server])
+    return VllmEngine(serving_config(config), server)
+
+
+def load(engine: VllmEngine, name: str, path: Path) -> None:
+    """Wait for vLLM where it starts."""
+    while True:
+        try:
+            return engine.load(name, path)
+        except EngineAway:
+            time.sleep(0.2)
+
+
+def adapters(base: Path, folder: Path) -> dict[str, Path]:
+    """The base, to be served as a zero adapter, and random adapters."""
+    found = {"zero": base}
+    for number in range(ADAPTERS):
+        tuned = AdapterModel(base, resolve_settings(Trainer(lora=Lora(rank=RANK))), Hardware())
+        with torch.no_grad():
+            for name, value in tuned.model.named_parameters():
+                if "lora_B" in name:
+                    value.normal_(std=0.05)
+        path = folder / f"adapter{number}"
+        path.mkdir()
+        tuned.save(path, tensors_to_save(trainable_parameters(tuned.model), torch.float32))
+        found[path.name] = path
+    return found
+
+
+def speed(places: Sequence[tuple[VllmEngine, str]], requests: int) -> float:
+    """Sampled tokens a second; request n goes to place n modulo their number."""
+    source = random.Random(0)
+    prompts = [[source.randrange(600) for _ in range(PROMPT)] for _ in range(requests)]
+
+    def one(number: int) -> int:
+        engine, name = places[number % len(places)]
+        return len(engine.submit(Request(name, prompts[number], SAMPLED)).result().token_ids)
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        sampled = sum(pool.map(one, range(requests)))
+    return sampled / (time.perf_counter() - started)
+
+
+def pss(folder: Path) -> float:
+    """GiB of the process groups whose guards' command lines name the folder."""
+    entries = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    groups, total = set(), 0
+    for entry in entries:
+        with suppress(OSError):
+            told = (entry / "cmdline").read_bytes()
+            if b"vllm_guard" in told and str(folder).encode() in told:
+                groups.add(os.getpgid(int(entry.name)))
+    for entry in entries:
+        with suppress(OSError):
+            if os.getpgid(int(entry.name)) in groups:
+                lines = (entry / "smaps_rollup").read_text().splitlines()
+                total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total / 2**20
+
+
+def proxy(engine: VllmEngine, line: VllmClient, rounds: int = 200) -> dict[str, float]:
+    """Milliseconds of a one-token request, directly and through our server, in turn."""
+    served = ServedCheckpoints()
+    served.serve("current", "zero", 0)
+    server = Server(PolicyApp(engine, served, ""), "127.0.0.1", 0, guarded=False)
+    client, prompt = PolicyClient(), list(range(PROMPT))
+    live = LivePolicy(
+        server_id="s", url=server.url, track="current", checkpoint_id="zero", version=0
+    )
+    ask = Ask(prompt, 1, 1.0, [1], 0, "s")
+    body: dict[str, Any] = {
+        "model": "zero", "prompt": prompt, "max_tokens": 1, "logprobs": 0,
+        "return_token_ids": True, "return_tokens_as_token_ids": True, "stop_token_ids": [1],
+    }  # fmt: skip
+
+    def straight() -> object:
+        return line.post("/v1/completions", body, 60)
+
+    def ours() -> object:
+        return client.complete(live, ask, timeout_s=60)
+
+    cpu = []
+    for what in (straight, ours):
+        began = time.process_time()
+        for _ in range(rounds):
+            what()
+        cpu.append((time.process_time() - began) / rounds)
+    pairs = [(timed(straight), timed(ours)) for _ in range(rounds)]
+    client.close()
+    server.close()
+    return {
+        "direct_ms": 1e3 * statistics.median(one for one, _ in pairs),
+        "through_ms": 1e3 * statistics.median(other for _, other in pairs),
+        "client_cpu_ms": 1e3 * cpu[0],
+        "client_and_proxy_cpu_ms": 1e3 * cpu[1],
+    }
+
+
+def timed(what: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    what()
+    return time.perf_counter() - started
+
+
+def measure(python: Path, servers: int, requests: int, folder: Path) -> list[dict[str, Any]]:
+    base = tiny_model(folder / "base")
+    policies = adapters(base, folder)
+    names, rows = list(policies), []
+
+    def row(arm: str, places: Sequence[tuple[VllmEngine, str]]) -> None:
+        speed(places, 2 * AT_ONCE)
+        rates = [speed(places, requests) for _ in range(3)]
+        rows.append(
+            {"arm": arm, "tok_s": statistics.median(rates), "slowest": min(rates),
+             "fastest": max(rates), "pss_gib": pss(folder)}
+        )  # fmt: skip
+
+    engines = [engine_at(folder / f"s{number}", python, f"s{number}") for number in range(servers)]
+    try:
+        first = engines[0]
+        load(first, "zero", policies["zero"])
+        row("1 policy, 1 server", [(first, "zero")])
+        for name in names[1:]:
+            load(first, name, policies[name])
+        row(f"{len(names)} policies, 1 server", [(first, name) for name in names])
+        cost = proxy(first, first.line("zero"))
+        for engine, name in zip(engines[1:], names[1:], strict=False):
+            load(engine, name, policies[name])
+        row(
+            f"{servers} policies, {servers} servers",
+            [(engine, name) for engine, name in zip(engines, names, strict=False)],
+        )
+    finally:
+        for engine in engines:
+            engine.close()
+    return [*rows, {"arm": "proxy", **cost}]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--python", type=Path, default=Path(".venv-vllm/bin/python"))
+    parser.add_argument("--servers", type=int, default=2, help="of the last arm, at most 4")
+    parser.add_argument("--requests", type=int, default=192)
+    parser.add_argument("--json", action="store_true", help="one JSON line")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measure(options.python, options.servers, options.requests, Path(folder))
+    if options.json:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        print("  ".join(f"{k} {v:.2f}" if isinstance(v, float) else str(v) for k, v in row.items()))
+
+
+if __name__ == "__main__":
+    main()
