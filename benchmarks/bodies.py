@@ -43,9 +43,9 @@ from agentrl.core.types import RunState, Status
 from agentrl.db.admin import migrate
 from agentrl.db.models import Run
 from agentrl.db.store import Store, open_store
-from agentrl.db.transitions import bodies as stored_bodies
 from agentrl.db.transitions import groups, lifecycle
 from agentrl.db.transitions.groups import NewGroup
+from agentrl.db.transitions.trajectories import bodies as stored_bodies
 from agentrl.workers import recorder
 
 TURNS, THREADS, BYTES = 20, 8, 48 * 1024 * 1024  # of a trajectory; publishing; of an arm

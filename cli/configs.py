@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.processes import CONFIG
+from agentrl.cli.runs.processes import CONFIG
 
 SECTION = typer.Argument(
     "", metavar="SECTION", help="Section or SECTION.KEY. Default: all.", show_default=False

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.processes import CONFIG
-from agentrl.cli.run_history import STORE, WHERE
+from agentrl.cli.runs.processes import CONFIG
+from agentrl.cli.runs.run_history import STORE, WHERE
 
 OUT = typer.Option(..., "--out", help="Output folder. It must not exist yet.", show_default=False)
 

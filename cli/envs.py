@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.processes import CONFIG, SUPERVISED
+from agentrl.cli.runs.processes import CONFIG, SUPERVISED
 
 TASK = typer.Argument(
     ..., metavar="TASK", help="Name of the task, or ADAPTER:ARGUMENT.", show_default=False

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from agentrl.cli.processes import CONFIG
+from agentrl.cli.runs.processes import CONFIG
 
 ABOUT = """Evaluate policies on tasks, or compare two policies.
 

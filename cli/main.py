@@ -17,19 +17,14 @@ from agentrl.cli import (
     dashboard,
     data,
     database,
-    dead_letters,
     deepspeed,
     envs,
     evaluations,
     experiments,
     models,
     policies,
-    processes,
-    quickstart,
-    replay,
-    run_history,
-    second_looks,
 )
+from agentrl.cli.runs import dead_letters, processes, quickstart, replay, run_history, second_looks
 from agentrl.core.errors import AgentRLError, with_hint
 from agentrl.core.process import forbid_inspection
 

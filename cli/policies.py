@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from agentrl.cli.processes import CONFIG
+from agentrl.cli.runs.processes import CONFIG
 
 if TYPE_CHECKING:
     from agentrl.ops.warmstart.cloning_trainer import Phase

@@ -4,13 +4,15 @@ from importlib.util import find_spec
 
 MOVED = {  # former and present folder, below the package agentrl, of modules that kept their names
     ("core", "core.telemetry"): "exposition metrics otlp tracing",
+    ("cli", "cli.runs"): ("dead_letters processes quickstart replay run_history second_looks"),
     ("db", "db.admin"): "migrate parquet probe readonly retention roles sizes statements",
     ("db", "db.queries"): "attempts balance comparison curves delays progress",
     ("db", "db.registry"): "leases lineage tracks",
     ("db", "db.transitions"): (
-        "alarms bodies episodes evaluations groups lifecycle mixtures recordings refusals runs "
-        "updates"
+        "alarms episodes evaluations groups lifecycle mixtures refusals runs updates"
     ),
+    ("db", "db.transitions.trajectories"): "bodies recordings",
+    ("db.transitions", "db.transitions.trajectories"): "bodies group_copies journal recordings",
     ("envs", "envs.sandbox"): "channel program sandbox",
     ("envs", "envs.server"): "client controller server sessions threads wire",
     ("envs", "envs.tasks"): (
@@ -27,10 +29,11 @@ MOVED = {  # former and present folder, below the package agentrl, of modules th
     ("envs.tasks.webshop", "envs.tasks.webshop.catalogue"): "product search",
     ("ops", "ops.configuration"): "configs keys",
     ("ops", "ops.doctor"): "disk doctor findings memory",
-    ("ops", "ops.processes"): "dashboard health status",
+    ("ops", "ops.processes"): "dashboard",
     ("ops", "ops.quickstart"): "quickstart recipes",
     ("ops", "ops.replay"): "replayer whatif",
-    ("ops", "ops.runs"): "export hub lifecycle listing",
+    ("ops", "ops.runs"): "export health hub lifecycle listing status",
+    ("ops.processes", "ops.runs"): "health status",
     ("ops", "ops.store"): "schema sql storage",
     ("ops", "ops.supervisor"): "hosts locks logfiles restarts up",
     ("ops", "ops.warmstart"): "demonstrations play tokenizer warmstart",
@@ -55,9 +58,9 @@ RENAMED = {  # below the package agentrl; a folder stands for all that is in it
     "broker.remote": "checkpoints.remote",
     "broker.wake": "broker.events",
     "broker.weights": "checkpoints.checkpoint_store",
-    "cli.dead": "cli.dead_letters",
-    "cli.hindsight": "cli.replay",
-    "cli.history": "cli.run_history",
+    "cli.dead": "cli.runs.dead_letters",
+    "cli.hindsight": "cli.runs.replay",
+    "cli.history": "cli.runs.run_history",
     "cli.stores": "cli.database",
     "core.access": "core.http.access",
     "core.disk": "core.disk_errors",

@@ -95,8 +95,8 @@ class Run(Base):
 class Group(Base):
     """The G episodes dispatched for one item. `position`: place in the task's item stream.
 
-    A copy (db/transitions/group_copies.py) has `origin_id`, the group that was played, and `batch`,
-    the version of the update that looked at it; both are null for a group that was played.
+    A copy (transitions/trajectories/group_copies.py) has `origin_id`, the group that was played,
+    and `batch`, the version of the update that looked at it; both are null if it was played.
     """
 
     __tablename__ = "groups"

@@ -28,7 +28,8 @@ from agentrl.core.trajectory import Trajectory
 from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import RUN_OVER, Reason, RunState
 from agentrl.db.store import Store
-from agentrl.db.transitions import bodies, groups, updates
+from agentrl.db.transitions import groups, updates
+from agentrl.db.transitions.trajectories import bodies
 from agentrl.db.transitions.updates import ReadyMember
 from agentrl.trainer.batch import TakenGroups, TrainableGroup
 from agentrl.trainer.group_selection import (

@@ -19,9 +19,9 @@ from agentrl.core.telemetry import metrics
 from agentrl.core.threads import vital_thread
 from agentrl.core.types import ABORT
 from agentrl.db.store import Store
-from agentrl.db.transitions import journal
 from agentrl.db.transitions.episodes import ClaimedEpisode
-from agentrl.db.transitions.journal import FormerStep, NewStep
+from agentrl.db.transitions.trajectories import journal
+from agentrl.db.transitions.trajectories.journal import FormerStep, NewStep
 from agentrl.envs.contract import Attachable, Environment, Recovery
 
 COMMIT_S = 0.1  # least time between the beginnings of two transactions

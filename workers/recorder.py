@@ -23,8 +23,9 @@ from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.trajectory import Judgement, PolicyRef, StepRecord, Trajectory
 from agentrl.db.models import Step
 from agentrl.db.store import Store
-from agentrl.db.transitions import bodies, runs
-from agentrl.db.transitions.bodies import UnstorableBody
+from agentrl.db.transitions import runs
+from agentrl.db.transitions.trajectories import bodies
+from agentrl.db.transitions.trajectories.bodies import UnstorableBody
 
 BULK = 256  # bodies of one transaction
 LEASE_S = 15.0

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from agentrl.core.journal import UnjudgedEpisode, decode_record
 from agentrl.db.columns import columns_of
 from agentrl.db.models import Episode, JournaledStep, Step
-from agentrl.db.transitions.journal import FormerStep, chain
+from agentrl.db.transitions.trajectories.journal import FormerStep, chain
 
 
 def kept_tokens(session: Session, run_id: str) -> int:

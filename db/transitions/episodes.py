@@ -29,8 +29,9 @@ from agentrl.core.types import (
 )
 from agentrl.db.models import Episode, Group
 from agentrl.db.store import now
-from agentrl.db.transitions import groups, journal, prepared_statements, refusals
+from agentrl.db.transitions import groups, prepared_statements, refusals
 from agentrl.db.transitions.groups import lock_group, lock_group_row, settle_group
+from agentrl.db.transitions.trajectories import journal
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from sqlalchemy.sql.dml import ReturningInsert
 from agentrl.core.types import GROUP_OPEN, EpisodeState, GroupState, Reason, Status, Transition
 from agentrl.db.models import Episode, Group, Run, Update
 from agentrl.db.store import now
-from agentrl.db.transitions import journal, prepared_statements, refusals
+from agentrl.db.transitions import prepared_statements, refusals
+from agentrl.db.transitions.trajectories import journal
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from agentrl.db.audit import run_audit
 from agentrl.db.audit.run_audit import AuditRules, Finding
 from agentrl.db.queries import liveness
 from agentrl.db.registry import checkpoints
-from agentrl.db.transitions import bodies
+from agentrl.db.transitions.trajectories import bodies
 from agentrl.envs.sandbox.inventory import ContainerInventory
 from agentrl.ops.chaos.observer import RunObserver
 from agentrl.ops.supervisor.hosts import hosts_envs

@@ -12,8 +12,9 @@ from agentrl.core import config_loading
 from agentrl.core.errors import StoreError
 from agentrl.db.admin.readonly import ask, open_history
 from agentrl.db.store import Store
-from agentrl.db.transitions import recordings, runs
-from agentrl.db.transitions.recordings import EpisodeFilter
+from agentrl.db.transitions import runs
+from agentrl.db.transitions.trajectories import recordings
+from agentrl.db.transitions.trajectories.recordings import EpisodeFilter
 from agentrl.ops.export.episodes import ExportRequest, export_sft
 from agentrl.ops.tables import console, plain
 

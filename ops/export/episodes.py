@@ -20,8 +20,9 @@ from agentrl.core.trajectory_body import body_of
 from agentrl.db.admin.episode_dataset import write_dataset
 from agentrl.db.queries.episodes.updates import EpisodeUpdate, episode_updates
 from agentrl.db.store import Store
-from agentrl.db.transitions import recordings, runs
-from agentrl.db.transitions.recordings import EpisodeFilter
+from agentrl.db.transitions import runs
+from agentrl.db.transitions.trajectories import recordings
+from agentrl.db.transitions.trajectories.recordings import EpisodeFilter
 from agentrl.envs.contract import Message
 from agentrl.ops.export.card import write_card
 from agentrl.ops.export.messages import read_messages

@@ -16,8 +16,8 @@ from agentrl.core.trajectory import Trajectory
 from agentrl.core.trajectory_body import body_of, decode_as_received
 from agentrl.db.models import Group
 from agentrl.db.store import Store
-from agentrl.db.transitions import bodies, group_copies
-from agentrl.db.transitions.group_copies import GroupCopy
+from agentrl.db.transitions.trajectories import bodies, group_copies
+from agentrl.db.transitions.trajectories.group_copies import GroupCopy
 from agentrl.trainer.batch import TrainableGroup
 from agentrl.workers.recorder import body_row, step_rows
 

@@ -18,7 +18,8 @@ from sqlalchemy.orm import Session
 from agentrl.core.types import RUN_OVER, GroupState, Reason, RunState
 from agentrl.db.queries.history_batches import HistoryBatch
 from agentrl.db.store import Store
-from agentrl.db.transitions import group_copies, updates
+from agentrl.db.transitions import updates
+from agentrl.db.transitions.trajectories import group_copies
 from agentrl.ops.offline.copying import CopiedGroup, CopyPlace, make_copy
 from agentrl.trainer.batch import TakenGroups, TrainableGroup
 from agentrl.trainer.group_selection import (

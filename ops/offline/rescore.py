@@ -20,7 +20,8 @@ from agentrl.db.models import Run
 from agentrl.db.queries import history_batches
 from agentrl.db.queries.history_batches import HistoryBatch
 from agentrl.db.store import Store, now
-from agentrl.db.transitions import group_copies, lifecycle
+from agentrl.db.transitions import lifecycle
+from agentrl.db.transitions.trajectories import group_copies
 from agentrl.envs.gateway.reward import load_function
 from agentrl.ops.offline.copying import CopiedGroup, CopyPlace, Reward, make_copy
 from agentrl.ops.runs.lifecycle import RunPlace, open_place

@@ -24,7 +24,8 @@ from agentrl.db.models import Checkpoint, Run
 from agentrl.db.queries import history_batches
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
-from agentrl.db.transitions import group_copies, lifecycle, runs, updates
+from agentrl.db.transitions import lifecycle, runs, updates
+from agentrl.db.transitions.trajectories import group_copies
 from agentrl.ops.offline.history_source import History, HistorySource
 from agentrl.ops.processes.trainer import bounds, ledger_config
 from agentrl.ops.runs import relocation

@@ -1,4 +1,4 @@
-"""The composition roots, one per process of a run, and the queries about processes.
+"""The composition roots, one per process of a run.
 
     agentrl ROLE CONFIG ─▶ entry.run_role ─▶ ROLE.run(config, stop) ─▶ the loop of that process
 

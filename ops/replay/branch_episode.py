@@ -26,7 +26,7 @@ from agentrl.core.trajectory import StepRecord, Trajectory
 from agentrl.core.types import SOLVED
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import open_store
-from agentrl.db.transitions.recordings import Recording
+from agentrl.db.transitions.trajectories.recordings import Recording
 from agentrl.ops.configuration.configs import check_model
 from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint
 from agentrl.ops.evaluation.server import serve_target

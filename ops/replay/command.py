@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from agentrl.core.errors import EnvironmentFailure, ItemError, MessageError, StoreError
-from agentrl.db.transitions import recordings, runs
-from agentrl.db.transitions.recordings import Recording
+from agentrl.db.transitions import runs
+from agentrl.db.transitions.trajectories import recordings
+from agentrl.db.transitions.trajectories.recordings import Recording
 from agentrl.ops.replay.recorded_episode import PROMPT, Difference
 from agentrl.ops.replay.replayer import open_replay, open_replayer, read_recorded
 from agentrl.ops.tables import console, plain

@@ -19,9 +19,9 @@ from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import CURRENT
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.store import Store
-from agentrl.db.transitions import recordings
 from agentrl.db.transitions.episodes import ClaimedEpisode
-from agentrl.db.transitions.recordings import Recording
+from agentrl.db.transitions.trajectories import recordings
+from agentrl.db.transitions.trajectories.recordings import Recording
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.envs.process_rewards import with_process_rewards
 from agentrl.envs.server.in_process import host_sandboxes

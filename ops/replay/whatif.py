@@ -27,7 +27,8 @@ from agentrl.db.models import Checkpoint, Run, Update
 from agentrl.db.queries import recorded_updates
 from agentrl.db.queries.recorded_updates import SeenMember
 from agentrl.db.registry import checkpoints
-from agentrl.db.transitions import bodies, runs, updates
+from agentrl.db.transitions import runs, updates
+from agentrl.db.transitions.trajectories import bodies
 from agentrl.ops.replay.recompute_update import (
     ALL,
     RecomputedUpdate,

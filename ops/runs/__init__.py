@@ -1,1 +1,1 @@
-"""Operations on whole runs: begin, list, pause, fork, export, delete."""
+"""Operations on whole runs: begin, list, look at, pause, fork, export, delete."""

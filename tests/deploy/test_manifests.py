@@ -13,7 +13,7 @@ from agentrl.cli.main import app
 from agentrl.core import config_loading
 from agentrl.ops.configuration import configs
 from agentrl.ops.processes.entry import ENDS
-from agentrl.ops.processes.health import PROBES
+from agentrl.ops.runs.health import PROBES
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "deploy" / "k8s").glob("*.yaml"))

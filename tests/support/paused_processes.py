@@ -21,7 +21,7 @@ from agentrl.core.trajectory import Trajectory
 from agentrl.db import models
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.episodes import ClaimedEpisode
-from agentrl.db.transitions.journal import NewStep, append_steps
+from agentrl.db.transitions.trajectories.journal import NewStep, append_steps
 from agentrl.db.transitions.updates import UpdateRefused
 from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.snapshots.snapshots import State

@@ -11,7 +11,7 @@ from paused_run import BOUND, PLAN, PausedRun
 from protocol_stores import Beside
 
 from agentrl.core.journal import decode_record
-from agentrl.db.transitions.journal import FormerStep, chain
+from agentrl.db.transitions.trajectories.journal import FormerStep, chain
 
 LATE = {"overdue", "episode_without_body"}  # kinds that time alone brings and mends
 CLOSED = "('trained', 'filtered', 'stale', 'failed', 'cancelled', 'rolled_back')"

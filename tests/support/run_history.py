@@ -17,9 +17,10 @@ from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Evaluation, PolicyServer, Run, Worker
 from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store, now, open_store
-from agentrl.db.transitions import bodies, due_episodes, episodes, groups, runs, updates
+from agentrl.db.transitions import due_episodes, episodes, groups, runs, updates
 from agentrl.db.transitions.episodes import EpisodeResult
 from agentrl.db.transitions.groups import NewGroup
+from agentrl.db.transitions.trajectories import bodies
 from agentrl.db.transitions.updates import NewUpdate, TrainedMember
 
 TASKS = ("alfworld", "dbbench")

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from run_transitions import World
 
-from agentrl.db.transitions import journal
 from agentrl.db.transitions.episodes import ClaimedEpisode
-from agentrl.db.transitions.journal import NewStep
+from agentrl.db.transitions.trajectories import journal
+from agentrl.db.transitions.trajectories.journal import NewStep
 
 
 def new_step(

@@ -29,7 +29,8 @@ from agentrl.db.models import Run
 from agentrl.db.registry.checkpoints import live_policies
 from agentrl.db.registry.policy_servers import close_abandoned_servings
 from agentrl.db.store import Store
-from agentrl.db.transitions import due_episodes, episodes, groups, journal, refusals, runs
+from agentrl.db.transitions import due_episodes, episodes, groups, refusals, runs
+from agentrl.db.transitions.trajectories import journal
 from agentrl.workers.dispatch.admission import Admission
 from agentrl.workers.dispatch.item_stream import ItemStream
 from agentrl.workers.policies.pool import newest_per_server

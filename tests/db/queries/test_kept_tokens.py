@@ -10,7 +10,7 @@ from agentrl.db.queries.kept_tokens import kept_tokens
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes
 from agentrl.db.transitions.episodes import ClaimedEpisode
-from agentrl.db.transitions.journal import NewStep
+from agentrl.db.transitions.trajectories.journal import NewStep
 
 
 def _step(world: World, claimed: ClaimedEpisode, body: Trajectory, number: int) -> NewStep:

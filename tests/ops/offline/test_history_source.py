@@ -14,7 +14,8 @@ from agentrl.db.models import Run
 from agentrl.db.queries import history_batches
 from agentrl.db.queries.history_batches import HistoryBatch
 from agentrl.db.store import now
-from agentrl.db.transitions import group_copies, groups, runs
+from agentrl.db.transitions import groups, runs
+from agentrl.db.transitions.trajectories import group_copies
 from agentrl.ops.offline.history_source import History, HistorySource
 from agentrl.ops.offline.train_from import read_history
 from agentrl.trainer.group_selection import InboxBounds

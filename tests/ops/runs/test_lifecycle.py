@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from agentrl import broker
 from agentrl.checkpoints import manifest
-from agentrl.cli import run_history
+from agentrl.cli.runs import run_history
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Broker, Model, Store, Task

@@ -13,8 +13,8 @@ from sqlalchemy.orm import DeclarativeBase, Session
 from agentrl.core.errors import StoreError
 from agentrl.core.types import EpisodeState, Reason
 from agentrl.db.models import Episode, Run, Step, StoredTrajectory
-from agentrl.db.transitions import journal
 from agentrl.db.transitions.episodes import ClaimedEpisode, lose_body
+from agentrl.db.transitions.trajectories import journal
 
 Rows = Sequence[dict[str, Any]]
 UNFIT = (DataError, IntegrityError, psycopg.DataError, psycopg.IntegrityError, OverflowError)

@@ -20,7 +20,7 @@ from agentrl.db.registry.outages import put_outages
 from agentrl.db.store import open_store
 from agentrl.db.transitions import alarms, runs
 from agentrl.db.transitions.alarms import AlarmReading
-from agentrl.ops.processes.status import status
+from agentrl.ops.runs.status import status
 from agentrl.ops.supervisor.screen import printer
 
 

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.types import TRAINABLE, EpisodeState, GroupState
 from agentrl.db.models import Base, Episode, Group
-from agentrl.db.transitions import bodies
-from agentrl.db.transitions.bodies import Rows
+from agentrl.db.transitions.trajectories import bodies
+from agentrl.db.transitions.trajectories.bodies import Rows
 from agentrl.db.transitions.updates import ReadyMember
 
 

@@ -6,8 +6,9 @@ from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import EpisodeState, GroupState, Reason
 from agentrl.db.store import Store
-from agentrl.db.transitions import bodies, groups, lifecycle
-from agentrl.db.transitions.bodies import UnstorableBody
+from agentrl.db.transitions import groups, lifecycle
+from agentrl.db.transitions.trajectories import bodies
+from agentrl.db.transitions.trajectories.bodies import UnstorableBody
 
 MANY = 3
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.processes import CONFIG
+from agentrl.cli.runs.processes import CONFIG
 
 LETTER = typer.Argument(
     ..., metavar="LETTER", help="Name of the dead letter, from `dead list`.", show_default=False

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.processes import CONFIG
+from agentrl.cli.runs.processes import CONFIG
 
 EPISODE = typer.Argument(
     "", metavar="EPISODE", help="Id of the episode. Omit it with --all.", show_default=False

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.processes import CONFIG
-from agentrl.cli.run_history import RUN, STORE
+from agentrl.cli.runs.processes import CONFIG
+from agentrl.cli.runs.run_history import RUN, STORE
 
 RULES = typer.Option(
     ...,

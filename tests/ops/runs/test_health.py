@@ -23,7 +23,7 @@ from agentrl.db.models import Worker
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.envs.server.server import EnvServer
-from agentrl.ops.processes.health import Unhealthy, health
+from agentrl.ops.runs.health import Unhealthy, health
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_a_store_or_run_that_is_away_is_told_in_one_line(
 
 def test_a_probe_imports_neither_sqlalchemy_nor_torch() -> None:
     script = (
-        "import sys, agentrl.ops.processes.health; "
+        "import sys, agentrl.ops.runs.health; "
         "print(*{'sqlalchemy', 'torch', 'pika'} & set(sys.modules))"
     )
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "\n"

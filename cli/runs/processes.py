@@ -107,7 +107,7 @@ def status(
 
     Example: agentrl status configs/cluster-cpu.toml
     """
-    from agentrl.ops.processes.status import status as show
+    from agentrl.ops.runs.status import status as show
 
     show(config, as_json=as_json)
 
@@ -129,6 +129,6 @@ def health(
 
     Example: agentrl health configs/compose.toml policy --name policy-lagged
     """
-    from agentrl.ops.processes.health import health as probe
+    from agentrl.ops.runs.health import health as probe
 
     print(probe(config, role, name))

@@ -1,0 +1,1 @@
+"""Commands about runs: start one, see it, control it, replay its episodes, learn from it again."""

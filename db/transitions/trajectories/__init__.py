@@ -1,0 +1,1 @@
+"""What an episode samples and returns: bodies, the journal of its steps, recordings, copies."""
