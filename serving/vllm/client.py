@@ -79,8 +79,9 @@ class VllmClient:
             connection.close()
             words = str(error) or type(error).__name__
             raise VllmError(f"vLLM, {target}: {words}") from error
-        self._keep(connection)
         if answer.status != 200:
+            connection.close()  # after an error vLLM's server closes it without saying so
             words = content[:300].decode(errors="replace")
             raise VllmError(f"vLLM, {target}: {answer.status} {words}", answer.status)
+        self._keep(connection)
         return content

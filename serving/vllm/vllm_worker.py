@@ -22,16 +22,36 @@ class Weights:
     """Extension of vLLM's worker class (`--worker-extension-cls`)."""
 
     model_runner: Any
+    vllm_config: Any
     device: Any
     reload_weights: Any
 
     def exchange_weights(self, weights_path: str) -> dict[str, str]:
-        """Replace the weights by the directory's tensors; return digests by name."""
+        """Replace the weights by the directory's tensors; return digests by name.
+
+        After an error the weights are undefined until another exchange has succeeded.
+        """
         digests: dict[str, str] = {}
-        self.reload_weights(weights_iterator=_tensors(Path(weights_path), digests))
+        try:
+            self.reload_weights(weights_iterator=_tensors(Path(weights_path), digests))
+        except Exception:
+            self._end_reload()
+            raise
         if self.device.type == "cpu":
             self._refresh_head()
         return digests
+
+    def _end_reload(self) -> None:
+        """Close a reload that failed half-way, so that the next one begins anew.
+
+        vLLM leaves it open: the next one counts its tensors on top of those of the failed one, and
+        fails too if that one ended within a fused layer.
+        """
+        from vllm.config import set_current_vllm_config
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        with set_current_vllm_config(self.vllm_config):
+            finalize_layerwise_reload(self.model_runner.get_model(), self.vllm_config.model_config)
 
     def _refresh_head(self) -> None:
         """Pack the head again from its new weights.

@@ -3,8 +3,9 @@
     write_interpreter(folder) ─▶ policy.vllm.python        folder/faults.json: {"/pause": "hang"}
 
 Its weights are the digest of the directory's file; log-probabilities follow from weights and token.
-A fault is a status, `hang` (until the file changes) or `die`; `wrong` loads other weights, and
-`torn` the right ones of which one tensor had other bytes.
+A fault is a status, `once` (500, the first time only), `hang` (until the file changes) or `die`;
+`wrong` loads other weights, and `torn` the right ones of which one tensor had other bytes. Like
+vLLM's own server it closes a connection after a 500, without a header that says so.
 `token_s`: seconds of a sampled token. folder/sampling: a request of LONG tokens or more has one.
 """
 
@@ -73,6 +74,7 @@ class State:
         self.weights = {"base": digest(model)}
         self.running: dict[str, threading.Event] = {}
         self.paused = False
+        self.failed: set[str] = set()  # calls with the fault `once` that have failed
 
     def fault(self, path: str) -> Any:
         try:
@@ -106,8 +108,12 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(0.02)
         if fault == "die":
             os._exit(7)
+        if fault == "once" and path not in self.state.failed:
+            self.state.failed.add(path)
+            fault = 500
         if isinstance(fault, int):
             self._send(fault, {"error": "as told"})
+            self.close_connection = fault == 500
             return
         name = path.strip("/").replace("/", "_")
         work = getattr(self, f"_{name}", None)

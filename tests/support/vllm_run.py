@@ -16,6 +16,7 @@ from checkpoint_rows import register
 from peft import PeftModel
 from prometheus_scrape import free_port
 from running import ROOT, agentrl, eventually, processes_of
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from agentrl.checkpoints import manifest
@@ -97,8 +98,12 @@ class VllmRun:
             return False
         return True
 
-    def publish(self, seed: int, rank: int, *, lie: bool = False, torn: bool = False) -> str:
-        """The next version: a random adapter, or random changes of all weights."""
+    def publish(self, seed: int, rank: int, flaw: str = "") -> str:
+        """The next version: a random adapter, or random changes of all weights.
+
+        flaw: `lie` (in its probe), `torn` (other than its manifest), or `half` (whole, but vLLM
+        can read only the first tensors of its weights).
+        """
         version = len(self.names)
         name, path = f"v{version}", self.home / f"v{version}"
         path.mkdir()
@@ -120,12 +125,14 @@ class VllmRun:
                 for value in model.parameters():
                     value.add_(torch.randn_like(value), alpha=0.01)
             model.save_pretrained(path)
+        if flaw == "half":
+            make_half_readable(path)
         told = make_probe(model, torch.float32)
-        if lie:
+        if flaw == "lie":
             told = manifest.Probe(told.token_ids, [value - 0.05 for value in told.logprobs])
         digests = manifest.digests(path)
         manifest.write(path, manifest.Manifest(name, version, self.names[-1], digests, told))
-        if torn:
+        if flaw == "torn":
             next(path.glob("*.safetensors")).write_bytes(b"torn")
         register(self.store, name, version, path, run_id=self.run_id)
         self.names.append(name)
@@ -214,6 +221,19 @@ class VllmRun:
                 if b"vllm_guard" not in words and b"agentrl.cli.main" not in words:
                     found.append(pid)
         return found
+
+
+def make_half_readable(path: Path) -> None:
+    """Move all tensors but the first of a fused layer to a file of a type that nobody knows."""
+    whole = path / "model.safetensors"
+    tensors = load_file(whole)
+    first = sorted(tensors).index("model.layers.0.self_attn.k_proj.weight") + 1
+    names = sorted(tensors)
+    for number, part in enumerate((names[:first], names[first:]), 1):
+        save_file({name: tensors[name] for name in part}, path / f"model-{number}.safetensors")
+    second = path / "model-2.safetensors"
+    second.write_bytes(second.read_bytes().replace(b'"dtype":"F32"', b'"dtype":"F99"'))
+    whole.unlink()
 
 
 @contextmanager

@@ -233,6 +233,23 @@ def test_a_call_that_fails_or_hangs_leaves_the_old_weights(
     bench.step_until(lambda: bench.serves("c2"))
 
 
+@pytest.mark.parametrize("call", ["collective_rpc", "resume"])
+def test_former_weights_are_put_back_without_a_restart_after_one_error(
+    start: Start, call: str
+) -> None:
+    bench = start()
+    bench.publish()
+    bench.step_until(lambda: bench.serves("c0"))
+    bench.publish()
+    set_faults(bench.folder, **{call: "once"})
+    bench.follower.step(bench.live)
+    bench.step_until(lambda: bench.serves("c0"))
+    weights = fake_vllm.digest(bench.folder / "c0")
+    assert bench.ask("c0").result(60).logprobs[0] == fake_vllm.logprob(weights, 0)
+    assert bench.rows() == [("c0", False), ("c0", True)]
+    assert bench.launches() == [str(bench.folder / "c0")]
+
+
 def test_weights_that_cannot_be_put_back_are_launched_anew(start: Start) -> None:
     bench = start()
     bench.publish()

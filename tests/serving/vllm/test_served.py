@@ -88,7 +88,7 @@ def test_an_adapter_that_says_something_else_is_refused_and_the_old_one_stays(
     with ThreadPoolExecutor(4) as threads:
         loads = [threads.submit(load, seed) for seed in range(4)]
         try:
-            assert "the probe text is 0.05" in pool.refused(pool.publish(99, 4, lie=True))
+            assert "the probe text is 0.05" in pool.refused(pool.publish(99, 4, "lie"))
         finally:
             ended.set()
     assert [each.exception() for each in loads] == [None] * 4
@@ -189,10 +189,24 @@ def test_weights_are_exchanged_under_load_and_no_answer_mixes_versions(single: V
 
 def test_a_torn_and_a_lying_checkpoint_are_refused_and_the_old_one_serves(single: VllmRun) -> None:
     good = single.names[-1]
-    assert "SHA-256" in single.refused(single.publish(11, 0, torn=True))
+    assert "SHA-256" in single.refused(single.publish(11, 0, "torn"))
     assert single.live()["current"].checkpoint_id == good
-    assert "the probe text is 0.05" in single.refused(single.publish(12, 0, lie=True))
+    assert "the probe text is 0.05" in single.refused(single.publish(12, 0, "lie"))
     single.await_live({"current": good})
+    asked = single.ask_many(range(10), list(single.live().values()))
+    assert max(single.off(each) for each in asked) <= EXACT
+
+
+def test_a_load_that_fails_half_way_leaves_the_old_weights_without_a_restart(
+    single: VllmRun,
+) -> None:
+    good = single.live()["current"].checkpoint_id
+    processes = single.vllm()
+    assert "could not be loaded: vLLM, /collective_rpc: 500" in single.refused(
+        single.publish(13, 0, "half")
+    )
+    single.await_live({"current": good}, within_s=60)
+    assert single.vllm() == processes
     asked = single.ask_many(range(10), list(single.live().values()))
     assert max(single.off(each) for each in asked) <= EXACT
 
