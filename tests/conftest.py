@@ -217,6 +217,14 @@ def verifiers_python() -> Path:
 
 
 @pytest.fixture(scope="session")
+def weave_python() -> Path:
+    """A Python that has Weave's package."""
+    python = Path(__file__).parents[1] / ".venv-weave" / "bin" / "python"
+    found = str(python) if python.exists() else None
+    return Path(_service("AGENTRL_TEST_WEAVE", "Weave", "make weave", found)).absolute()
+
+
+@pytest.fixture(scope="session")
 def smollm2() -> Path:
     """SmolLM2-135M-Instruct in bfloat16, a real pretrained model."""
     folder = Path(__file__).parents[1] / "models" / "smollm2"

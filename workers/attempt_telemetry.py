@@ -6,6 +6,8 @@ from collections.abc import Callable
 import structlog
 
 from agentrl.core.telemetry import metrics, tracing
+from agentrl.core.trajectory import Trajectory
+from agentrl.core.types import SOLVED
 from agentrl.db.transitions.episodes import ClaimedEpisode
 
 
@@ -27,9 +29,15 @@ def observe_attempt(run_id: str, claimed: ClaimedEpisode, attempt: Callable[[], 
             tracing.attempt(mark) as fields,
         ):
             fields |= {**ids, "run_id": run_id, "task": claimed.task, "item_id": claimed.item_id}
+            fields["conversation_id"] = claimed.episode_id
             status = attempt()
             fields["status"] = status
     finally:
         metrics.RUNNING.inc(-1)
         metrics.ATTEMPTS.labels(task=claimed.task, status=status).inc()
         metrics.ATTEMPT.labels(task=claimed.task).observe(time.time() - began)
+
+
+def note_result(trajectory: Trajectory) -> None:
+    """Add what a played episode was worth to the attempt's trace."""
+    tracing.annotate_attempt(reward=trajectory.reward, success=trajectory.score >= SOLVED)

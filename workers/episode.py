@@ -29,6 +29,7 @@ from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Counting, Environment, Message, Outcome, TokenLogprob, TurnTerms
 from agentrl.workers.conversation.branches import Branches
 from agentrl.workers.conversation.conversation import Conversation
+from agentrl.workers.conversation.traced_messages import TracedMessages
 from agentrl.workers.conversation.trajectory_builder import TrajectoryBuilder
 from agentrl.workers.episode_context import EpisodeContext, EpisodeLimits
 from agentrl.workers.policies.client import Completion
@@ -83,6 +84,7 @@ class EpisodeLoop:
             context.converse, context.template, context.style, env.tools, first.messages
         )
         self._steps = TrajectoryBuilder(claimed, run_id, self._branches)
+        self._traced = TracedMessages(first.messages, context.template, context.style)
 
     def run(self, limits: EpisodeLimits, journal: StepJournal | None = None) -> Trajectory:
         """Run steps until the environment is done, or the turn or token limit is reached.
@@ -101,6 +103,7 @@ class EpisodeLoop:
         started = self._claimed.started_at or self._context.clock()
         self._policy_calls = PolicyCalls(self._claimed, self._sampler, self._context, limits)
         outcome = Outcome((), done=True, status=Status.TASK_LIMIT)
+        self._traced.begin()
         for _ in range(limits.max_turns):
             if self._room() <= 0:
                 break
@@ -112,6 +115,7 @@ class EpisodeLoop:
                 self._branches.require_turns(outcome.branch_rewards)
                 break
             self._branches.observe(answer, self._env.tools)
+            self._traced.observe(answer.messages)
             self._terms = answer.terms
         return self._steps.build(outcome, started, self._context.clock(), self._metrics())
 
@@ -129,10 +133,11 @@ class EpisodeLoop:
         if isinstance(self._env, Counting):
             before = len(self._conversation) - len(turn)
             self._env.sampled(before, len(turn), span.finish_reason, self._tokens(turn))
-        with tracing.span("environment"):
+        with tracing.span("environment") as fields:
             calls, outcome = apply_turn(
                 turn, self._env, self._context.template, self._context.style
             )
+            fields.update(self._traced.environment_fields(calls, outcome))
         env_s = time.perf_counter() - sampled_at
         metrics.ENV_CALL.labels(task=self._claimed.task).observe(env_s)
         self._steps.add(
@@ -179,6 +184,7 @@ class EpisodeLoop:
             fields |= {"track": policy.track, "version": policy.version}
             fields |= {"model": policy.checkpoint_id, "input_tokens": len(prompt.token_ids)}
             fields["output_tokens"] = len(completion.token_ids)
+            fields.update(self._traced.policy_fields(turn, completion, self._env.tools))
         policy_s = time.perf_counter() - began
         metrics.POLICY_CALL.labels(track=policy.track).observe(policy_s)
         index = self._steps.policy_index(_reference(policy, masked=completion.masked))
@@ -238,6 +244,7 @@ class EpisodeLoop:
             tokens, recorded.behaviour(), index, masked=masked
         )
         turn += tokens
+        self._traced.repeat(tokens)
         return msgspec.structs.replace(recorded.step, policy_index=index, start=start, end=end)
 
     def _require_repeated(self) -> None:

@@ -20,7 +20,7 @@ from agentrl.db.store import Store
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import TaskSource
 from agentrl.workers.attempt import AttemptRunner
-from agentrl.workers.attempt_telemetry import observe_attempt
+from agentrl.workers.attempt_telemetry import note_result, observe_attempt
 from agentrl.workers.episode_context import Clock, EpisodeWorkerConfig, make_context
 from agentrl.workers.journal import GroupCommit, Takeover
 from agentrl.workers.judging.judge import Judge
@@ -113,7 +113,9 @@ class EpisodeWorker:
     def _run_attempt(self, claimed: ClaimedEpisode) -> str:
         """Run an attempt and settle it; return the outcome."""
         try:
-            return self._settlement.finish(claimed, self._attempts.run(claimed))
+            trajectory = self._attempts.run(claimed)
+            note_result(trajectory)
+            return self._settlement.finish(claimed, trajectory)
         except Exception as error:  # the episode is one of the three places that catch
             return self._settlement.fail(claimed, error)
 

@@ -595,6 +595,8 @@ class Tracing(Section, frozen=True):
     """URL of an OTLP/HTTP collector, such as http://127.0.0.1:4318/v1/traces. Empty: no traces."""
     share: Share = 1.0
     """Share of attempts that are traced."""
+    messages: bool = False
+    """Whether traces hold the conversations: prompts, answers, calls and their results."""
 
 
 class Logs(Section, frozen=True):

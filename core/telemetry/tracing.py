@@ -52,15 +52,19 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Receiver of spans. `share`: of traced attempts. `flush`: sends queued spans within a time."""
+    """Receiver of spans. `share`: share of traced attempts. `flush`: sends queued spans within a
+    time. `messages`: whether spans hold the conversation.
+    """
 
     take: Callable[[Span], None]
     share: float
     flush: Callable[[float], None]
+    messages: bool = False
 
 
 _sink: Sink | None = None
 _current: ContextVar[SpanContext | None] = ContextVar("mark", default=None)
+_root_fields: ContextVar[dict[str, Field] | None] = ContextVar("root_fields", default=None)
 
 
 def set_sink(sink: Sink | None) -> None:
@@ -100,7 +104,23 @@ def headers() -> dict[str, str]:
 def attempt(mark: SpanContext | None) -> Iterator[dict[str, Field]]:
     """Record the root span of a traced attempt; spans inside this context belong to it."""
     with _open_span("episode", mark, 0) as fields:
-        yield fields
+        before = _root_fields.set(fields)
+        try:
+            yield fields
+        finally:
+            _root_fields.reset(before)
+
+
+def annotate_attempt(**fields: Field) -> None:
+    """Add fields to the root span of this thread's attempt."""
+    root = _root_fields.get()
+    if root is not None:
+        root.update(fields)
+
+
+def wants_messages() -> bool:
+    """Return whether spans of this thread are recorded with the conversation."""
+    return _sink is not None and _sink.messages and _current.get() is not None
 
 
 @contextmanager

@@ -56,7 +56,7 @@ class Script:
 
 
 @contextmanager
-def playing(store: Store, script: Script) -> Iterator[World]:
+def playing(store: Store, script: Callable[[Request], Sequence[int]]) -> Iterator[World]:
     """A run whose policy is the script."""
     begun = World.begin(store)
     checkpoint = {f"{begun.run_id}-v0": ("current", Path())}

@@ -1,5 +1,6 @@
 """A collector of traces: OTLP over HTTP, decoded, kept in memory."""
 
+import gzip
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,11 +27,16 @@ class ReceivedSpan:
 
 @dataclass
 class Collector:
-    """`refuses`: answers 503."""
+    """`status`: of every answer; what another than 200 refuses is not kept.
+
+    `bodies`, `headers`: of the requests, the bodies uncompressed.
+    """
 
     url: str = ""
-    refuses: bool = False
+    status: int = 200
     heard: list[ReceivedSpan] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
 
     def trace(self, trace: str) -> list[ReceivedSpan]:
         return [each for each in self.heard if each.trace == trace]
@@ -44,11 +50,17 @@ def run_collector() -> Iterator[Collector]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            if not found.refuses:
+            if self.headers["content-encoding"] == "gzip":
+                body = gzip.decompress(body)
+            found.headers.append({name.lower(): value for name, value in self.headers.items()})
+            if found.status == 200:
+                found.bodies.append(body)
                 found.heard += decode_spans(body)
-            self.send_response(503 if found.refuses else 200)
-            self.send_header("content-length", "0")
+            answer = b"" if found.status == 200 else b"no, because"
+            self.send_response(found.status)
+            self.send_header("content-length", str(len(answer)))
             self.end_headers()
+            self.wfile.write(answer)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             """Nothing."""

@@ -119,7 +119,7 @@ SPANS = {  # who made each, and what it belongs to
 def whole_trace(collector: Collector) -> str:
     """Of an attempt that was learned from and whose every span has arrived; empty for none yet.
 
-    A process that sends late is waited for; what a busy machine took over a second to hear is lost.
+    A process that sends late is waited for; what one could not send before it ended is lost.
     """
     trained = [each.trace for each in list(collector.heard) if each.name == "train"]
     whole = (each for each in trained if none_missing(collector.trace(each)))
