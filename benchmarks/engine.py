@@ -26,9 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoModelForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+from random_models import make_model
 
 from agentrl.core.config.sections import Model
 from agentrl.serving.engine_api import Completion, Engine, Request
@@ -36,23 +38,6 @@ from agentrl.serving.local.engine import LocalEngine
 
 PROMPT, OBSERVATION, SAMPLED, TURNS = 60, 16, 20, 6  # tokens; turns of an episode
 auto: Any = AutoModelForCausalLM
-
-
-def tiny_model(folder: Path) -> Path:
-    """A random policy of the quickstart's shape: 0.79 M parameters."""
-    config = Qwen3Config(
-        vocab_size=768,
-        hidden_size=128,
-        num_hidden_layers=4,
-        intermediate_size=320,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        tie_word_embeddings=True,
-        max_position_embeddings=2048,
-    )
-    auto.from_config(config).save_pretrained(folder)
-    return folder
 
 
 def episodes(engine: Engine, vocabulary: int, concurrent: int) -> float:
@@ -198,7 +183,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        path = options.model or tiny_model(Path(folder) / "model")
+        path = options.model or Path(folder) / "model"
+        if not options.model:
+            make_model("quickstart", path)
         model = Model(path=str(path), device=options.device, dtype=options.dtype)
         with vllm_of(options.vllm, model, Path(folder)) as vllm:
             rows = measure(model, options.concurrent, options.length, vllm)

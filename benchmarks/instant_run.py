@@ -81,12 +81,8 @@ class SlowEngine(ScriptedEngine):
 
 
 def begin(store: Store, home: Path) -> str:
-    """A run with its first checkpoint."""
-    run_id = f"pipe-{uuid.uuid4().hex[:8]}"
-    path = home / run_id
-    path.mkdir(parents=True)
-    (path / "weights").write_bytes(b"none")
-    manifest.write(path, manifest.Manifest(run_id, 0, None, manifest.digests(path)))
+    """A run with its first checkpoint, which has the run's id."""
+    run_id = f"bench-{uuid.uuid4().hex[:8]}"
     with store.write() as session:
         session.add(
             Run(
@@ -98,16 +94,22 @@ def begin(store: Store, home: Path) -> str:
                 created_at=now(),
             )
         )
-        session.flush()
-        checkpoints.register_checkpoint(
-            session,
-            Checkpoint(
-                checkpoint_id=run_id,
-                run_id=run_id,
-                version=0,
-                path=str(path),
-                state=CheckpointState.LIVE,
-                created_at=now(),
-            ),
-        )
+    add_checkpoint(store, run_id, home / run_id, 0)
     return run_id
+
+
+def add_checkpoint(store: Store, run_id: str, path: Path, version: int) -> None:
+    """A checkpoint without weights, named after its directory."""
+    path.mkdir(parents=True)
+    (path / "weights").write_bytes(b"none")
+    manifest.write(path, manifest.Manifest(path.name, version, None, manifest.digests(path)))
+    row = Checkpoint(
+        checkpoint_id=path.name,
+        run_id=run_id,
+        version=version,
+        path=str(path),
+        state=CheckpointState.LIVE,
+        created_at=now(),
+    )
+    with store.write() as session:
+        checkpoints.register_checkpoint(session, row)

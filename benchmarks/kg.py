@@ -3,11 +3,12 @@
 python benchmarks/kg.py [episodes]
 """
 
-import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from agentrl.envs.play import play
 from agentrl.envs.tasks.kg.source import KgSource
@@ -29,7 +30,7 @@ def main(episodes: int) -> None:
 
 
 def resident_mb() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
+    return float(psutil.Process().memory_info().rss / 2**20)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -27,19 +26,17 @@ from sqlalchemy import event as sql_event
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
+from instant_run import add_checkpoint, begin
+
 from agentrl import broker
 from agentrl.broker.api import Broker
 from agentrl.broker.events import EventListener
 from agentrl.broker.messages import CheckpointPublished, PoolChanged
 from agentrl.broker.topology import EVENTS
-from agentrl.checkpoints import manifest
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Model, PolicyServer, Sampling, Task
-from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.admin import migrate
-from agentrl.db.models import Checkpoint, Run
-from agentrl.db.registry import checkpoints
-from agentrl.db.store import Store, now, open_store
+from agentrl.db.store import Store, open_store
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.processes.worker import pool_config
 from agentrl.serving.policy_process import FollowedRun, serve_policy
@@ -57,19 +54,7 @@ class Bench:
 
     def __init__(self, store: Store, link: Broker, folder: Path) -> None:
         self.store, self.link, self.folder = store, link, folder
-        self.run_id = f"bench-{uuid.uuid4().hex[:8]}"
-        self._versions = 0
-        with store.write() as session:
-            session.add(
-                Run(
-                    run_id=self.run_id,
-                    name=self.run_id,
-                    config="",
-                    seed=0,
-                    state=RunState.RUNNING,
-                    created_at=now(),
-                )
-            )
+        self.run_id, self._versions = begin(store, folder), 1
         link.declare_run(self.run_id)
         self.publisher = link.publisher()
 
@@ -77,20 +62,7 @@ class Bench:
         """A checkpoint's row, the moment it was committed, and then its event where `told`."""
         version, self._versions = self._versions, self._versions + 1
         name = f"{self.run_id}-v{version}"
-        path = self.folder / name
-        path.mkdir()
-        (path / "weights").write_bytes(b"none")
-        manifest.write(path, manifest.Manifest(name, version, None, manifest.digests(path)))
-        with self.store.write() as session:
-            row = Checkpoint(
-                checkpoint_id=name,
-                run_id=self.run_id,
-                version=version,
-                path=str(path),
-                state=CheckpointState.LIVE,
-                created_at=now(),
-            )
-            checkpoints.register_checkpoint(session, row)
+        add_checkpoint(self.store, self.run_id, self.folder / name, version)
         committed = time.perf_counter()
         if told:
             event = CheckpointPublished(run_id=self.run_id, version=version, checkpoint_id=name)
@@ -201,7 +173,6 @@ def idle(bench: Bench, seconds: float = 5.0) -> float:
 
 
 def measured(bench: Bench, repeats: int) -> dict[str, Any]:
-    bench.publish(told=False)
     bench.publish(told=False)
     result: dict[str, Any] = {"idle_share": idle(bench)}
     with bench.serving(configured("current")):

@@ -23,6 +23,7 @@ PROMPT = 20  # tokens before the first turn
 POLICY = PolicyRef(checkpoint_id="c", version=0, track="current", server_id="s")
 SHAPES = {  # hidden, layers, heads, feed-forward, vocabulary
     "tiny": (64, 2, 4, 160, 1024),
+    "quickstart": (128, 4, 4, 320, 768),
     "1M": (128, 4, 4, 320, 1024),
     "5M": (256, 6, 4, 704, 2048),
     "25M": (512, 8, 8, 1408, 4096),

@@ -25,7 +25,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from engine import tiny_model
+from random_models import make_model
 
 from agentrl.core.config import sections
 from agentrl.core.config.config import Config
@@ -163,7 +163,8 @@ def timed(what: Callable[[], object]) -> float:
 
 
 def measure(python: Path, servers: int, requests: int, folder: Path) -> list[dict[str, Any]]:
-    base = tiny_model(folder / "base")
+    base = folder / "base"
+    make_model("quickstart", base)
     policies = adapters(base, folder)
     names, rows = list(policies), []
 

@@ -96,22 +96,27 @@ class Skill(Finding, frozen=True):
     metrics: dict[str, float] = {}
 
 
-class Training(SavedFinding, frozen=True):
-    """Training of one arm with one seed. `within`: mean distinct histories of a group, by task."""
+class ArmFinding(SavedFinding, frozen=True):
+    """The results of one arm with one seed. `seconds`: real computing time."""
 
-    design: Design
     arm: str
     seed: int
     seconds: float
+
+    @property
+    def file(self) -> str:
+        return f"training-{self.arm}-{self.seed}.json"
+
+
+class Training(ArmFinding, frozen=True):
+    """One training. `within`: mean distinct histories of a group, by task."""
+
+    design: Design
     episodes: int
     points: list[Point]
     checks: list[Check]
     skills: list[Skill]
     within: dict[str, float]
-
-    @property
-    def file(self) -> str:
-        return f"training-{self.arm}-{self.seed}.json"
 
 
 class Lag(Finding, frozen=True):

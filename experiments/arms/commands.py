@@ -53,14 +53,13 @@ def turn_credit(
 
     Example: agentrl experiment turn-credit --out runs/turn-credit --arms outcome,gigpo --seeds 2
     """
-    from agentrl.experiments.arms import report, study
+    from agentrl.experiments.arms.study import ArmStudyRequest, run
     from agentrl.experiments.arms.turn_credit import STUDY
     from agentrl.experiments.runner import Sizes
 
     sizes = Sizes(seeds, items, attempts, checks, check_items, threads)
-    request = study.ArmStudyRequest(out, config, sizes, tokens, names(arms))
-    request = study.quick(STUDY, request) if quick else request
-    print(report.write(STUDY, out) if only_report else study.run(STUDY, request))
+    request = ArmStudyRequest(out, config, sizes, tokens, names(arms))
+    print(run(STUDY, request, quick=quick, only_report=only_report))
 
 
 def tool_use(
@@ -85,14 +84,13 @@ def tool_use(
 
     Example: agentrl experiment tool-use --out runs/tool-use --seeds 1 --tokens 20000
     """
-    from agentrl.experiments.arms import report, study
+    from agentrl.experiments.arms.study import ArmStudyRequest, run
     from agentrl.experiments.arms.tool_use import STUDY
     from agentrl.experiments.runner import Sizes
 
     sizes = Sizes(seeds, items, attempts, checks, check_items, threads)
-    request = study.ArmStudyRequest(out, config, sizes, tokens, STUDY.trained_arms)
-    request = study.quick(STUDY, request) if quick else request
-    print(report.write(STUDY, out) if only_report else study.run(STUDY, request))
+    request = ArmStudyRequest(out, config, sizes, tokens, STUDY.trained_arms)
+    print(run(STUDY, request, quick=quick, only_report=only_report))
 
 
 def teachers(
@@ -121,11 +119,10 @@ def teachers(
 
     Example: agentrl experiment teachers --out runs/teachers --seeds 1 --tokens 20000
     """
-    from agentrl.experiments.arms import report, study
+    from agentrl.experiments.arms.study import ArmStudyRequest, run
     from agentrl.experiments.arms.teachers import STUDY
     from agentrl.experiments.runner import Sizes
 
     sizes = Sizes(seeds, items, attempts, checks, check_items, threads)
-    request = study.ArmStudyRequest(out, config, sizes, tokens, names(arms))
-    request = study.quick(STUDY, request) if quick else request
-    print(report.write(STUDY, out) if only_report else study.run(STUDY, request))
+    request = ArmStudyRequest(out, config, sizes, tokens, names(arms))
+    print(run(STUDY, request, quick=quick, only_report=only_report))

@@ -24,9 +24,9 @@ from agentrl.experiments.report.markdown import (
     share,
     table,
 )
-from agentrl.experiments.report.measures import UPDATES, success_by_tokens, updates
+from agentrl.experiments.report.measures import UPDATES, updates
 from agentrl.experiments.report.page import write_figures, write_page
-from agentrl.experiments.report.plots import curves, label, picture
+from agentrl.experiments.report.plots import learning_curves, picture
 
 COMMAND = """\
     agentrl experiment {name} --out {out} --seeds {seeds} \\
@@ -70,18 +70,15 @@ def lines(study: ArmStudy, out: Path, comparison: Comparison[Training]) -> Itera
     for task, reference in study.references.items():
         compared += with_base(comparison, reference).differences(measures, [task])
     yield from verdict(compared)
-    yield "## What was done"
-    yield ""
+    yield "## What was done\n"
     yield (COMMAND + study.done).format(**facts)
     yield from describe_tasks(config["tasks"])
     yield study.meaning.format(**facts)
     for task in comparison.tasks:
-        yield f"## {task}"
-        yield ""
+        yield f"## {task}\n"
         rows = [dict(_cells(study, comparison, arm, task)) for arm in comparison.arms]
         yield from table(tuple(rows[0]), (tuple(row.values()) for row in rows))
-    yield "Held-out success by tokens sampled in training:"
-    yield ""
+    yield "Held-out success by tokens sampled in training:\n"
     yield from image(out, "learning.svg")
     yield figures_link(out, "figures.csv")
 
@@ -110,6 +107,4 @@ def _cells(
 
 def _learning(study: ArmStudy, comparison: Comparison[Training], axes: Any, task: str) -> None:
     order = tuple(study.bases)
-    points = partial(success_by_tokens, task)
-    curves(axes, comparison, points, lambda arm: (f"C{place(arm, order)}", "o-"))
-    label(axes, task, "sampled tokens", "held-out success at T = 1")
+    learning_curves(axes, comparison, task, lambda arm: (f"C{place(arm, order)}", "o-"))

@@ -42,20 +42,21 @@ class ArmStudyRequest:
     arms: Sequence[str]
 
 
-def run(study: ArmStudy, request: ArmStudyRequest) -> Path:
-    """Create missing files and the page; return its path.
+def run(
+    study: ArmStudy, request: ArmStudyRequest, *, quick: bool = False, only_report: bool = False
+) -> Path:
+    """Create missing files, unless `only_report`, and the page; return its path.
 
-    Raises SimulationInterrupted, ConfigError, ItemError, CheckpointError.
+    `quick`: one seed and sizes of about a minute. Raises SimulationInterrupted, ConfigError,
+    ItemError, CheckpointError.
     """
-    logging.configure("experiment", level="WARNING")
-    require_known("arm", request.arms, study.trained_arms)
-    make_missing(list(plan_works(study, request)), request.sizes.threads)
+    if quick:
+        request = dataclasses.replace(request, sizes=QUICK, tokens=study.quick_tokens)
+    if not only_report:
+        logging.configure("experiment", level="WARNING")
+        require_known("arm", request.arms, study.trained_arms)
+        make_missing(list(plan_works(study, request)), request.sizes.threads)
     return report.write(study, request.out)
-
-
-def quick(study: ArmStudy, request: ArmStudyRequest) -> ArmStudyRequest:
-    """Return the study with one seed and sizes of about a minute."""
-    return dataclasses.replace(request, sizes=QUICK, tokens=study.quick_tokens)
 
 
 def plan_works(study: ArmStudy, request: ArmStudyRequest) -> Iterator[Work]:

@@ -35,9 +35,8 @@ from agentrl.experiments.report.markdown import (
     share,
     table,
 )
-from agentrl.experiments.report.measures import success_by_tokens
 from agentrl.experiments.report.page import write_figures, write_page
-from agentrl.experiments.report.plots import curves, label, line, picture
+from agentrl.experiments.report.plots import label, learning_curves, line, picture
 from agentrl.experiments.simulation.statistics import pass_curve
 
 ORDER = (START, CURRENT, "mixed", "uniform", "adaptive")
@@ -114,13 +113,10 @@ def lines(
     yield from verdict(comparison.differences(COMPARED, comparison.tasks))
     yield from _design(out, comparison, design)
     yield from _final(comparison, out)
-    yield "## Learning curves"
-    yield ""
-    yield "Held-out success of the newest checkpoint alone, by tokens sampled in training."
-    yield ""
+    yield "## Learning curves\n"
+    yield "Held-out success of the newest checkpoint alone, by tokens sampled in training.\n"
     yield from image(out, "learning.svg")
-    yield "## What off-policy tokens cost"
-    yield ""
+    yield "## What off-policy tokens cost\n"
     yield COST
     yield from table(
         ["arm", *COSTS],
@@ -136,8 +132,7 @@ def lines(
 
 def _design(out: Path, comparison: Comparison[Training], design: Design) -> Iterator[str]:
     config = design.config
-    yield "## What was done"
-    yield ""
+    yield "## What was done\n"
     yield DONE.format(
         out=out,
         model=config["model"]["path"],
@@ -156,13 +151,11 @@ def _design(out: Path, comparison: Comparison[Training], design: Design) -> Iter
 
 
 def _final(comparison: Comparison[Training], out: Path) -> Iterator[str]:
-    yield "## pass@k after training"
-    yield ""
+    yield "## pass@k after training\n"
     yield from image(out, "pass-at-k.svg")
     ks = [f"pass@{k}" for k in KS if f"pass@{k}" in comparison.measures]
     for task in comparison.tasks:
-        yield f"**{task}**"
-        yield ""
+        yield f"**{task}**\n"
         yield from table(
             ["arm", *ks],
             (
@@ -187,12 +180,10 @@ def _final(comparison: Comparison[Training], out: Path) -> Iterator[str]:
 def _ages(aged: Comparison[Aged], out: Path) -> Iterator[str]:
     if not aged.trainings:
         return
-    yield "## How fast a checkpoint ages"
-    yield ""
+    yield "## How fast a checkpoint ages\n"
     yield LAG
     yield from image(out, "lag.svg")
-    yield "## Checkpoints far apart, acting together"
-    yield ""
+    yield "## Checkpoints far apart, acting together\n"
     yield TOGETHER
     ks = [k for k in KS if f"together pass@{k}" in aged.measures]
     for task in aged.tasks:
@@ -225,8 +216,7 @@ def _pass_at_k(comparison: Comparison[Training], axes: Any, task: str) -> None:
 
 
 def _learning(comparison: Comparison[Training], axes: Any, task: str) -> None:
-    curves(axes, comparison, partial(success_by_tokens, task), lambda arm: (COLOURS.get(arm), "-"))
-    label(axes, task, "sampled tokens", "held-out success at T = 1")
+    learning_curves(axes, comparison, task, lambda arm: (COLOURS.get(arm), "-"))
 
 
 def _lag(aged: Comparison[Aged], axes: Any, task: str) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrl.experiments.findings import Finding, SavedFinding
+from agentrl.experiments.findings import ArmFinding, Finding, SavedFinding
 
 PRETRAINED = "pretrained"
 
@@ -65,7 +65,7 @@ class At(Finding, frozen=True):
     metrics: dict[str, float]
 
 
-class Trained(SavedFinding, frozen=True):
+class Trained(ArmFinding, frozen=True):
     """One run of the whole system. `checkpoint`: the last version's directory, within the study's.
 
     `tracks`: steps sampled by each. `staleness`: mean updates between sampling and training of a
@@ -73,9 +73,6 @@ class Trained(SavedFinding, frozen=True):
     """
 
     design: StudyDesign
-    arm: str
-    seed: int
-    seconds: float
     updates: int
     episodes: int
     checkpoint: str
@@ -87,7 +84,3 @@ class Trained(SavedFinding, frozen=True):
     @property
     def policy(self) -> str:
         return f"{self.arm}-{self.seed}"
-
-    @property
-    def file(self) -> str:
-        return f"training-{self.policy}.json"

@@ -87,15 +87,12 @@ def _lines(
     )
     policies = [PRETRAINED, START, *(run.policy for run in runs)]
     shown = [name for name in policies if name in measured]
-    yield "## Success on held-out items"
-    yield ""
+    yield "## Success on held-out items\n"
     yield from _success(design, {name: rates(measured[name]) for name in shown})
-    yield "## What training changed"
-    yield ""
+    yield "## What training changed\n"
     after = {run.policy: measured[run.policy] for run in runs if run.policy in measured}
     yield from _changes(measured[START], after)
-    yield "## The runs"
-    yield ""
+    yield "## The runs\n"
     yield from table(RUN_HEADS, map(_run, runs))
     yield from image(out, "curves.svg")
 

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Mapping
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 from sqlalchemy.orm import Session
@@ -49,7 +48,9 @@ def train(
             raise AgentRLError(words, hint=f"see {config.home()}/logs")
         report_progress(f"update {totals.version}", totals.version)
 
-    say = partial(_say, report_progress)
+    def say(line: str) -> None:
+        report_progress(line, 0)
+
     supervisor = Supervisor(config.home(), children(config, path), say)
     with closing(open_store(config.store_url())) as store:
         try:
@@ -62,10 +63,6 @@ def train(
         raise interruption_error()
     clear_queues(config, run_id, stop)
     return run_id
-
-
-def _say(report_progress: ReportProgress, line: str) -> None:
-    report_progress(line, 0)
 
 
 def described(config: Config, run_id: str, design: StudyDesign, arm: str) -> Trained:

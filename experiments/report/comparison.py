@@ -149,8 +149,7 @@ def mean_or_task(by_task: Mapping[str, float], task: str) -> float:
 
 def verdict(compared: Sequence[Compared]) -> Iterator[str]:
     """Write what the intervals show and no more."""
-    yield "## What the intervals show"
-    yield ""
+    yield "## What the intervals show\n"
     equal: dict[str, list[str]] = {}
     for each in compared:
         shown = [f"{name} {difference(of)}" for name, of in each.differences.items() if of.sign]

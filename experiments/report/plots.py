@@ -3,11 +3,14 @@
 import io
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agentrl.core.statistics import Estimate
+from agentrl.experiments.findings import Training
 from agentrl.experiments.report.comparison import Comparison, T, curve
+from agentrl.experiments.report.measures import success_by_tokens
 
 SETTINGS: Any = {
     "svg.hashsalt": "agentrl",
@@ -71,6 +74,14 @@ def curves(
         if len(of_arm) >= least:
             x, y = zip(*of_arm, strict=True)
             line(axes, x, y, (*look(arm), arm))
+
+
+def learning_curves(
+    axes: Any, found: Comparison[Training], task: str, look: Callable[[str], tuple[str | None, str]]
+) -> None:
+    """Draw the held-out success of every arm by the tokens that it has sampled."""
+    curves(axes, found, partial(success_by_tokens, task), look)
+    label(axes, task, "sampled tokens", "held-out success at T = 1")
 
 
 def label(axes: Any, title: str, x: str, y: str) -> None:

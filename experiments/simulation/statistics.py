@@ -1,6 +1,7 @@
 """Statistics of the studies: pure functions of numbers."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -95,13 +96,11 @@ def distinct_histories(members: Sequence[Trajectory]) -> int:
 
 def shares_of_tracks(members: Sequence[Trajectory]) -> dict[str, float]:
     """Return the share of sampled tokens by track."""
-    tokens: dict[str, int] = {}
+    tokens = Counter[str]()
     for member in members:
         for step in member.steps:
-            track = member.policies[step.policy_index].track
-            tokens[track] = tokens.get(track, 0) + step.end - step.start
-    total = sum(tokens.values())
-    return {track: tokens[track] / total for track in sorted(tokens)}
+            tokens[member.policies[step.policy_index].track] += step.end - step.start
+    return {track: tokens[track] / tokens.total() for track in sorted(tokens)}
 
 
 def success_share(members: Sequence[Trajectory]) -> float:

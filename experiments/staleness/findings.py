@@ -1,6 +1,6 @@
 """Results of the trainings of the staleness study."""
 
-from agentrl.experiments.findings import Design, Finding, SavedFinding, Skill
+from agentrl.experiments.findings import ArmFinding, Design, Finding, Skill
 
 
 class Moment(Finding, frozen=True):
@@ -28,8 +28,8 @@ class Timed(Finding, frozen=True):
     success: dict[str, float]
 
 
-class Course(SavedFinding, frozen=True):
-    """One arm with one seed. `seconds`: real computing time.
+class Course(ArmFinding, frozen=True):
+    """One training.
 
     Of the clock: `engine`, `trainer`: seconds in which each was busy. Unused groups: `filtered` had
     no spread, `stale` were too old. `sampled`: tokens of all finished episodes. `loads`: of
@@ -37,9 +37,6 @@ class Course(SavedFinding, frozen=True):
     """
 
     design: Design
-    arm: str
-    seed: int
-    seconds: float
     moments: list[Moment]
     checks: list[Timed]
     skills: list[Skill]
@@ -49,7 +46,3 @@ class Course(SavedFinding, frozen=True):
     stale: int
     sampled: int
     loads: int
-
-    @property
-    def file(self) -> str:
-        return f"training-{self.arm}-{self.seed}.json"

@@ -9,15 +9,16 @@ ready; its checkpoint appears when the engine's clock has passed the end of the 
 weights are real; only the time is simulated.
 """
 
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.core.trajectory import Trajectory
-from agentrl.core.types import SOLVED
 from agentrl.db.registry.tracks import select_checkpoint
 from agentrl.experiments.simulation.lockstep_episode import LockstepEpisode, Question
 from agentrl.experiments.simulation.simulator import Job
+from agentrl.experiments.simulation.statistics import success_share
 from agentrl.experiments.simulation.training import KEPT, Rounds, Trainee
 from agentrl.experiments.staleness.costs import Costs
 from agentrl.experiments.staleness.findings import Moment
@@ -182,16 +183,14 @@ class Pipeline(Rounds):
 
 def lags_of(members: Sequence[Trajectory], version: int) -> dict[int, int]:
     """Count sampled tokens by the age of their policy before `version`, in updates."""
-    found: dict[int, int] = {}
+    found = Counter[int]()
     for member in members:
         for step in member.steps:
-            lag = version - member.policies[step.policy_index].version
-            found[lag] = found.get(lag, 0) + step.end - step.start
+            found[version - member.policies[step.policy_index].version] += step.end - step.start
     return found
 
 
 def success_of(members: Sequence[Trajectory]) -> dict[str, float]:
     """Return the share of successful episodes by task."""
     tasks = sorted({member.task for member in members})
-    scores = {task: [m.score >= SOLVED for m in members if m.task == task] for task in tasks}
-    return {task: sum(each) / len(each) for task, each in scores.items()}
+    return {task: success_share([m for m in members if m.task == task]) for task in tasks}

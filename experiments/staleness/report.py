@@ -120,8 +120,7 @@ def base(bound: int, arm: str) -> str:
 def lines(out: Path, comparison: Comparison[Course]) -> Iterator[str]:
     yield from verdict(comparison.differences([FINAL], (*comparison.tasks, MEAN)))
     yield from _design(out, comparison)
-    yield "## Throughput"
-    yield ""
+    yield "## Throughput\n"
     yield from image(out, "throughput.svg")
     yield from table(
         ["arm", *PACE, "as a multiple", "of"],
@@ -135,8 +134,7 @@ def lines(out: Path, comparison: Comparison[Course]) -> Iterator[str]:
             for arm in comparison.arms
         ),
     )
-    yield "## Success"
-    yield ""
+    yield "## Success\n"
     yield from image(out, "learning.svg")
     tasks = (*comparison.tasks, MEAN)
     yield from table(
@@ -157,8 +155,7 @@ def lines(out: Path, comparison: Comparison[Course]) -> Iterator[str]:
 def _design(out: Path, comparison: Comparison[Course]) -> Iterator[str]:
     design = comparison.trainings[0].design
     config = design.config
-    yield "## What was done"
-    yield ""
+    yield "## What was done\n"
     yield DONE.format(
         out=out,
         model=config["model"]["path"],

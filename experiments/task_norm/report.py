@@ -28,11 +28,10 @@ from agentrl.experiments.report.measures import (
     final,
     on_the_way,
     success_at_check,
-    success_by_tokens,
     updates,
 )
 from agentrl.experiments.report.page import write_figures, write_page
-from agentrl.experiments.report.plots import curves, label, picture
+from agentrl.experiments.report.plots import learning_curves, picture
 
 ARMS = ("none", "task", "weighted", "environment")
 BASE = ARMS[0]  # what the others are compared with
@@ -109,8 +108,7 @@ def gradient_share(training: Training, task: str) -> float | None:
 def lines(out: Path, parts: Parts) -> Iterator[str]:
     yield from verdict(_compared(parts))
     design = _design(next(iter(parts.values())))
-    yield "## What was done"
-    yield ""
+    yield "## What was done\n"
     yield DONE.format(
         out=out,
         parts=",".join(parts),
@@ -122,15 +120,12 @@ def lines(out: Path, parts: Parts) -> Iterator[str]:
         temperature=design.config["sampling"]["temperature"],
     )
     for name, comparison in parts.items():
-        yield f"## Part `{name}`"
-        yield ""
+        yield f"## Part `{name}`\n"
         yield from _about(name, comparison)
         yield from _final(comparison)
-        yield "Held-out success by tokens sampled in training:"
-        yield ""
+        yield "Held-out success by tokens sampled in training:\n"
         yield from image(out, f"{name}-learning.svg")
-        yield "Gradient share by task:"
-        yield ""
+        yield "Gradient share by task:\n"
         yield from image(out, f"{name}-gradient.svg")
         yield from _shares(comparison)
     yield figures_link(out, *(f"{name}-figures.csv" for name in parts))
@@ -196,9 +191,7 @@ def _shares(comparison: Comparison[Training]) -> Iterator[str]:
 
 
 def _learning(comparison: Comparison[Training], axes: Any, task: str) -> None:
-    points = partial(success_by_tokens, task)
-    curves(axes, comparison, points, lambda arm: (f"C{ARMS.index(arm)}", "o-"))
-    label(axes, task, "sampled tokens", "held-out success at T = 1")
+    learning_curves(axes, comparison, task, lambda arm: (f"C{ARMS.index(arm)}", "o-"))
 
 
 def _gradients(comparison: Comparison[Training], axes: Any, part: str) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from rich.progress import Progress
 from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
 from agentrl.core.errors import AgentRLError, ConfigError, ItemError, nearest
+from agentrl.core.telemetry.outages import current_outages
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
 from agentrl.envs.contract import TaskSource
@@ -189,15 +191,14 @@ class Matrix:
         with Progress(console=Console(stderr=True), disable=quiet, transient=True) as bar:
             line = bar.add_task("episodes", total=total)
 
-            def tick(count: int) -> None:
+            def tick(target: Target, count: int) -> None:
                 nonlocal done
                 done += count
-                bar.update(line, completed=done)
+                bar.update(line, completed=done, description=describe_progress(target))
 
             try:
                 for target in targets:
-                    bar.update(line, description=target.name or target.checkpoint_id)
-                    results.append((target, self.one(target, tick)))
+                    results.append((target, self.one(target, partial(tick, target))))
             except KeyboardInterrupt:
                 raise Interrupted(
                     f"interrupted: {done} of {total} episodes are stored",
@@ -234,6 +235,13 @@ class Matrix:
             closing(Evaluator(own, policy, self._sources, self._servers.ending)) as evaluator,
         ):
             record.fill(evaluator, tick)
+
+
+def describe_progress(target: Target) -> str:
+    """Return the target's name, and the services that its episodes wait for."""
+    name = target.name or target.checkpoint_id
+    services = ", ".join(each.service for each in current_outages(name))
+    return f"{name} waits for {services}" if services else name
 
 
 def describe_result(target: Target, one: PlanResult) -> Mapping[str, object]:

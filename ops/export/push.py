@@ -6,7 +6,6 @@ HF_ENDPOINT selects another Hub. The token is HF_TOKEN, or the content of the fi
 never one stored by a login.
 """
 
-import logging
 import os
 import re
 from collections.abc import Iterator
@@ -15,10 +14,10 @@ from typing import Any, NoReturn
 
 from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.ops.runs import hub
 
 TOKEN = "HF_TOKEN"  # noqa: S105 - the name of the variable
 NAME = re.compile(r"[\w.-]+/[\w.-]+")
-URL = re.compile(r"(?P<scheme>\w+://)(?:[^\s/?#]*@)?(?P<place>[^\s?#'\"]*)(?:[?#][^\s'\"]*)?")
 NUMBER = "[0-9]" * 5
 # What a former push may have left under other names: shards of Parquet and of weights, by the names
 # that exports give. The Hub's client compares with fnmatch, whose * crosses folders.
@@ -53,8 +52,7 @@ def push(folder: Path, repository: str, *, public: bool) -> str:
             "a push needs huggingface_hub, which is not installed",
             hint="pip install huggingface_hub",
         ) from error
-    for handler in logging.getLogger("huggingface_hub").handlers:
-        handler.addFilter(_clean_record)  # its warnings of a retry name the URL
+    hub.mask_logs()
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=token)
     try:
         made = api.create_repo(repository, repo_type=kind, private=not public, exist_ok=True)
@@ -67,7 +65,7 @@ def push(folder: Path, repository: str, *, public: bool) -> str:
         )
     except Exception as error:  # huggingface_hub raises whatever its parts raise
         _refuse(repository, api.endpoint, error)
-    return f"{folder} is at {_without_secrets(made)}, commit {done.oid[:8]}"
+    return f"{folder} is at {hub.without_secrets(made)}, commit {done.oid[:8]}"
 
 
 def _kind(folder: Path) -> str:
@@ -92,7 +90,7 @@ def _refuse(repository: str, endpoint: str, error: Exception) -> NoReturn:
     else:
         cause = (str(chain[-1]).strip() or type(chain[-1]).__name__).splitlines()[0]
         what, hint = f"{endpoint} did not take the upload: {cause}", "check HF_ENDPOINT, try again"
-    raise PushError(f"{repository}: {_without_secrets(what)}", hint=hint) from error
+    raise PushError(f"{repository}: {hub.without_secrets(what)}", hint=hint) from error
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -111,13 +109,3 @@ def _refused_token(error: BaseException) -> int | None:
         return None
     carried = "authorization" in response.request.headers
     return int(response.status_code) if carried else None
-
-
-def _without_secrets(text: str) -> str:
-    """Return the text with its URLs, without their logins and queries, which hold signatures."""
-    return URL.sub(r"\g<scheme>\g<place>", text)
-
-
-def _clean_record(record: logging.LogRecord) -> bool:
-    record.msg, record.args = _without_secrets(record.getMessage()), None
-    return True

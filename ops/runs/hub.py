@@ -9,6 +9,7 @@ All processes of a run read the same directory, even if a branch on the Hub chan
 HF_TOKEN, never one stored by a login.
 """
 
+import logging
 import os
 import re
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from agentrl.core.errors import ConfigError
 
 PREFIX = "hub:"
 RECORD = "model.json"
+URL = re.compile(r"(?P<scheme>\w+://)(?:[^\s/?#]*@)?(?P<place>[^\s?#'\"]*)(?:[?#][^\s'\"]*)?")
 NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 DESCRIPTION = (
     "config.json",
@@ -82,6 +84,7 @@ def fetch_model(model: str, *, weights: bool = True) -> Path:
         raise ConfigError(
             f"model.path: {model} needs huggingface_hub, which is not installed", hint=hint
         ) from error
+    mask_logs()
     try:
         folder = snapshot_download(
             match["repo"],
@@ -119,6 +122,22 @@ def absent_weights(path: Path) -> Sequence[str]:
     return [] if one.is_file() else [one.name]
 
 
+def mask_logs() -> None:
+    """Hide what `without_secrets` removes in the Hub client's warnings of a retry."""
+    for handler in logging.getLogger("huggingface_hub").handlers:
+        handler.addFilter(_mask_record)
+
+
+def _mask_record(record: logging.LogRecord) -> bool:
+    record.msg, record.args = without_secrets(record.getMessage()), None
+    return True
+
+
+def without_secrets(text: str) -> str:
+    """Return the text with its URLs, without their logins and queries, which hold signatures."""
+    return URL.sub(r"\g<scheme>\g<place>", text)
+
+
 def _refuse(model: str, error: Exception) -> NoReturn:
     """Raise ConfigError with the error of the Hub or its cache in one line."""
     from huggingface_hub import errors
@@ -145,7 +164,7 @@ def _refuse(model: str, error: Exception) -> NoReturn:
         case _:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             what, hint = f"not fetched: {first}", "try again, or name a directory"
-    raise ConfigError(f"model.path: {model}: {what}", hint=hint) from error
+    raise ConfigError(f"model.path: {model}: {without_secrets(what)}", hint=hint) from error
 
 
 def _cause(cause: BaseException | None) -> str:

@@ -82,7 +82,7 @@ def quick_page(declared: ArmStudy, folder: Path, tasks: str) -> tuple[str, dict[
     path = folder / "config.toml"
     path.write_text(configuration(tasks).replace("tiny-kg", "tiny"))
     request = ArmStudyRequest(folder / "out", path, QUICK, 300, declared.trained_arms)
-    page = study.run(declared, study.quick(declared, request)).read_text()
+    page = study.run(declared, request, quick=True).read_text()
     return page, {each.arm: each for each in read(folder / "out", "training", Training)}
 
 

@@ -1,6 +1,11 @@
 """`agentrl eval CONFIG --paper` over small data folders in the benchmarks' own form."""
 
 import json
+import os
+import select
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +91,28 @@ def test_a_policy_is_measured_on_a_category_of_bfcl_by_its_name(
     rows = json.loads(capsys.readouterr().out)
     assert [row["split"] for row in rows] == ["base", "miss_func", "miss_param", "long_context"]
     assert {(row["success"], row["paper_percent"]) for row in rows} == {(1.0, None)}
+
+
+@pytest.mark.slow  # a command of its own
+def test_a_terminal_shows_which_env_server_is_waited_for(file: Path) -> None:
+    closed = "http://127.0.0.1:9"
+    file.write_text(file.read_text().replace('url = ""', f'url = "{closed}"'))
+    command = [sys.executable, "-m", "agentrl.cli.main", "eval", str(file)]
+    command += ["--paper", "--tasks", "dbbench", "--policy", "expert"]
+    screen, end = os.openpty()
+    wide = os.environ | {"COLUMNS": "200", "TERM": "xterm"}
+    process = subprocess.Popen(command, env=wide, stdout=subprocess.DEVNULL, stderr=end)
+    try:
+        said, deadline = b"", time.monotonic() + 120
+        while f"expert waits for env server {closed}/dbbench/api ".encode() not in said:
+            assert time.monotonic() < deadline, said
+            if select.select([screen], [], [], 1.0)[0]:
+                said += os.read(screen, 65536)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(screen)
+        os.close(end)
 
 
 @pytest.mark.parametrize(

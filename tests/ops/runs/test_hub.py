@@ -151,6 +151,17 @@ def test_a_refusal_is_one_line_with_what_to_do(
     assert mends in caught.value.hint
 
 
+def test_the_login_of_an_endpoint_is_not_shown(
+    there: Hub, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", there.url.replace("://", "://me:of-the-proxy@"))
+    there.refusal = 418, "Oops"
+    with pytest.raises(ConfigError) as caught:
+        hub.fetch_model("hub:owner/tiny")
+    assert f"for url '{there.url}/api/models/owner/tiny/revision/main'" in str(caught.value)
+    assert "of-the-proxy" not in str(caught.value) + caught.value.hint + capfd.readouterr().err
+
+
 def test_without_network_and_cache_the_command_that_fetches_is_named(cache: Path) -> None:
     with pytest.raises(ConfigError, match="not in the cache, and the Hub is unreachable") as caught:
         hub.fetch_model("hub:owner/tiny")

@@ -1,0 +1,48 @@
+import pytest
+from run_transitions import World
+from sqlalchemy.orm import Session
+
+from agentrl.db.models import Update
+from agentrl.db.queries.recorded_updates import seen_members
+from agentrl.db.registry import checkpoints
+from agentrl.db.store import Store
+from agentrl.db.transitions import updates
+
+
+@pytest.fixture
+def world(store: Store) -> World:
+    return World.begin(store)
+
+
+def _seen(world: World, version: int) -> list[tuple[str, bool]]:
+    """The groups that an update looked at, and whether it trained on them."""
+    with world.store.read() as session:
+        update = session.get_one(Update, f"{world.run_id}-u{version}")
+        return sorted({(each.group_id, each.learned) for each in seen_members(session, update)})
+
+
+def test_an_update_that_was_rolled_back_has_seen_what_it_left_out(world: World) -> None:
+    for version in (1, 2):
+        trained, other = world.ready(2 * version), world.ready(2 * version + 1)
+        new = world.new_update(
+            version,
+            trained,
+            world.begin_epoch(),
+            started_at=world.store.clock(),
+            left_out=[other[0].group_id],
+        )
+        world.store.transact(lambda session, new=new: updates.commit_update(session, new))
+    seen = {version: _seen(world, version) for version in (1, 2)}
+    name = f"{world.run_id}-dbbench"
+    assert seen == {
+        1: [(f"{name}-2", True), (f"{name}-3", False)],
+        2: [(f"{name}-4", True), (f"{name}-5", False)],
+    }
+
+    def restart(session: Session) -> int:
+        first = checkpoints.live_checkpoints(session, world.run_id)[0]
+        return updates.roll_back(session, world.run_id, first, epoch=epoch)
+
+    epoch = world.begin_epoch()
+    assert world.store.transact(restart) == 2
+    assert {version: _seen(world, version) for version in (1, 2)} == seen
