@@ -9,6 +9,7 @@ cannot be killed, so it is abandoned. If it returns, it closes the environment.
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -27,6 +28,25 @@ from agentrl.envs.contract import (
 T = TypeVar("T")
 
 Answer = tuple[Any, BaseException | None]
+
+
+def call_within(function: Callable[[], T], limit_s: float, what: str) -> T:
+    """Call a function on a thread of its own, and return its result. `what`: names it in an error.
+
+    Raises its error, and EnvironmentFailure at the limit; the thread is then abandoned.
+    """
+    result: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            result.set_result(function())
+        except BaseException as error:  # raised again by who asked
+            result.set_exception(error)
+
+    threading.Thread(target=work, name=what, daemon=True).start()
+    if not wait((result,), limit_s).done:
+        raise EnvironmentFailure(f"{what} took more than {limit_s:g} s")
+    return result.result()
 
 
 class TimeLimitedEnvironment:

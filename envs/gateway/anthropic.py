@@ -17,17 +17,24 @@ from agentrl.envs.gateway.messages import (
     DialogueReply,
     DialogueRequest,
     DialogueTurn,
-    RequestRefused,
 )
 from agentrl.envs.gateway.request_fields import (
+    ContentPart,
     RequestFields,
     decode_request,
     event_lines,
+    function_tool,
+    join_texts,
+    require_known,
     stop_texts,
 )
 
 PATH = "/v1/messages"
-ROLES = ("user", "assistant", "system")
+CONTENT = {  # of each role
+    "user": ("text", "tool_result"),
+    "assistant": ("text", "tool_use"),
+    "system": ("text",),
+}
 FIELDS = RequestFields(
     read=frozenset(
         {"messages", "system", "model", "max_tokens", "stop_sequences", "stream"}
@@ -49,11 +56,9 @@ FIELDS = RequestFields(
 )
 
 
-class _Block(msgspec.Struct):
+class _Block(ContentPart):
     """A block of content, by its `type`. `cache_control` and the like are passed over."""
 
-    type: str
-    text: str = ""
     id: str = ""
     name: str = ""
     input: dict[str, Any] | None = None
@@ -93,9 +98,9 @@ def read(body: bytes) -> DialogueRequest:
     """Parse the request in an HTTP body. Raises RequestRefused."""
     fields, typed = decode_request(body, _Body)
     ignored, choice = FIELDS.ignored(fields), typed.tool_choice
-    if choice is not None and typed.tools and choice.type not in ("auto", "any"):
-        raise RequestRefused("tool_choice", f"type {choice.type[:20]!r} cannot be had here")
-    system = _text("system", typed.system or "")
+    if choice is not None and typed.tools:
+        require_known("tool_choice", "type", choice.type, ("auto", "any"))
+    system = join_texts("system", typed.system)
     messages = [DialogueMessage("system", system)] if system else []
     for number, message in enumerate(typed.messages):
         messages += _read_message(f"messages[{number}]", message)
@@ -168,19 +173,15 @@ def _stop_reason(turn: DialogueTurn) -> str:
 
 def _read_message(where: str, message: _Message) -> Iterator[DialogueMessage]:
     """Yield the messages of one: each result of a tool is a message of its own."""
-    if message.role not in ROLES:
-        raise RequestRefused(where, f"role {message.role[:20]!r}; known: {', '.join(ROLES)}")
+    require_known(where, "role", message.role, CONTENT)
     if isinstance(message.content, str):
         yield DialogueMessage(message.role, message.content)
         return
-    kinds = {"user": ("text", "tool_result"), "assistant": ("text", "tool_use")}
     for block in message.content:
-        if block.type not in kinds.get(message.role, ("text",)):
-            known = ", ".join(kinds.get(message.role, ("text",)))
-            raise RequestRefused(where, f"content of type {block.type[:20]!r}; known: {known}")
+        require_known(where, "content of type", block.type, CONTENT[message.role])
     results = [block for block in message.content if block.type == "tool_result"]
     for block in results:
-        yield DialogueMessage("tool", _text(where, block.content), answers=block.tool_use_id)
+        yield DialogueMessage("tool", join_texts(where, block.content), answers=block.tool_use_id)
     text = "".join(block.text for block in message.content if block.type == "text")
     calls = tuple(
         DialogueCall(block.id, block.name, block.input or {})
@@ -191,21 +192,6 @@ def _read_message(where: str, message: _Message) -> Iterator[DialogueMessage]:
         yield DialogueMessage(message.role, text, calls=calls)
 
 
-def _text(where: str, content: str | list[_Block]) -> str:
-    if isinstance(content, str):
-        return content
-    for block in content:
-        if block.type != "text":
-            raise RequestRefused(
-                where, f"content of type {block.type[:20]!r}; text alone is understood"
-            )
-    return "".join(block.text for block in content)
-
-
 def _tool(number: int, each: _Tool) -> Tool:
-    if each.type not in (None, "custom"):
-        raise RequestRefused(
-            f"tools[{number}]", f"type {each.type[:20]!r}; custom alone is understood"
-        )
-    empty: dict[str, Any] = {"type": "object", "properties": {}}
-    return Tool(each.name, each.description or "", each.input_schema or empty)
+    require_known(f"tools[{number}]", "type", each.type or "custom", ("custom",))
+    return function_tool(each.name, each.description, each.input_schema)

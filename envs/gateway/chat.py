@@ -15,12 +15,15 @@ from agentrl.envs.gateway.messages import (
     DialogueReply,
     DialogueRequest,
     DialogueTurn,
-    RequestRefused,
 )
 from agentrl.envs.gateway.request_fields import (
+    ContentPart,
     RequestFields,
     decode_arguments,
     decode_request,
+    function_tool,
+    join_texts,
+    require_known,
     stop_texts,
 )
 
@@ -73,14 +76,9 @@ class _Item(msgspec.Struct):
     type: str = "function"
 
 
-class _Part(msgspec.Struct):
-    type: str
-    text: str = ""
-
-
 class _Message(msgspec.Struct):
     role: str
-    content: str | list[_Part] | None = None
+    content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[_Item] | None = None
     tool_call_id: str | None = None
@@ -115,9 +113,7 @@ def read(body: bytes) -> DialogueRequest:
     if not typed.tools:
         fields.pop("tool_choice", None)  # without tools there is nothing to choose
     form = typed.response_format.type if typed.response_format else "text"
-    if form not in FORMATS:
-        text = f"type {form[:20]!r} cannot be had here; known: {', '.join(FORMATS)}"
-        raise RequestRefused("response_format", text)
+    require_known("response_format", "type", form, FORMATS)
     limits = [each for each in (typed.max_tokens, typed.max_completion_tokens) if each]
     return DialogueRequest(
         messages=tuple(_read_message(n, message) for n, message in enumerate(typed.messages)),
@@ -248,18 +244,10 @@ def _usage(reply: DialogueReply) -> dict[str, int]:
 
 def _read_message(number: int, message: _Message) -> DialogueMessage:
     where = f"messages[{number}]"
-    if message.role not in ROLES:
-        raise RequestRefused(where, f"role {message.role[:20]!r}; known: {', '.join(ROLES)}")
-    parts = message.content if isinstance(message.content, list) else ()
-    for part in parts:
-        if part.type != "text":
-            raise RequestRefused(
-                where, f"content of type {part.type[:20]!r}; text alone is understood"
-            )
-    text = message.content if isinstance(message.content, str) else ""
+    require_known(where, "role", message.role, ROLES)
     return DialogueMessage(
         role=ROLES[message.role],
-        content=text or "".join(part.text for part in parts),
+        content=join_texts(where, message.content),
         name=message.name or "",
         calls=tuple(
             DialogueCall(each.id, each.function.name, decode_arguments(each.function.arguments))
@@ -270,10 +258,6 @@ def _read_message(number: int, message: _Message) -> DialogueMessage:
 
 
 def _tool(number: int, each: _Item) -> Tool:
-    if each.type != "function":
-        raise RequestRefused(
-            f"tools[{number}]", f"type {each.type[:20]!r}; function alone is understood"
-        )
-    empty: dict[str, Any] = {"type": "object", "properties": {}}
+    require_known(f"tools[{number}]", "type", each.type, ("function",))
     function = each.function
-    return Tool(function.name, function.description or "", function.parameters or empty)
+    return function_tool(function.name, function.description, function.parameters)

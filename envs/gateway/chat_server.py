@@ -35,7 +35,13 @@ from agentrl.envs.gateway.request_fields import MAX_BODY
 
 HOST = "127.0.0.1"
 RETRIES = "x-stainless-retry-count"  # header of the vendors' packages
-FAULTS = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large"}
+ERROR_TYPES = {  # by status; others are invalid_request_error
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "server_error",
+}
 
 
 class ModelApi(Protocol):
@@ -232,9 +238,15 @@ def error_response(
     status: int, message: str, param: str | None = None, *, code: str | None = None
 ) -> Response:
     """Return an error as the packages of both vendors read it."""
-    kind = FAULTS.get(status, "invalid_request_error")
+    kind = ERROR_TYPES.get(status, "invalid_request_error")
     error = {"message": message, "type": kind, "param": param, "code": code}
     return json_response(status, {"type": "error", "error": error})
+
+
+def reply_response(api: ModelApi, reply: DialogueReply) -> Response:
+    """Return a reply as the program asked for it, streamed or whole."""
+    kind = "text/event-stream" if reply.request.stream else "application/json"
+    return Response(api.answer(reply), media_type=kind)
 
 
 def json_response(status: int, value: Any) -> Response:

@@ -18,7 +18,6 @@ from queue import Empty
 from typing import Any
 
 import msgspec
-from starlette.responses import Response
 
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.logging import get_logger
@@ -36,6 +35,7 @@ from agentrl.envs.gateway.chat_server import (
     EpisodeLine,
     PendingRequest,
     chat_server,
+    reply_response,
 )
 from agentrl.envs.gateway.messages import (
     DialogueReply,
@@ -178,9 +178,8 @@ class Gateway:
         number = self._sampled - len(pending.turns) + 1
         self._line.add_reply(number, self._turns, pending)
         if len(pending.turns) == pending.request.count:
-            kind = "text/event-stream" if pending.request.stream else "application/json"
-            body = pending.api.answer(DialogueReply(number, pending.turns, pending.request))
-            pending.reply.set_result(Response(body, media_type=kind))
+            reply = DialogueReply(number, pending.turns, pending.request)
+            pending.reply.set_result(reply_response(pending.api, reply))
 
     def _next(self, pending: PendingRequest) -> Outcome:
         """Return what the policy answers next."""

@@ -18,7 +18,7 @@ from agentrl.core.errors import PolicyError
 from agentrl.core.http.access import admits
 from agentrl.core.http.server import HttpServer, make_application, read_body, wait_disconnected
 from agentrl.envs.gateway import chat
-from agentrl.envs.gateway.chat_server import error_response, json_response
+from agentrl.envs.gateway.chat_server import error_response, json_response, reply_response
 from agentrl.envs.gateway.messages import DialogueReply, DialogueRequest, RequestRefused
 from agentrl.envs.gateway.request_fields import MAX_BODY
 
@@ -105,8 +105,7 @@ class ModelServer:
             self._waiting -= request.count
         if reply is None:
             return Response(status_code=499)
-        kind = "text/event-stream" if request.stream else "application/json"
-        return Response(chat.answer(reply), media_type=kind)
+        return reply_response(chat, reply)
 
     async def _models(self, _: Request) -> Response:
         model: dict[str, Any] = {"id": self._model, "object": "model"}

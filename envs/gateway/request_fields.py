@@ -6,13 +6,14 @@ field that only tunes the sampling is ignored, because training needs the run's 
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
 
 from agentrl.core.errors import nearest
+from agentrl.envs.contract import Tool
 from agentrl.envs.gateway.messages import RequestRefused
 
 T = TypeVar("T")
@@ -51,6 +52,13 @@ class RequestFields:
         return frozenset(name for name in self.tuning if fields.get(name) is not None)
 
 
+class ContentPart(msgspec.Struct):
+    """A part of a message's content; of other parts than texts only the type is read."""
+
+    type: str
+    text: str = ""
+
+
 def decode_request(body: bytes, kind: type[T]) -> tuple[dict[str, Any], T]:
     """Return the fields of a body, plain and typed. Raises RequestRefused."""
     try:
@@ -68,6 +76,29 @@ def convert_fields(fields: Mapping[str, Any], kind: type[T]) -> T:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         raise RequestRefused(_field(str(error)), str(error)) from error
+
+
+def require_known(where: str, what: str, given: str, known: Collection[str]) -> None:
+    """Raise RequestRefused unless `given` is one of the known. `what`: names it, such as role."""
+    if given not in known:
+        text = f"{what} {given[:20]!r} is not supported; known: {', '.join(known)}"
+        raise RequestRefused(where, text)
+
+
+def join_texts(
+    where: str, content: str | Sequence[ContentPart] | None, types: Collection[str] = ("text",)
+) -> str:
+    """Return the text of a content. Raises RequestRefused for a part of another type."""
+    if isinstance(content, str):
+        return content
+    for part in content or ():
+        require_known(where, "content of type", part.type, types)
+    return "".join(part.text for part in content or ())
+
+
+def function_tool(name: str, description: str | None, schema: Mapping[str, Any] | None) -> Tool:
+    """Return a tool; without a schema its calls have no arguments."""
+    return Tool(name, description or "", schema or {"type": "object", "properties": {}})
 
 
 def decode_arguments(text: str | None) -> Any:

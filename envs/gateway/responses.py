@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from agentrl.envs.contract import Tool, TurnTerms
+from agentrl.envs.contract import TurnTerms
 from agentrl.envs.gateway.messages import (
     MODEL,
     DialogueCall,
@@ -22,14 +22,19 @@ from agentrl.envs.gateway.messages import (
     TokenCounts,
 )
 from agentrl.envs.gateway.request_fields import (
+    ContentPart,
     RequestFields,
     decode_arguments,
     decode_request,
     event_lines,
+    function_tool,
+    join_texts,
+    require_known,
 )
 
 PATH = "/v1/responses"
 ROLES = {"developer": "system"} | {name: name for name in ("system", "user", "assistant")}
+ITEMS = ("message", "function_call", "function_call_output")
 TEXTS = ("input_text", "output_text", "text")  # types of content
 PREFIX = "resp_"
 FIELDS = RequestFields(
@@ -60,21 +65,16 @@ FIELDS = RequestFields(
 )
 
 
-class _Part(msgspec.Struct):
-    type: str
-    text: str = ""
-
-
 class _Item(msgspec.Struct):
     """A message, a call or the output of one, by its `type`."""
 
     type: str = "message"
     role: str = ""
-    content: str | list[_Part] = ""
+    content: str | list[ContentPart] = ""
     call_id: str = ""
     name: str = ""
     arguments: str = ""
-    output: str | list[_Part] = ""
+    output: str | list[ContentPart] = ""
 
 
 class _Tool(msgspec.Struct):
@@ -114,7 +114,7 @@ def read(body: bytes) -> DialogueRequest:
         messages.insert(0, DialogueMessage("system", typed.instructions))
     return DialogueRequest(
         messages=tuple(messages),
-        tools=tuple(_tool(each) for each in tools),
+        tools=tuple(function_tool(each.name, each.description, each.parameters) for each in tools),
         stream=bool(typed.stream),
         single=typed.parallel_tool_calls is False,
         must_call=fields.get("tool_choice") == "required",
@@ -227,42 +227,23 @@ def _messages(items: list[_Item]) -> list[DialogueMessage]:
     messages: list[DialogueMessage] = []
     for number, item in enumerate(items):
         where = f"input[{number}]"
+        require_known(where, "type", item.type, ITEMS)
         if item.type == "function_call":
             before = messages.pop() if messages and messages[-1].role == "assistant" else _SILENCE
             call = DialogueCall(item.call_id, item.name, decode_arguments(item.arguments))
             calls = (*before.calls, call)
             messages.append(DialogueMessage("assistant", before.content, calls=calls))
         elif item.type == "function_call_output":
-            text = _text(f"{where}.output", item.output)
+            text = join_texts(f"{where}.output", item.output, TEXTS)
             messages.append(DialogueMessage("tool", text, answers=item.call_id))
-        elif item.type == "message":
-            if item.role not in ROLES:
-                known = ", ".join(ROLES)
-                raise RequestRefused(where, f"role {item.role[:20]!r}; known: {known}")
-            messages.append(DialogueMessage(ROLES[item.role], _text(where, item.content)))
         else:
-            known = "message, function_call, function_call_output"
-            raise RequestRefused(where, f"type {item.type[:20]!r}; known: {known}")
+            require_known(where, "role", item.role, ROLES)
+            text = join_texts(where, item.content, TEXTS)
+            messages.append(DialogueMessage(ROLES[item.role], text))
     return messages
 
 
 _SILENCE = DialogueMessage("assistant", "")
-
-
-def _text(where: str, content: str | list[_Part]) -> str:
-    if isinstance(content, str):
-        return content
-    for part in content:
-        if part.type not in TEXTS:
-            raise RequestRefused(
-                where, f"content of type {part.type[:20]!r}; text alone is understood"
-            )
-    return "".join(part.text for part in content)
-
-
-def _tool(each: _Tool) -> Tool:
-    empty: dict[str, Any] = {"type": "object", "properties": {}}
-    return Tool(each.name, each.description or "", each.parameters or empty)
 
 
 def _follows(response_id: str | None) -> int | None:

@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import math
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +13,7 @@ from typing import Any
 
 from agentrl.core.errors import EnvironmentFailure, ItemError, in_words
 from agentrl.core.former_modules import import_hint
+from agentrl.envs.call_timeouts import call_within
 
 MEND = 'write "package.module:function" or "path.py:function"'
 
@@ -91,29 +91,21 @@ def call_reward(
 
     Raises EnvironmentFailure: an error in the function is no reward.
     """
-    results: list[Any] = []
-    errors: list[BaseException] = []
 
-    def work() -> None:
+    def work() -> Any:
         try:
-            results.append(function(item, result))
-        except BaseException as error:  # told below
-            errors.append(error)
+            return function(item, result)
+        except BaseException as error:
+            text = f"the reward function failed: {in_words(error)}"
+            raise EnvironmentFailure(text) from error
 
-    thread = threading.Thread(target=work, name="reward", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    if errors:
-        text = f"the reward function failed: {in_words(errors[0])}"
-        raise EnvironmentFailure(text) from errors[0]
-    if not results:
-        raise EnvironmentFailure(f"the reward function took more than {timeout_s:g} s")
+    value = call_within(work, timeout_s, "the reward function")
     try:
-        return _read(results[0], conversations)
+        return _read(value, conversations)
     except (TypeError, ValueError):
         each = f", or (reward, score, [{conversations} rewards])" if conversations else ""
         raise EnvironmentFailure(
-            f"the reward function returned {results[0]!r:.60} instead of (reward, score){each}"
+            f"the reward function returned {value!r:.60} instead of (reward, score){each}"
         ) from None
 
 

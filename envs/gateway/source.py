@@ -8,14 +8,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import ItemError
-from agentrl.envs.contract import (
-    Environment,
-    Expert,
-    Item,
-    require_split,
-)
+from agentrl.envs.contract import Environment, Expert, Item, require_split
 from agentrl.envs.gateway.environment import Gateway, Plan
 from agentrl.envs.gateway.expert import UserExpert
 from agentrl.envs.gateway.reward import load_function, load_reward
@@ -77,10 +71,9 @@ class GatewaySource:
     def make(self, item: Item) -> Environment:
         """Create an environment. Raises ItemError, ConfigError."""
         settings = self._options
-        where = "tasks.gateway.options.env"
         plan = Plan(
             program=tuple(settings.program),
-            env={name: fill_secrets(text, where) for name, text in settings.env.items()},
+            env=options.fill_env(self.name, "env", settings.env),
             timeout_s=settings.timeout_s,
             reward=load_reward(settings.reward),
             own_user=settings.own_user,

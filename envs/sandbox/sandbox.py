@@ -6,17 +6,20 @@
 A lease belongs to one episode. No sandbox outlives its server: see envs/sandbox/docker_engine.py.
 """
 
+import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+import msgspec
 
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.logging import get_logger
 from agentrl.envs.contract import TaskSource
-from agentrl.envs.sandbox.channel import Channel
+from agentrl.envs.sandbox.channel import Channel, Overrun
 from agentrl.envs.sandbox.disk_watch import DiskWatch
 from agentrl.envs.sandbox.program import ImageBuild, Program, SandboxLimits
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 START_S = 30.0  # to send a program to its container
 REMOVERS = 16  # threads that remove containers at the end
+
+T = TypeVar("T")
 
 log = get_logger()
 
@@ -232,6 +237,46 @@ class Sandboxes:
             sandbox.close()
         except EnvironmentFailure as error:
             log.warning("Container not removed", container=sandbox.container, error=str(error))
+
+
+class SandboxLease:
+    """A sandbox until `release`; one that does not answer is given up. `task`: for errors."""
+
+    def __init__(self, sandboxes: Sandboxes, task: str) -> None:
+        """Raises EnvironmentFailure."""
+        self._sandboxes, self._task = sandboxes, task
+        self._sandbox: Sandbox | None = sandboxes.lease()
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """Return the sandbox. Raises EnvironmentFailure after its release."""
+        if self._sandbox is None:
+            raise EnvironmentFailure(f"{self._task}: the sandbox is closed")
+        return self._sandbox
+
+    @property
+    def is_over(self) -> bool:
+        return self._sandbox is None
+
+    def ask(self, request: Mapping[str, Any], timeout_s: float, kind: type[T]) -> T:
+        """Return the answer to a request. Raises EnvironmentFailure, Overrun."""
+        channel = self.sandbox.channel
+        try:
+            return msgspec.json.decode(
+                channel.ask(json.dumps(request).encode(), timeout_s), type=kind
+            )
+        except Overrun:
+            self.release(sound=False)
+            raise
+        except (EnvironmentFailure, msgspec.MsgspecError) as error:
+            self.release(sound=False)
+            raise EnvironmentFailure(f"{self._task}: {error}") from error
+
+    def release(self, *, sound: bool) -> None:
+        """Give the sandbox back, or up if it is not `sound`. Safe to call twice."""
+        if self._sandbox is not None:
+            self._sandboxes.release(self._sandbox, sound=sound)
+            self._sandbox = None
 
 
 def make_sandboxes(source: TaskSource, engine: "Engine", image: str) -> Sequence[Sandboxes]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import ItemError, nearest
 from agentrl.envs.contract import Item
 
@@ -51,6 +52,12 @@ def parse(task: str, kind: type[T], options: Mapping[str, Any]) -> T:
 def read(item: Item, kind: type[T]) -> T:
     """Convert an item's content to a `kind`. Raises ItemError."""
     return _convert(item.content, kind, f"item {item.item_id}:")
+
+
+def fill_env(task: str, option: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Replace each `${NAME}` in the values of an option. Raises ConfigError for one not set."""
+    where = f"tasks.{task}.options.{option}"
+    return {name: fill_secrets(text, where) for name, text in given.items()}
 
 
 def _convert(value: Mapping[str, Any], kind: type[T], where: str) -> T:

@@ -5,7 +5,6 @@ the rewards of a turn's steps, discounted and added up ─▶ the turn's reward
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -17,11 +16,11 @@ from msgspec import Meta
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.core.types import Status
 from agentrl.envs.adapters.gymnasium import spaces
+from agentrl.envs.adapters.steps import Answer, StepEnvironment
 from agentrl.envs.contract import (
     Environment,
     Expert,
     Item,
-    Message,
     Observation,
     Outcome,
     Recovery,
@@ -60,20 +59,17 @@ class Episode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int
 
 
-class GymnasiumEnvironment:
-    """One episode: it ends itself at the last turn, so that the rewards until then count."""
+class GymnasiumEnvironment(StepEnvironment):
+    """One episode. `settings`: with the environment's own limit and prompt."""
 
-    def __init__(self, env: "gymnasium.Env[Any, Any]", item: Item, rules: "Rules") -> None:
-        self._env, self._rules = env, rules
+    def __init__(
+        self, env: "gymnasium.Env[Any, Any]", item: Item, tool: Tool, settings: GymnasiumOptions
+    ) -> None:
+        super().__init__(settings.max_turns or MAX_TURNS, settings.discount)
+        self._env, self._task, self._settings = env, item.task, settings
         self._seed = options.read(item, Episode).seed
-        self._rewards: list[float] = []
-        self._turns = 0
-        self._paid = 0  # how many rewards earlier turns had
-        self._closed = False
-
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        return (self._rules.tool,)
+        self._is_closed = False
+        self.tools: tuple[Tool, ...] = (tool,)
 
     def start(self) -> Observation:
         """Raises EnvironmentFailure."""
@@ -81,46 +77,34 @@ class GymnasiumEnvironment:
             observation, _ = self._env.reset(seed=self._seed)
             text = self._text_of(observation)
         except Exception as error:  # other people's code, of which the agent did nothing yet
-            raise EnvironmentFailure(f"{self._rules.task}: reset: {error}") from error
-        return Observation((Message("system", self._rules.prompt), Message("user", text)))
-
-    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
-        """Raises EnvironmentFailure."""
-        self._turns += 1
-        answers: list[Message] = []
-        if isinstance(calls, str) or not calls:
-            answers.append(Message("user", f"Call {ACT} with an action."))
-            calls = ()
-        for call in calls:
-            answer, terminated = self._act(call)
-            answers.append(Message("tool", answer, call.name))
-            if terminated is not None:
-                return self._end(Status.COMPLETED if terminated else Status.TASK_LIMIT)
-        if self._turns >= self._rules.max_turns:
-            return self._end(Status.TASK_LIMIT)
-        return Outcome(tuple(answers), reward=self._turn_reward())
+            raise EnvironmentFailure(f"{self._task}: reset: {error}") from error
+        return Observation.of(self._settings.prompt, text)
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
+        if not self._is_closed:
+            self._is_closed = True
             self._env.close()
 
-    def _act(self, call: ToolCall) -> tuple[str, bool | None]:
-        """The answer, and whether the environment terminated (False: truncated, None: neither)."""
+    def _answer_text(self, text: str) -> Answer:  # noqa: ARG002
+        return f"Call {ACT} with an action.", None
+
+    def _answer_call(self, call: ToolCall) -> Answer:
         if call.error or call.name != ACT:
             return call.error or f"There is no tool {shortened(call.name)}; call {ACT}.", None
         space = self._env.action_space
         try:
-            action = spaces.action(space, self._rules.actions, call.arguments.get("action"))
+            action = spaces.action(space, self._settings.actions, call.arguments.get("action"))
         except ValueError as error:
             return str(error), None
         try:
             observation, reward, terminated, truncated, _ = self._env.step(action)
             text = self._text_of(observation)
         except Exception as error:  # other people's code, given an action of its own space
-            raise EnvironmentFailure(f"{self._rules.task}: step: {error}") from error
+            raise EnvironmentFailure(f"{self._task}: step: {error}") from error
         self._rewards.append(float(reward))
-        return text, bool(terminated) if terminated or truncated else None
+        if terminated:
+            return text, Status.COMPLETED
+        return text, Status.TASK_LIMIT if truncated else None
 
     def _text_of(self, observation: Any) -> str:
         text = spaces.written(observation)
@@ -128,16 +112,9 @@ class GymnasiumEnvironment:
             text += f"\n{spaces.drawn(str(self._env.render()))}"
         return text
 
-    def _turn_reward(self) -> float:
-        """Return the discounted rewards of the steps since the last turn."""
-        first, self._paid = self._paid, len(self._rewards)
-        rate = self._rules.discount
-        new = enumerate(self._rewards[first:], first)
-        return math.fsum(reward * rate**step for step, reward in new)
-
     def _end(self, status: Status) -> Outcome:
         total = sum(self._rewards)
-        solved = self._rules.solved
+        solved = self._settings.solved
         return Outcome(
             (),
             done=True,
@@ -146,18 +123,6 @@ class GymnasiumEnvironment:
             score=total if solved is None else float(total >= solved),
             metrics={"return": total, "steps": float(len(self._rewards))},
         )
-
-
-class Rules(msgspec.Struct, frozen=True):
-    """What all episodes of a task share. `solved`: None where the return itself is the score."""
-
-    task: str
-    prompt: str
-    tool: Tool
-    actions: list[str]
-    discount: float
-    solved: float | None
-    max_turns: int
 
 
 class GymnasiumSource:
@@ -169,11 +134,11 @@ class GymnasiumSource:
     def __init__(self, task: str, argument: str, raw_options: Mapping[str, Any]) -> None:
         """Raises ItemError for an environment, option or action space that cannot be played."""
         self.name, self._id = task, argument
-        self._options = settings = options.parse(task, GymnasiumOptions, raw_options)
+        settings = options.parse(task, GymnasiumOptions, raw_options)
         self._config = settings.config
         env = self._make()
         try:
-            tool = _tool(env.action_space, settings.actions)
+            self._tool = _tool(env.action_space, settings.actions)
             spec = env.spec
             if "render_mode" not in settings.config and "ansi" in env.metadata["render_modes"]:
                 self._config = settings.config | {"render_mode": "ansi"}
@@ -183,12 +148,9 @@ class GymnasiumSource:
             env.close()
         limit, threshold = (spec.max_episode_steps, spec.reward_threshold) if spec else (None, None)
         self.max_turns = settings.max_turns or limit or MAX_TURNS
-        self._rules = Rules(
-            task=task,
+        self._options = msgspec.structs.replace(
+            settings,
             prompt=settings.prompt or f"You act in {argument}. Call {ACT} with an action.",
-            tool=tool,
-            actions=settings.actions,
-            discount=settings.discount,
             solved=threshold if settings.solved is None else settings.solved,
             max_turns=self.max_turns,
         )
@@ -200,7 +162,7 @@ class GymnasiumSource:
 
     def make(self, item: Item) -> Environment:
         """Raises ItemError."""
-        return GymnasiumEnvironment(self._make(), item, self._rules)
+        return GymnasiumEnvironment(self._make(), item, self._tool, self._options)
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:  # noqa: ARG002
         raise ItemError(f"item {item.item_id}: Gymnasium has no demonstrator of {self._id}")

@@ -7,15 +7,22 @@ start ─▶ commands, in the image's variables and folder ─▶ finish, or the
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from shlex import quote
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.types import Status
 from agentrl.envs.adapters.harbor.folder import TEST, TaskFolder
-from agentrl.envs.contract import Message, Observation, Outcome, ToolCall, shortened, strings
+from agentrl.envs.adapters.steps import Answer, StepEnvironment
+from agentrl.envs.contract import Observation, Outcome, ToolCall, shortened, strings
 from agentrl.envs.sandbox.images import ImageSettings
+from agentrl.envs.sandbox.program import OS
+from agentrl.envs.tasks import options
 from agentrl.envs.tasks.oslinux.environment import BASH, FINISH, NO_CALL
 from agentrl.envs.tasks.oslinux.machine import Machine, ScriptResult
 from agentrl.envs.tasks.oslinux.problem import Script
@@ -31,6 +38,7 @@ You work in the shell of a Linux system. Carry out the task that you are given. 
 one of the tools. Your bash code must not wait for input, and a command that takes too long is \
 stopped. When the task is done, call `finish_action`; the result is then tested, and you get no \
 further information."""
+MIB = 1 << 20
 LOGS = "/logs/verifier"
 NO_REWARD = "wrote no reward"
 PLAIN_S = 30.0  # for scripts of our own
@@ -38,31 +46,51 @@ READ = f"""cd {LOGS} && for name in json txt; do
   [ -e reward.$name ] && echo $name && exec cat reward.$name
 done; tail -n 5 test-stdout.txt >&2; exit 1"""
 
+Seconds = Annotated[float, Meta(gt=0.0)]
+
+
+class HarborOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options. `splits`: patterns of the folders' names. `exclude`: patterns of folders that are
+    left out. `build`: also the images of tasks that name one. `network`: whether a task may have
+    one. `env`: variables that tasks name as `${NAME}`, with `${NAME}` from ours. `reward`: the key
+    of reward.json. `memory_mb`, `cpus`, `storage_mb`, `verifier_timeout_s`: at most, of what a task
+    asks for. `command_timeout_s`: of one command. `shown`: characters of its output.
+    """
+
+    splits: dict[str, list[str]] = msgspec.field(default_factory=lambda: {"train": ["*"]})
+    exclude: list[str] = []
+    prompt: str = SYSTEM
+    build: bool = False
+    network: bool = False
+    env: dict[str, str] = {}
+    reward: str = ""
+    memory_mb: options.Count = OS.memory_bytes // MIB
+    cpus: Annotated[float, Meta(gt=0.0)] = OS.cpus
+    storage_mb: options.Count = OS.disk_bytes // MIB
+    command_timeout_s: Seconds = 60.0
+    verifier_timeout_s: Seconds = 120.0
+    shown: options.Count = 8000
+    max_turns: options.Count = 50
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the configuration says. `shown`: characters of an answer.
+    """What the configuration says of a task. `network`: of the agent, of the tests.
 
-    `command_s`, `tests_s`: seconds for one command, and for the tests, at most. `network`: of the
-    agent, of the tests. `env`, `tests_env`: variables of the task, and those of its tests alone.
+    `env`, `tests_env`: variables of the task, and those of its tests alone.
     """
 
-    prompt: str
-    reward: str
-    shown: int
-    command_s: float
-    tests_s: float
-    max_turns: int
+    options: HarborOptions
     network: tuple[bool, bool]
-    env: Mapping[str, str] = field(default_factory=dict)
-    tests_env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str]
+    tests_env: Mapping[str, str]
 
 
 class NoReward(Exception):
     """The tests left no reward that can be read."""
 
 
-class HarborEnvironment:
+class HarborEnvironment(StepEnvironment):
     """An Environment. `lease` returns a machine that nobody used; `image`: what its image sets."""
 
     tools = TOOLS
@@ -74,39 +102,30 @@ class HarborEnvironment:
         lease: Callable[[], Machine],
         image: Callable[[], ImageSettings],
     ) -> None:
-        self._task, self._rules = task, rules
+        super().__init__(rules.options.max_turns)
+        self._task, self._rules, self._options = task, rules, rules.options
         self._lease, self._image = lease, image
         self._machine: Machine | None = None
-        self._turns = 0
         self._used_s = 0.0  # by the agent's commands
 
     def start(self) -> Observation:
         """Raises EnvironmentFailure."""
         self._machine = self._prepared()
         self._machine.command(self._setting({}), PLAIN_S)
-        messages = (Message("system", self._rules.prompt), Message("user", self._task.instruction))
-        return Observation(messages)
-
-    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
-        """Apply the calls in order, until one finishes. Raises EnvironmentFailure."""
-        self._turns += 1
-        answers: list[Message] = []
-        if isinstance(calls, str) or not calls:
-            answers.append(Message("user", NO_CALL))
-            calls = ()
-        for call in calls:
-            if call.name == FINISH and not call.error:
-                return self._end(Status.COMPLETED)
-            answers.append(Message("tool", self._answer(call), call.name))
-            if self._left_s() <= 0:
-                return self._end(Status.TASK_LIMIT)
-        if self._turns >= self._rules.max_turns:
-            return self._end(Status.TASK_LIMIT)
-        return Outcome(tuple(answers))
+        return Observation.of(self._options.prompt, self._task.instruction)
 
     def close(self) -> None:
         if self._machine is not None:
             self._machine.close()
+
+    def _answer_text(self, text: str) -> Answer:  # noqa: ARG002
+        return NO_CALL, None
+
+    def _answer_call(self, call: ToolCall) -> Answer:
+        if call.name == FINISH and not call.error:
+            return "", Status.COMPLETED
+        answer = self._answer(call)
+        return answer, Status.TASK_LIMIT if self._left_s() <= 0 else None
 
     def _answer(self, call: ToolCall) -> str:
         script = call.arguments.get("script")
@@ -116,7 +135,7 @@ class HarborEnvironment:
             return f"There is no tool {shortened(call.name)}; call {BASH} or {FINISH}."
         if not isinstance(script, str) or len(call.arguments) != 1:
             return f"Error: {BASH} takes exactly script: a string."
-        limit_s = min(self._rules.command_s, self._left_s())
+        limit_s = min(self._options.command_timeout_s, self._left_s())
         began = time.monotonic()
         said = self._started().command(script, limit_s)
         self._used_s += time.monotonic() - began
@@ -125,9 +144,9 @@ class HarborEnvironment:
 
     def _shorten(self, text: str) -> str:
         """Keep the beginning and the end, where errors are."""
-        if len(text) <= self._rules.shown:
+        if len(text) <= self._options.shown:
             return text
-        half = self._rules.shown // 2
+        half = self._options.shown // 2
         return f"{text[:half]}\n[… {len(text) - 2 * half} characters …]\n{text[-half:]}"
 
     def _left_s(self) -> float:
@@ -151,7 +170,7 @@ class HarborEnvironment:
         return Outcome((), done=True, status=status, reward=reward, score=reward, metrics=metrics)
 
     def _reward(self, rewards: Mapping[str, float]) -> float:
-        named = self._rules.reward or ("reward" if len(rewards) > 1 else next(iter(rewards), ""))
+        named = self._options.reward or ("reward" if len(rewards) > 1 else next(iter(rewards), ""))
         if named not in rewards:
             raise EnvironmentFailure(
                 f"{self._where}: {TEST} wrote no reward {named!r}",
@@ -197,7 +216,7 @@ class HarborEnvironment:
         if emptied.status != 0:
             raise NoReward(NO_REWARD)
         machine.put("/tests", self._task.archive("tests"))
-        limit_s = min(self._task.settings.verifier.timeout_sec, self._rules.tests_s)
+        limit_s = min(self._task.settings.verifier.timeout_sec, self._options.verifier_timeout_s)
         script = (
             f"{self._setting(self._rules.tests_env)}\n/tests/test.sh > {LOGS}/test-stdout.txt 2>&1"
         )

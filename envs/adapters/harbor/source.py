@@ -8,15 +8,13 @@ from dataclasses import replace
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
-from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import ConfigError, ItemError
 from agentrl.envs.adapters.harbor import folder, settings
-from agentrl.envs.adapters.harbor.environment import SYSTEM, HarborEnvironment, Rules
+from agentrl.envs.adapters.harbor.environment import MIB, HarborEnvironment, HarborOptions, Rules
 from agentrl.envs.adapters.harbor.expert import SolutionExpert, solution_script
 from agentrl.envs.adapters.harbor.folder import SOLVE, TaskError, TaskFolder
 from agentrl.envs.contract import Environment, Expert, Item, require_split
@@ -24,34 +22,6 @@ from agentrl.envs.sandbox.program import OS, ImageBuild, SandboxLimits
 from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
 from agentrl.envs.tasks import options
 from agentrl.envs.tasks.oslinux.machine import Machine, program
-
-MIB = 1 << 20
-
-Seconds = Annotated[float, Meta(gt=0.0)]
-
-
-class HarborOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options. `splits`: patterns of the folders' names. `exclude`: patterns of folders that are
-    left out. `build`: also the images of tasks that name one. `network`: whether a task may have
-    one. `env`: variables that tasks name as `${NAME}`, with `${NAME}` from ours. `reward`: the key
-    of reward.json. `memory_mb`, `cpus`, `storage_mb`, `verifier_timeout_s`: at most, of what a task
-    asks for. `command_timeout_s`: of one command. `shown`: characters of its output.
-    """
-
-    splits: dict[str, list[str]] = msgspec.field(default_factory=lambda: {"train": ["*"]})
-    exclude: list[str] = []
-    prompt: str = SYSTEM
-    build: bool = False
-    network: bool = False
-    env: dict[str, str] = {}
-    reward: str = ""
-    memory_mb: options.Count = OS.memory_bytes // MIB
-    cpus: Annotated[float, Meta(gt=0.0)] = OS.cpus
-    storage_mb: options.Count = OS.disk_bytes // MIB
-    command_timeout_s: Seconds = 60.0
-    verifier_timeout_s: Seconds = 120.0
-    shown: options.Count = 8000
-    max_turns: options.Count = 50
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,15 +64,10 @@ class HarborSource:
                 f"{self.name} runs in containers, which need an env server",
                 hint="set envs.url to an env server",
             )
-        pool, source_options = self._pools[task.name], self._options
+        pool = self._pools[task.name]
         rules = Rules(
-            prompt=source_options.prompt,
-            reward=source_options.reward,
-            shown=source_options.shown,
-            command_s=source_options.command_timeout_s,
-            tests_s=source_options.verifier_timeout_s,
-            max_turns=self.max_turns,
-            network=self._network(task),
+            self._options,
+            self._network(task),
             env=self._filled(task, "environment"),
             tests_env=self._filled(task, "verifier"),
         )
@@ -167,15 +132,14 @@ class HarborSource:
 
     def _filled(self, task: TaskFolder, section: str) -> dict[str, str]:
         """Return a section's variables. Raises TaskError, ConfigError."""
-        where = f"tasks.{self.name}.options.env"
         variables: Mapping[str, str] = getattr(task.settings, section).env
+        known = options.fill_env(self.name, "env", self._options.env)
         try:
-            known = {name: fill_secrets(text, where) for name, text in self._options.env.items()}
             return settings.fill(variables, known)
         except KeyError as error:
             name = error.args[0]
             text = f"harbor task {task.path}: {section}.env needs ${{{name}}}"
-            hint = f"set {where}.{name}; tasks do not read the environment"
+            hint = f"set tasks.{self.name}.options.env.{name}; tasks do not read the environment"
             raise TaskError(text, hint=hint) from error
 
     def _task(self, item: Item) -> TaskFolder:

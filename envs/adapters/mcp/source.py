@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import ItemError, nearest
 from agentrl.core.types import Status
 from agentrl.envs.adapters.mcp.session import Session
@@ -65,9 +64,12 @@ class Result:
 class McpEnvironment:
     """One episode, in a session of its own."""
 
-    def __init__(self, item: Item, prompt: str, session: Session, given: "Plan") -> None:
+    def __init__(
+        self, item: Item, prompt: str, session: Session, given: McpOptions, reward: Reward
+    ) -> None:
         """Raises ItemError for a tool that the server does not have, EnvironmentFailure."""
-        self._item, self._prompt, self._session, self._given = item, prompt, session, given
+        self._item, self._prompt, self._session = item, prompt, session
+        self._given, self._reward = given, reward
         known = {tool.name: tool for tool in session.tools()}
         for name in given.tools:
             if name not in known:
@@ -77,9 +79,9 @@ class McpEnvironment:
         self._turns = 0
 
     def start(self) -> Observation:
-        messages = (Message("system", self._given.system), Message("user", self._prompt))
-        self._said += [{"role": each.role, "content": each.content} for each in messages]
-        return Observation(messages)
+        first = Observation.of(self._given.system, self._prompt)
+        self._said += [{"role": each.role, "content": each.content} for each in first.messages]
+        return first
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         """Raises EnvironmentFailure."""
@@ -113,20 +115,9 @@ class McpEnvironment:
         return self._session.call(call.name, call.arguments)
 
     def _end(self, answer: str, status: Status) -> Outcome:
-        given, result = self._given, Result(answer, self._said, self._session.call)
-        found = call_reward(given.reward, self._item.content, result, given.timeout_s)
+        result = Result(answer, self._said, self._session.call)
+        found = call_reward(self._reward, self._item.content, result, self._given.timeout_s)
         return Outcome((), done=True, status=status, reward=found.reward, score=found.score)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What all episodes of a task share."""
-
-    system: str
-    tools: Sequence[str]
-    reward: Reward
-    timeout_s: float
-    max_turns: int
 
 
 class McpSource:
@@ -156,13 +147,11 @@ class McpSource:
         prompt = item.content.get("prompt")
         if not isinstance(prompt, str):
             raise ItemError(f"item {item.item_id}: no prompt", hint='{"id": "…", "prompt": "…"}')
-        where = f"tasks.{self.name}.options.env"
-        env = {name: fill_secrets(text, where) for name, text in given.env.items()}
-        found = load_reward(given.reward, self.name)
-        plan = Plan(given.system, given.tools, found, given.timeout_s, given.max_turns)
+        env = options.fill_env(self.name, "env", given.env)
+        reward = load_reward(given.reward, self.name)
         session = Session(self._server, env, given.timeout_s)
         try:
-            return McpEnvironment(item, prompt, session, plan)
+            return McpEnvironment(item, prompt, session, given, reward)
         except BaseException:
             session.close()
             raise

@@ -1,14 +1,13 @@
 """A container of an OpenEnv image: the env server starts it, and asks its server over a network
 that leads nowhere else."""
 
-import json
 from dataclasses import replace
 
 import msgspec
 
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.envs.sandbox.program import OS, ImageBuild, python_program
-from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
+from agentrl.envs.sandbox.sandbox import Sandboxes, SandboxLease, Spec
 
 GRACE_S = 10.0  # beyond the server's own time to start
 REUSE = 1000  # episodes of one container
@@ -32,7 +31,7 @@ class ServerContainer:
 
     def __init__(self, pool: Sandboxes, port: int, start_s: float) -> None:
         """`start_s`: seconds that the server may take until it listens on the port."""
-        self._pool, self._sandbox = pool, pool.lease()
+        self._lease = SandboxLease(pool, "openenv")
         try:
             image = pool.image_settings()
             if not image.command:
@@ -43,15 +42,14 @@ class ServerContainer:
                 "port": port,
                 "timeout_s": start_s,
             }
-            line = self._sandbox.channel.ask(json.dumps(request).encode(), start_s + GRACE_S)
-            found = msgspec.json.decode(line, type=_Address)
+            found = self._lease.ask(request, start_s + GRACE_S, _Address)
             if found.error:
                 raise EnvironmentFailure(f"openenv: the image's server: {found.error}")
         except BaseException:
-            self.release(sound=False)
+            self._lease.release(sound=False)
             raise
         self.url = f"http://{found.address}:{port}"
 
     def release(self, *, sound: bool) -> None:
         """Give it back for another episode, or remove it if it is not `sound`."""
-        self._pool.release(self._sandbox, sound=sound)
+        self._lease.release(sound=sound)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,8 @@ from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.types import Status
 from agentrl.envs.adapters.openenv.container import ServerContainer
 from agentrl.envs.adapters.openenv.server import ActionRefused, Session, Step, result_text
-from agentrl.envs.contract import Message, Observation, Outcome, Tool, ToolCall, shortened
+from agentrl.envs.adapters.steps import Answer, StepEnvironment
+from agentrl.envs.contract import Observation, Outcome, Tool, ToolCall, shortened
 from agentrl.envs.tasks import options
 
 ACT = "act"
@@ -48,7 +49,7 @@ class OpenEnvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tasks: dict[str, options.Count] = {}
 
 
-class OpenEnvEnvironment:
+class OpenEnvEnvironment(StepEnvironment):
     """One episode, in a session of its own."""
 
     def __init__(
@@ -63,40 +64,16 @@ class OpenEnvEnvironment:
 
         Raises EnvironmentFailure.
         """
+        super().__init__(settings.max_turns)
         self._session, self._first, self._settings = session, first, settings
         self._container = container
         self._action = action
         self._server_tools = session.tools()
         self.tools: tuple[Tool, ...] = (*((action,) if action else ()), *self._server_tools)
-        self._rewards: list[float] = []
-        self._rewards_paid = 0  # how many rewards earlier turns had
-        self._turns = 0
 
     def start(self) -> Observation:
         text = self._observation_text(self._first) or BEGIN
-        return Observation((Message("system", self._settings.prompt), Message("user", text)))
-
-    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
-        """Raises EnvironmentFailure."""
-        self._turns += 1
-        answers: list[Message] = []
-        if isinstance(calls, str) or not calls:
-            text = self._text_action(calls if isinstance(calls, str) else "")
-            if text is None and self._server_tools:
-                return self._end(Status.COMPLETED)
-            calls = ()
-            answer, done = (f"Call {ACT}.", False) if text is None else self._step(text)
-            answers.append(Message("user", answer))
-            if done:
-                return self._end(Status.COMPLETED)
-        for call in calls:
-            answer, done = self._make(call)
-            answers.append(Message("tool", answer, call.name))
-            if done:
-                return self._end(Status.COMPLETED)
-        if self._turns >= self._settings.max_turns:
-            return self._end(Status.TASK_LIMIT)
-        return Outcome(tuple(answers), reward=self._turn_reward())
+        return Observation.of(self._settings.prompt, text)
 
     def close(self) -> None:
         self._session.close()
@@ -104,25 +81,30 @@ class OpenEnvEnvironment:
         if container is not None:
             container.release(sound=True)
 
-    def _make(self, call: ToolCall) -> tuple[str, bool]:
-        """The answer to a call, and whether the episode is over."""
+    def _answer_text(self, text: str) -> Answer:
+        action = self._text_action(text)
+        if action is not None:
+            return self._step(action)
+        return ("", Status.COMPLETED) if self._server_tools else (f"Call {ACT}.", None)
+
+    def _answer_call(self, call: ToolCall) -> Answer:
         if call.error or call.name not in {tool.name for tool in self.tools}:
-            return call.error or f"There is no tool {shortened(call.name)}.", False
+            return call.error or f"There is no tool {shortened(call.name)}.", None
         if self._action and call.name == self._action.name:
             return self._step(call.arguments)
         if self._action:
-            return self._session.call_tool(call.name, call.arguments), False
+            return self._session.call_tool(call.name, call.arguments), None
         return self._step(
             {"type": "call_tool", "tool_name": call.name, "arguments": call.arguments}
         )
 
-    def _step(self, action: Mapping[str, Any]) -> tuple[str, bool]:
+    def _step(self, action: Mapping[str, Any]) -> Answer:
         try:
             step = self._session.step(action)
         except ActionRefused as error:
-            return str(error), False
+            return str(error), None
         self._rewards.append(float(step.reward or 0.0))
-        return self._observation_text(step), step.done
+        return self._observation_text(step), Status.COMPLETED if step.done else None
 
     def _text_action(self, text: str) -> Mapping[str, Any] | None:
         """A turn without a call as an action: its one field, if that is a text."""
@@ -153,16 +135,12 @@ class OpenEnvEnvironment:
         return json.dumps(fields, ensure_ascii=False) if fields else ""
 
     def _turn_reward(self) -> float:
-        """Return the rewards of the steps since the last turn; 0 where only the last one counts."""
-        first, self._rewards_paid = self._rewards_paid, len(self._rewards)
-        return math.fsum(self._rewards[first:]) if self._settings.reward == "sum" else 0.0
+        """Return the rewards of the turn's steps; 0 where only the episode's last one counts."""
+        return super()._turn_reward() if self._settings.reward == "sum" else 0.0
 
     def _end(self, status: Status) -> Outcome:
-        rewards, solved, summed = (
-            self._rewards,
-            self._settings.solved,
-            self._settings.reward == "sum",
-        )
+        rewards, solved = self._rewards, self._settings.solved
+        summed = self._settings.reward == "sum"
         last = (rewards or [0.0])[-1]
         whole = math.fsum(rewards) if summed else last
         state: Mapping[str, Any] = {}

@@ -12,20 +12,11 @@ from typing import Any
 
 import msgspec
 
-from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.envs.adapters.openenv.container import ServerContainer, container_spec
 from agentrl.envs.adapters.openenv.environment import ACT, OpenEnvEnvironment, OpenEnvOptions
-from agentrl.envs.adapters.openenv.server import (
-    Server,
-)
-from agentrl.envs.contract import (
-    Environment,
-    Expert,
-    Item,
-    Tool,
-    require_split,
-)
+from agentrl.envs.adapters.openenv.server import Server
+from agentrl.envs.contract import Environment, Expert, Item, Tool, require_split
 from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
 from agentrl.envs.tasks import options
 from agentrl.envs.tasks.generated import SPLITS, seed_items
@@ -52,8 +43,7 @@ class OpenEnvSource:
         self.name = task
         self._options = settings = options.parse(task, OpenEnvOptions, raw_options)
         self.max_turns: int = settings.max_turns
-        where = f"tasks.{task}.options.headers"
-        headers = {name: fill_secrets(text, where) for name, text in settings.headers.items()}
+        headers = options.fill_env(task, "headers", settings.headers)
         self._reach = partial(
             Server, headers=headers, timeout_s=settings.timeout_s, wait_s=settings.wait_s
         )

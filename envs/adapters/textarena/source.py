@@ -17,11 +17,11 @@ from textarena.envs.registration import ENV_REGISTRY
 
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.core.types import Status
+from agentrl.envs.adapters.steps import Answer, StepEnvironment
 from agentrl.envs.adapters.textarena.opponent import Conversation, Endpoint, Move, load_opponent
 from agentrl.envs.contract import (
     Expert,
     Item,
-    Message,
     Observation,
     Outcome,
     Recovery,
@@ -60,21 +60,20 @@ class Game(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int
 
 
-class TextArenaEnvironment:
-    """One game, of one player or against an opponent."""
+class TextArenaEnvironment(StepEnvironment):
+    """One game, of one player or against an opponent. A text without a call is a move, too."""
 
     tools = (ACT,)
 
     def __init__(
         self, game: Any, item: Item, settings: TextArenaOptions, opponent: Move | None
     ) -> None:
+        super().__init__(settings.max_turns)
         self._game, self._task, self._prompt = game, item.task, settings.prompt
-        self._left = settings.max_turns
-        seed = options.read(item, Game).seed
-        self._random = random.Random(seed)
-        self._seed = seed
+        self._seed = options.read(item, Game).seed
+        self._random = random.Random(self._seed)
         self._opponent = opponent
-        self._luck = random.Random(f"opponent {seed}")
+        self._luck = random.Random(f"opponent {self._seed}")
         self._seat = _seat(settings, self._luck) if opponent else 0
         self._conversation: Conversation = []  # by the opponent
 
@@ -89,37 +88,19 @@ class TextArenaEnvironment:
         text = self._await_turn()
         if text is None:
             raise EnvironmentFailure(f"{self._task}: the opponent ended the game at once")
-        return Observation((Message("system", self._prompt), Message("user", text)))
-
-    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
-        """A text without a call is a move, too. Raises EnvironmentFailure."""
-        self._left -= 1
-        if isinstance(calls, str) or not calls:
-            answer, done = self._move(calls if isinstance(calls, str) else "")
-            answers = [Message("user", answer)]
-        else:
-            answers, done = [], False
-            for call in calls:
-                answer, done = self._called(call)
-                answers.append(Message("tool", answer, call.name))
-                if done:
-                    break
-        if done:
-            return self._end()
-        if self._left <= 0:
-            return Outcome((), done=True, status=Status.TASK_LIMIT)
-        return Outcome(tuple(answers))
+        return Observation.of(self._prompt, text)
 
     def close(self) -> None: ...
 
-    def _called(self, call: ToolCall) -> tuple[str, bool]:
-        if call.error or call.name != ACT.name:
-            return call.error or f"There is no tool {shortened(call.name)}; call act.", False
-        return self._move(str(call.arguments.get("action", "")))
+    def _answer_text(self, text: str) -> Answer:
+        """Move."""
+        answer = None if self._step(text) else self._await_turn()
+        return ("", Status.COMPLETED) if answer is None else (answer, None)
 
-    def _move(self, action: str) -> tuple[str, bool]:
-        text = None if self._step(action) else self._await_turn()
-        return text or "", text is None
+    def _answer_call(self, call: ToolCall) -> Answer:
+        if call.error or call.name != ACT.name:
+            return call.error or f"There is no tool {shortened(call.name)}; call act.", None
+        return self._answer_text(str(call.arguments.get("action", "")))
 
     def _step(self, action: str) -> bool:
         with self._playing("step"):
@@ -146,12 +127,14 @@ class TextArenaEnvironment:
             return player, observation
         return player, "\n".join(text for sender, text, _ in observation if sender != player)
 
-    def _end(self) -> Outcome:
+    def _end(self, status: Status) -> Outcome:
+        if status == Status.TASK_LIMIT:
+            return Outcome((), done=True, status=status)
         with self._playing("close"):
             rewards, known = self._game.close()
         reward = float(rewards[self._seat])
         fouls = {player: bool(each.get("invalid_move")) for player, each in known.items()}
-        status = Status.INVALID_ACTION if fouls[self._seat] else Status.COMPLETED
+        status = Status.INVALID_ACTION if fouls[self._seat] else status
         metrics = {"opponent_invalid": float(fouls[1 - self._seat])} if self._opponent else {}
         return Outcome((), done=True, status=status, reward=reward, score=reward, metrics=metrics)
 

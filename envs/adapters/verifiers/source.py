@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.envs.contract import Environment, Expert, Item, Outcome, ToolCall, require_split
 from agentrl.envs.gateway.environment import Gateway, Plan
@@ -90,9 +89,7 @@ class VerifiersSource:
         self.name = task
         self._options = asked = options.parse(task, VerifiersOptions, given)
         self.max_turns: int = asked.max_turns
-        where = f"tasks.{task}.options.env"
-        filled = {name: fill_secrets(text, where) for name, text in asked.env.items()}
-        self._env = _path_beside(asked.python) | filled
+        self._env = _path_beside(asked.python) | options.fill_env(task, "env", asked.env)
         taskset = {"id": argument, **asked.config.get("taskset", {})}
         self._config = {**asked.config, "taskset": taskset}
         self._listed: list[ListedTask] | None = None

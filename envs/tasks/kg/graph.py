@@ -3,13 +3,11 @@
 import json
 import lzma
 import re
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -17,6 +15,7 @@ import urllib3
 
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.core.http.answers import read_answer
+from agentrl.envs.call_timeouts import call_within
 from agentrl.envs.tasks.kg.program import NAME, NAMESPACE
 
 TIMEOUT_S = 30.0  # of one query
@@ -68,22 +67,14 @@ class LocalGraph:
 
     def select(self, query: str) -> list[str]:
         """On a thread of its own: nothing stops the library, but it leaves Python to others."""
-        answered: SimpleQueue[list[str] | Exception] = SimpleQueue()
 
-        def work() -> None:
-            try:
-                answered.put([plain(row[0].value) for row in self.store.query(query)])
-            except (SyntaxError, OSError, ValueError) as error:
-                answered.put(error)
+        def answer() -> list[str]:
+            return [plain(row[0].value) for row in self.store.query(query)]
 
-        threading.Thread(target=work, name="query", daemon=True).start()
         try:
-            found = answered.get(timeout=self._timeout_s)
-        except Empty:
-            raise EnvironmentFailure(f"kg: a query took more than {self._timeout_s:g} s") from None
-        if isinstance(found, Exception):
-            raise EnvironmentFailure(f"kg: query failed: {found}") from found
-        return found
+            return call_within(answer, self._timeout_s, "kg: a query")
+        except (SyntaxError, OSError, ValueError) as error:
+            raise EnvironmentFailure(f"kg: query failed: {error}") from error
 
     def objects(self, subject: str, relation: str) -> list[str]:
         """Return the objects of `subject` and `relation`, ordered by name."""

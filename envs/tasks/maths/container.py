@@ -1,15 +1,10 @@
 """The Python of one episode: an interpreter in a sandbox, which is leased until it is closed."""
 
-import json
-from collections.abc import Mapping
-from typing import Any, TypeVar
-
 import msgspec
 
 from agentrl.core.errors import EnvironmentFailure
-from agentrl.envs.sandbox.channel import Overrun
 from agentrl.envs.sandbox.program import Program, SandboxLimits, python_program
-from agentrl.envs.sandbox.sandbox import Sandbox, Sandboxes
+from agentrl.envs.sandbox.sandbox import Sandboxes, SandboxLease
 from agentrl.envs.tasks.maths.problem import Execution
 
 GRACE_S = 30.0  # beyond the code's own limit, before the sandbox counts as hung
@@ -19,8 +14,6 @@ MODULES = (
     "agentrl.envs.tasks.maths.interpreter",
     "agentrl.envs.tasks.oslinux.in_sandbox.processes",
 )
-
-T = TypeVar("T")
 
 
 class _Reply(msgspec.Struct, frozen=True):
@@ -56,9 +49,8 @@ class ContainedPython:
     """An Interpreter that leases a sandbox until it is closed. `timeout_s`: of one call."""
 
     def __init__(self, sandboxes: Sandboxes, *, timeout_s: float, memory_mb: int) -> None:
-        self._sandboxes = sandboxes
+        self._lease = SandboxLease(sandboxes, "maths")
         self._timeout_s, self._memory_mb = timeout_s, memory_mb
-        self._sandbox: Sandbox | None = sandboxes.lease()
 
     def run(self, code: str) -> Execution:
         """Raises EnvironmentFailure, and Overrun if the code ended the sandbox."""
@@ -67,7 +59,7 @@ class ContainedPython:
             "timeout_s": self._timeout_s,
             "memory_bytes": self._memory_mb * MIB,
         }
-        reply = self._ask(request, _Reply)
+        reply = self._lease.ask(request, self._timeout_s + GRACE_S, _Reply)
         error = reply.error
         if reply.late:
             error = f"TimeoutError: the code ran for more than {self._timeout_s:g} s"
@@ -77,30 +69,10 @@ class ContainedPython:
 
     def close(self) -> None:
         """Give the sandbox back, or up if the episode left something in it."""
-        if self._sandbox is None:
+        if self._lease.is_over:
             return
         try:
-            clean = self._ask({"end": True}, _EndReply).clean
+            reply = self._lease.ask({"end": True}, self._timeout_s + GRACE_S, _EndReply)
         except EnvironmentFailure:  # it is given up; the episode has its outcome
             return
-        self._give_back(sound=clean)
-
-    def _ask(self, request: Mapping[str, Any], kind: type[T]) -> T:
-        """Send a request; give the sandbox up if there is no answer."""
-        if self._sandbox is None:
-            raise EnvironmentFailure("maths: the interpreter is closed")
-        try:
-            line = json.dumps(request).encode()
-            reply = self._sandbox.channel.ask(line, self._timeout_s + GRACE_S)
-            return msgspec.json.decode(reply, type=kind)
-        except Overrun:
-            self._give_back(sound=False)
-            raise
-        except (EnvironmentFailure, msgspec.MsgspecError) as error:
-            self._give_back(sound=False)
-            raise EnvironmentFailure(f"maths: {error}") from error
-
-    def _give_back(self, *, sound: bool) -> None:
-        if self._sandbox is not None:
-            self._sandboxes.release(self._sandbox, sound=sound)
-            self._sandbox = None
+        self._lease.release(sound=reply.clean)

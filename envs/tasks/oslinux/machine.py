@@ -1,15 +1,13 @@
 """The Linux of one episode: a sandbox of its own, until it is closed."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from agentrl.core.errors import EnvironmentFailure
-from agentrl.envs.sandbox.channel import Overrun
 from agentrl.envs.sandbox.program import Program, python_program
-from agentrl.envs.sandbox.sandbox import Sandbox, Sandboxes
+from agentrl.envs.sandbox.sandbox import Sandboxes, SandboxLease
 from agentrl.envs.tasks.oslinux.problem import Script
 
 GRACE_S = 30.0  # beyond a command's own limit, before the sandbox counts as hung
@@ -59,8 +57,8 @@ class Machine:
     """
 
     def __init__(self, sandboxes: Sandboxes, task: str = "os") -> None:
-        self._sandboxes, self._task = sandboxes, task
-        self._sandbox: Sandbox | None = sandboxes.lease()
+        self._task = task
+        self._lease = SandboxLease(sandboxes, task)
 
     def run(
         self, script: Script, arguments: Sequence[str], timeout_s: float, *, watch: bool = False
@@ -81,11 +79,11 @@ class Machine:
 
     def put(self, folder: str, archive: bytes) -> None:
         """Unpack a tar archive in a folder."""
-        self._leased().put(folder, archive)
+        self._lease.sandbox.put(folder, archive)
 
     def set_network(self, *, connected: bool) -> None:
         """Connect the machine to the network, or disconnect it."""
-        self._leased().set_network(connected=connected)
+        self._lease.sandbox.set_network(connected=connected)
 
     def fingerprint(self) -> str:
         """Hash what was written to the disk since the start."""
@@ -103,24 +101,7 @@ class Machine:
 
     def close(self) -> None:
         """Give the sandbox up. Safe to call twice."""
-        if self._sandbox is not None:
-            self._sandboxes.release(self._sandbox, sound=False)
-            self._sandbox = None
+        self._lease.release(sound=False)
 
     def _ask(self, request: Mapping[str, Any], timeout_s: float, kind: type[T]) -> T:
-        """Send a request; give the sandbox up if there is no answer."""
-        sandbox = self._leased()
-        try:
-            line = sandbox.channel.ask(json.dumps(request).encode(), timeout_s + GRACE_S)
-            return msgspec.json.decode(line, type=kind)
-        except Overrun:
-            self.close()
-            raise
-        except (EnvironmentFailure, msgspec.MsgspecError) as error:
-            self.close()
-            raise EnvironmentFailure(f"{self._task}: {error}") from error
-
-    def _leased(self) -> Sandbox:
-        if self._sandbox is None:
-            raise EnvironmentFailure(f"{self._task}: the machine is closed")
-        return self._sandbox
+        return self._lease.ask(request, timeout_s + GRACE_S, kind)

@@ -79,7 +79,9 @@ def test_a_request_beyond_the_waiting_turns_is_refused_until_they_are_sampled(
             lambda: sampler.turns == MOST_WAITING, within_s=60, text=lambda: str(sampler.turns)
         )
         status, body = ask(server, 1)
-        assert (status, json.loads(body)["error"]["code"]) == (429, "rate_limit_exceeded")
+        error = json.loads(body)["error"]
+        assert (status, error["code"]) == (429, "rate_limit_exceeded")
+        assert error["type"] == "rate_limit_error"
         sampler.released.set()
         assert [each.result()[0] for each in waiting] == [200] * requests
     assert ask(server, MOST_TURNS)[0] == 200

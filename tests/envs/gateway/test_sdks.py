@@ -23,7 +23,7 @@ def refused(field, **more):
     raise AssertionError(field)
 assert "3 is not supported; use 0" in refused("top_logprobs", logprobs=True, top_logprobs=3)
 schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
-assert "cannot be had" in refused("response_format", response_format=schema)
+assert "is not supported; known: text" in refused("response_format", response_format=schema)
 assert "did you mean top_k" in refused("topk", extra_body={"topk": 3})
 try:
     openai.OpenAI(api_key="guess").models.list()

@@ -1,14 +1,14 @@
 """The item's tables in an SQLite inside a sandbox: the same engine, out of this process."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from agentrl.core.errors import EnvironmentFailure, ItemError
+from agentrl.envs.sandbox.channel import Overrun
 from agentrl.envs.sandbox.program import Program, python_program
-from agentrl.envs.sandbox.sandbox import Sandbox, Sandboxes
+from agentrl.envs.sandbox.sandbox import Sandboxes, SandboxLease
 from agentrl.envs.tasks.dbbench.problem import Table
 
 GRACE_S = 15.0  # beyond a statement's own limit, before the sandbox counts as hung
@@ -38,9 +38,8 @@ class ContainedDatabase:
         timeout_s: float,
         mysql: bool = False,
     ) -> None:
-        self._sandboxes = sandboxes
         self._patience_s = timeout_s + GRACE_S
-        self._sandbox: Sandbox | None = sandboxes.lease()
+        self._lease = SandboxLease(sandboxes, "dbbench")
         asked = {"open": msgspec.to_builtins(tables), "timeout_s": timeout_s, "mysql": mysql}
         opened = self._ask(asked)
         if "broken" in opened:
@@ -54,20 +53,10 @@ class ContainedDatabase:
         return self._ask({"hash": True})["text"]
 
     def close(self) -> None:
-        self._give_back(sound=True)
+        self._lease.release(sound=True)
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, str]:
-        """Send a request; give the sandbox up if there is no answer."""
-        if self._sandbox is None:
-            raise EnvironmentFailure("dbbench: the database is closed")
         try:
-            line = self._sandbox.channel.ask(json.dumps(request).encode(), self._patience_s)
-            return msgspec.json.decode(line, type=dict[str, str])
-        except (EnvironmentFailure, msgspec.MsgspecError) as error:
-            self._give_back(sound=False)
+            return self._lease.ask(request, self._patience_s, dict[str, str])
+        except Overrun as error:  # SQLite has limits of its own: the agent caused none of it
             raise EnvironmentFailure(f"dbbench: {error}") from error
-
-    def _give_back(self, *, sound: bool) -> None:
-        if self._sandbox is not None:
-            self._sandboxes.release(self._sandbox, sound=sound)
-            self._sandbox = None

@@ -96,8 +96,7 @@ def test_a_container_serves_the_next_episode_unless_something_was_left(
     segment = "import ctypes\nctypes.CDLL(None).shmget(7, 4096, 0o1666)"
     for code in ("x = 1", segment, "open('/dev/shm/x', 'w')", "x"):
         python = opened(sandboxes, 20)
-        assert python._sandbox is not None
-        names.append(python._sandbox.container)
+        names.append(python._lease.sandbox.container)
         found = python.run(code)
         python.close()
         python.close()
@@ -110,8 +109,7 @@ def test_a_killed_container_fails_the_episode_and_the_next_one_is_fine(
     sandboxes: Sandboxes, docker_client: docker.DockerClient
 ) -> None:
     python = opened(sandboxes)
-    assert python._sandbox is not None
-    docker_client.containers.get(python._sandbox.container).kill()
+    docker_client.containers.get(python._lease.sandbox.container).kill()
     with pytest.raises(EnvironmentFailure, match="its process ended"):
         python.run("1")
     with pytest.raises(EnvironmentFailure, match="closed"):

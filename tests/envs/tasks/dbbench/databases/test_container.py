@@ -100,8 +100,7 @@ def test_a_killed_container_fails_the_episode_and_the_next_one_is_fine(
     sandboxes: Sandboxes, docker_client: docker.DockerClient
 ) -> None:
     database = ContainedDatabase([TABLE], sandboxes=sandboxes, timeout_s=1.0)
-    assert database._sandbox is not None
-    docker_client.containers.get(database._sandbox.container).kill()
+    docker_client.containers.get(database._lease.sandbox.container).kill()
     with pytest.raises(EnvironmentFailure, match="its process ended"):
         database.execute("select 1")
     with pytest.raises(EnvironmentFailure, match="closed"):
