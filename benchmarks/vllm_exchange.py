@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def from_socket(path: Path) -> dict[str, str]:
         for name, entry in sorted(header.items(), key=lambda one: one[1]["data_offsets"]):
             begin, end = entry["data_offsets"]
             content = torch.empty(end - begin, dtype=torch.uint8).numpy()
-            view, count = memoryview(content), 0
+            view, count = content.data, 0
             while count < len(view):
                 count += ours.recv_into(view[count:])
             found[name] = digest(content)
@@ -105,11 +106,11 @@ def measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
             path = paths[number % 2]
             name = path.name
             parts = {
-                "hash": seconds(lambda path=path: manifest.verify(path)),
-                "load": seconds(lambda name=name, path=path: engine.load(name, path)),
-                "probe": seconds(lambda name=name: engine.score(name, PROBE)),
-                "disk": seconds(lambda path=path: from_disk(path)),
-                "socket": seconds(lambda path=path: from_socket(path)),
+                "hash": seconds(partial(manifest.verify, path)),
+                "load": seconds(partial(engine.load, name, path)),
+                "probe": seconds(partial(engine.score, name, PROBE)),
+                "disk": seconds(partial(from_disk, path)),
+                "socket": seconds(partial(from_socket, path)),
             }
             if from_disk(path) != from_socket(path):
                 raise SystemExit("the socket brought other bytes")
