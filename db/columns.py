@@ -1,7 +1,10 @@
-"""Selects the columns that a dataclass names."""
+"""Parts of queries: a dataclass's columns, the rows of an attempt, counts of a column's values."""
 
 from dataclasses import fields
 from typing import Any
+
+from sqlalchemy import ColumnElement, and_, func, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from agentrl.db.models import Base
 
@@ -13,3 +16,18 @@ def columns_of(kind: type[Any], model: type[Base], **others: Any) -> list[Any]:
     """
     names = [field.name for field in fields(kind)]
     return [others[name] if name in others else getattr(model, name) for name in names]
+
+
+def same_attempt(one: Any, other: Any) -> ColumnElement[bool]:
+    """Return the condition that rows of two tables belong to the same attempt of an episode."""
+    return and_(one.episode_id == other.episode_id, one.fence == other.fence)
+
+
+def count_by(
+    session: Session,
+    column: InstrumentedAttribute[Any] | ColumnElement[Any],
+    *where: ColumnElement[bool],
+) -> dict[Any, int]:
+    """Return how many rows have each value of `column`."""
+    query = select(column, func.count()).where(*where).group_by(column)
+    return {value: number for value, number in session.execute(query)}

@@ -63,6 +63,11 @@ def _postgres_now(_element: now, _compiler: SQLCompiler, **_kw: Any) -> str:
     return "extract(epoch from clock_timestamp())::double precision"
 
 
+def read_clock(session: Session) -> float:
+    """Return the time on the database's clock."""
+    return float(session.scalar(select(now())) or 0.0)
+
+
 class whole(FunctionElement[int]):  # noqa: N801 - reads as the SQL function it is
     """SQL function: a number ≥ 0 without its fraction."""
 
@@ -209,7 +214,7 @@ class Store:
 
     def clock(self) -> float:
         """Return the time on the database's clock."""
-        return self.ask(lambda session: float(session.scalar(select(now())) or 0.0))
+        return self.ask(read_clock)
 
     def close(self) -> None:
         self.engine.dispose()

@@ -24,7 +24,7 @@ from agentrl.db.models import (
     StoredTrajectory,
     UpdateGroup,
 )
-from agentrl.db.store import Store, now
+from agentrl.db.store import Store, read_clock
 
 GROUPS = 50  # of one transaction
 SETTLED_S = 120.0  # after its end a run's recorder may still store
@@ -58,7 +58,7 @@ def runs_to_forget(
         .where(Run.state.in_(RUN_OVER), Run.ended_at.is_not(None))
         .order_by(Run.ended_at.desc(), Run.run_id)
     ).all()
-    clock = session.scalar(select(now())) or 0.0
+    clock = read_clock(session)
     age_s = max(older_than_s or 0.0, SETTLED_S)
     gone = [run for run in over[keep or 0 :] if clock - (run.ended_at or clock) > age_s]
     return [_count_prunable(session, run, whole=True) for run in reversed(gone)]

@@ -8,8 +8,9 @@ from sqlalchemy import func, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from agentrl.db.columns import count_by
 from agentrl.db.models import Base, Episode, Group, Run, StoredTrajectory
-from agentrl.db.store import now
+from agentrl.db.store import read_clock
 
 DEAD = """
 SELECT relname, n_dead_tup, GREATEST(last_vacuum, last_autovacuum)
@@ -84,7 +85,7 @@ def _sqlite_tables(session: Session) -> list[TableSize]:
 
 
 def _postgres_tables(session: Session) -> list[TableSize]:
-    clock = session.scalar(select(now())) or 0.0
+    clock = read_clock(session)
     dead: dict[str, Any] = {row[0]: row[1:] for row in session.execute(text(DEAD))}
     total = text("SELECT pg_total_relation_size(to_regclass(:name))")
     sizes = []
@@ -113,9 +114,9 @@ def _database(session: Session) -> dict[str, int | str]:
 
 def _runs(session: Session) -> list[RunSize]:
     """Return the sizes of runs, oldest first."""
-    clock = session.scalar(select(now())) or 0.0
-    groups = _by_run(session, Group.run_id, func.count())
-    episodes = _by_run(session, Episode.run_id, func.count())
+    clock = read_clock(session)
+    groups = count_by(session, Group.run_id)
+    episodes = count_by(session, Episode.run_id)
     length = func.length(StoredTrajectory.body)
     stored = session.execute(
         select(StoredTrajectory.run_id, func.count(), func.sum(length))
@@ -136,9 +137,3 @@ def _runs(session: Session) -> list[RunSize]:
         )
         for run in session.scalars(select(Run).order_by(Run.created_at, Run.run_id))
     ]
-
-
-def _by_run(session: Session, column: Any, value: Any) -> dict[str, int]:
-    return {
-        run_id: number for run_id, number in session.execute(select(column, value).group_by(column))
-    }

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from agentrl.core.errors import MessageError
 from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import EpisodeState, GroupState, UpdateState
+from agentrl.db.columns import same_attempt
 from agentrl.db.models import (
     Checkpoint,
     Episode,
@@ -107,8 +108,7 @@ def _missing_bodies(session: Session, run_id: str) -> Iterator[Finding]:
         .join(Update, Update.update_id == UpdateGroup.update_id)
         .outerjoin(
             StoredTrajectory,
-            (StoredTrajectory.episode_id == UpdateGroup.episode_id)
-            & (StoredTrajectory.fence == UpdateGroup.fence)
+            same_attempt(StoredTrajectory, UpdateGroup)
             & (StoredTrajectory.sha256 == UpdateGroup.sha256),
         )
         .where(
@@ -221,10 +221,7 @@ def _tokens(session: Session, run_id: str) -> Iterator[Finding]:
     query = (
         select(UpdateGroup.episode_id, UpdateGroup.loss_tokens, tokens)
         .join(Update, Update.update_id == UpdateGroup.update_id)
-        .outerjoin(
-            Step,
-            (Step.episode_id == UpdateGroup.episode_id) & (Step.fence == UpdateGroup.fence),
-        )
+        .outerjoin(Step, same_attempt(Step, UpdateGroup))
         .where(Update.run_id == run_id)
         .group_by(UpdateGroup.update_id, UpdateGroup.episode_id, UpdateGroup.loss_tokens)
         .having(func.count(Step.number) == func.count(Step.trained))

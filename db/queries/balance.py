@@ -6,8 +6,9 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import EpisodeState
+from agentrl.db.columns import count_by
 from agentrl.db.models import Episode, Group
-from agentrl.db.store import now
+from agentrl.db.store import read_clock
 
 GIVEN_UP = (EpisodeState.FAILED, EpisodeState.CANCELLED)
 
@@ -35,9 +36,8 @@ def balance(session: Session, run_id: str) -> Balance:
     """Return the balance of the whole run, using its indexes."""
     sizes = select(func.count(), func.coalesce(func.sum(Group.size), 0))
     groups, members = session.execute(sizes.where(Group.run_id == run_id)).one()
-    states = select(Episode.state, func.count()).where(Episode.run_id == run_id)
-    counts = session.execute(states.group_by(Episode.state))
-    return Balance(groups, int(members), {str(state): number for state, number in counts})
+    states = count_by(session, Episode.state, Episode.run_id == run_id)
+    return Balance(groups, int(members), states)
 
 
 def failed_counts(session: Session, run_id: str) -> list[tuple[str, str, int, int]]:
@@ -58,16 +58,13 @@ def failed_counts(session: Session, run_id: str) -> list[tuple[str, str, int, in
 
 def retry_counts(session: Session, run_id: str) -> dict[str, int]:
     """Count repeated attempts by the reason of the former one."""
-    query = (
-        select(Episode.reason, func.count())
-        .where(
-            Episode.run_id == run_id,
-            Episode.state.in_([EpisodeState.QUEUED, EpisodeState.RUNNING]),
-            Episode.reason.is_not(None),
-        )
-        .group_by(Episode.reason)
+    return count_by(
+        session,
+        Episode.reason,
+        Episode.run_id == run_id,
+        Episode.state.in_([EpisodeState.QUEUED, EpisodeState.RUNNING]),
+        Episode.reason.is_not(None),
     )
-    return {str(reason): number for reason, number in session.execute(query)}
 
 
 def refused_counts(session: Session, run_id: str) -> list[RefusedCount]:
@@ -79,5 +76,5 @@ def refused_counts(session: Session, run_id: str) -> list[RefusedCount]:
         ),
         {"run_id": run_id},
     ).all()
-    clock = session.scalar(select(now())) or 0.0
+    clock = read_clock(session)
     return [RefusedCount(row[0], row[1], row[2], max(0.0, clock - row[3])) for row in rows]

@@ -9,8 +9,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import GROUP_OPEN, EpisodeState, GroupState, UpdateState
+from agentrl.db.columns import count_by
 from agentrl.db.models import Episode, Group, Run, Update, UpdateGroup
-from agentrl.db.store import now
+from agentrl.db.store import read_clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Waiting:
 def waiting_counts(session: Session, run_id: str) -> Waiting:
     """Count work that is not trained yet; bounded by admission."""
     under_way = (Group.run_id == run_id, Group.state.in_(GROUP_OPEN))
-    groups = select(Group.state, func.count()).where(*under_way).group_by(Group.state)
+    groups = count_by(session, Group.state, *under_way)
     members = (
         select(Episode.state, func.count())
         .join(Group, Group.group_id == Episode.group_id)
@@ -77,7 +78,7 @@ def waiting_counts(session: Session, run_id: str) -> Waiting:
         .group_by(Episode.state)
     )
     return Waiting(
-        {GroupState(state): number for state, number in session.execute(groups)},
+        {GroupState(state): number for state, number in groups.items()},
         {EpisodeState(state): number for state, number in session.execute(members)},
     )
 
@@ -95,7 +96,7 @@ class Pace:
 def recent_pace(session: Session, run_id: str, window_s: float) -> Pace:
     """Return the pace of the last seconds, or of those before the run ended."""
     run = session.get_one(Run, run_id, populate_existing=True)
-    end = run.ended_at or session.scalar(select(now())) or run.created_at
+    end = run.ended_at or read_clock(session)
     since = max(run.created_at, end - window_s)
     played = select(func.count(), func.coalesce(func.sum(Episode.loss_tokens), 0)).where(
         Episode.run_id == run_id, Episode.state == EpisodeState.FINISHED, Episode.ended_at >= since

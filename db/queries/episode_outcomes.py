@@ -9,6 +9,7 @@ from sqlalchemy import Subquery, func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import ABORT, SOLVED, EpisodeState, UpdateState
+from agentrl.db.columns import same_attempt
 from agentrl.db.models import Episode, Group, Step, Update
 
 
@@ -38,7 +39,7 @@ def recent_episodes(session: Session, run_id: str, task: str, groups: int) -> li
     query = (
         select(Episode.group_id, Episode.episode_id, Episode.score, Step.track, func.count())
         .join(recent, recent.c.group_id == Episode.group_id)
-        .join(Step, (Step.episode_id == Episode.episode_id) & (Step.fence == Episode.fence))
+        .join(Step, same_attempt(Step, Episode))
         .where(Episode.state == EpisodeState.FINISHED, Step.finish_reason != ABORT)
         .group_by(Episode.group_id, Episode.episode_id, Episode.score, Step.track)
         .order_by(Episode.group_id, Episode.episode_id)

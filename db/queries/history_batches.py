@@ -13,6 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
 from agentrl.core.types import GroupState, UpdateState
+from agentrl.db.columns import same_attempt
 from agentrl.db.models import Checkpoint, Episode, Group, Run, Step, Update, UpdateGroup
 from agentrl.db.registry import checkpoints
 
@@ -101,13 +102,8 @@ def first_changed_batch(session: Session, run_id: str) -> int | None:
         )
         .where(Group.run_id == run_id, Group.origin_id.is_not(None))
     )
-    turns = episodes.join(
-        Step, (Step.episode_id == Episode.episode_id) & (Step.fence == Episode.fence)
-    ).join(
-        turn,
-        (turn.episode_id == original.episode_id)
-        & (turn.fence == original.fence)
-        & (turn.number == Step.number),
+    turns = episodes.join(Step, same_attempt(Step, Episode)).join(
+        turn, same_attempt(turn, original) & (turn.number == Step.number)
     )
     found = (
         session.scalar(

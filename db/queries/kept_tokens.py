@@ -6,7 +6,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.journal import UnjudgedEpisode, decode_record
-from agentrl.db.columns import columns_of
+from agentrl.db.columns import columns_of, same_attempt
 from agentrl.db.models import Episode, JournaledStep, Step
 from agentrl.db.transitions.trajectories.journal import FormerStep, chain
 
@@ -16,10 +16,9 @@ def kept_tokens(session: Session, run_id: str) -> int:
 
     Call it in one read transaction: a body is stored when its steps leave the journal.
     """
-    current = (Step.episode_id == Episode.episode_id) & (Step.fence == Episode.fence)
     stored = session.scalar(
         select(func.sum(Step.token_end - Step.token_start))
-        .join(Episode, current)
+        .join(Episode, same_attempt(Step, Episode))
         .where(Step.run_id == run_id)
     )
     return (stored or 0) + _journaled_tokens(session, run_id)

@@ -8,6 +8,7 @@ from sqlalchemy import Select, case, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import EpisodeState, UpdateState
+from agentrl.db.columns import same_attempt
 from agentrl.db.models import (
     Episode,
     Group,
@@ -19,7 +20,7 @@ from agentrl.db.models import (
     Update,
     Worker,
 )
-from agentrl.db.store import now
+from agentrl.db.store import now, read_clock
 
 ROLES = ("worker", "policy", "trainer", "dispatcher", "recorder", "envs")
 Attempt = tuple[str, int]  # episode_id, fence
@@ -68,7 +69,7 @@ def read_liveness(session: Session, run_id: str) -> Liveness:
         .limit(1)
     )
     return Liveness(
-        clock=float(session.scalar(select(now())) or 0.0),
+        clock=read_clock(session),
         state=run.state,
         version=run.version,
         epoch=run.trainer_epoch,
@@ -108,11 +109,7 @@ def attempts_without_body(session: Session, run_id: str) -> set[Attempt]:
 def _without_body(run_id: str, *states: EpisodeState) -> Select[str, int, str | None]:
     return (
         select(Episode.episode_id, Episode.fence, Episode.body_sha256)
-        .outerjoin(
-            StoredTrajectory,
-            (StoredTrajectory.episode_id == Episode.episode_id)
-            & (StoredTrajectory.fence == Episode.fence),
-        )
+        .outerjoin(StoredTrajectory, same_attempt(StoredTrajectory, Episode))
         .where(
             Episode.run_id == run_id,
             Episode.state.in_(states),

@@ -16,8 +16,9 @@ from sqlalchemy.orm import Session
 from agentrl.core.types import CURRENT, SOLVED, EpisodeState, GroupState, UpdateState
 from agentrl.db.audit.accounting import late_statement
 from agentrl.db.audit.trained_hashes import find_different_hashes
+from agentrl.db.columns import count_by, same_attempt
 from agentrl.db.models import Episode, Group, Run, Step, Update, UpdateGroup
-from agentrl.db.store import now, whole
+from agentrl.db.store import read_clock, whole
 
 RECENT_UPDATES = 10  # of recent success, wherever it is shown
 PROOFS = ("accounting", "unserved_steps")
@@ -81,13 +82,13 @@ def learned_totals(session: Session, run_id: str) -> LearnedTotals:
 
 def ran_s(session: Session, run: Run) -> float:
     """Return the seconds since the run's creation, or until its end."""
-    return (run.ended_at or session.scalar(select(now())) or run.created_at) - run.created_at
+    return (run.ended_at or read_clock(session)) - run.created_at
 
 
 def hours(session: Session, run_id: str) -> float:
     """Return the hours since the run's creation."""
     created_at = session.scalars(select(Run.created_at).where(Run.run_id == run_id)).one()
-    return ((session.scalar(select(now())) or created_at) - created_at) / 3600
+    return (read_clock(session) - created_at) / 3600
 
 
 def recent_success(
@@ -184,8 +185,7 @@ def policy_mix(session: Session, run_id: str, groups: int | None = None) -> dict
 
 def groups_by_state(session: Session, run_id: str) -> dict[str, int]:
     """Count groups by state."""
-    query = select(Group.state, func.count()).where(Group.run_id == run_id).group_by(Group.state)
-    return {str(state): count for state, count in session.execute(query)}
+    return count_by(session, Group.state, Group.run_id == run_id)
 
 
 def _version(run_id: str) -> ScalarSelect[int]:
@@ -202,10 +202,7 @@ def staleness(session: Session, run_id: str, *, of_all: bool = False) -> dict[st
         select(lagged, func.avg(Update.version - 1 - Step.version))
         .select_from(Update)
         .join(UpdateGroup, UpdateGroup.update_id == Update.update_id)
-        .join(
-            Step,
-            (Step.episode_id == UpdateGroup.episode_id) & (Step.fence == UpdateGroup.fence),
-        )
+        .join(Step, same_attempt(Step, UpdateGroup))
         .where(Update.run_id == run_id)
         .where(Update.state != UpdateState.ROLLED_BACK, Step.version >= 0)
         .group_by(lagged)

@@ -7,6 +7,7 @@ from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import EpisodeState
+from agentrl.db.columns import count_by
 from agentrl.db.models import Episode, PolicyServer, Run, Worker
 from agentrl.db.queries import progress
 from agentrl.db.store import now
@@ -42,22 +43,15 @@ def run_gauges(session: Session, run_id: str) -> RunGauges:
     return RunGauges(
         version=session.scalars(select(Run.version).where(Run.run_id == run_id)).one(),
         groups={str(s): n for s, n in groups.open_groups(session, run_id).items()},
-        episodes=_open_episodes(session, run_id),
+        episodes=count_by(
+            session, Episode.state, Episode.run_id == run_id, Episode.state.in_(OPEN)
+        ),
         wait_s=max(0.0, oldest or 0.0),
         leases=_leases(session, run_id),
         staleness=progress.staleness(session, run_id),
         success=progress.recent_success(session, run_id),
         alarms=raised,
     )
-
-
-def _open_episodes(session: Session, run_id: str) -> dict[str, int]:
-    query = (
-        select(Episode.state, func.count())
-        .where(Episode.run_id == run_id, Episode.state.in_(OPEN))
-        .group_by(Episode.state)
-    )
-    return {str(state): number for state, number in session.execute(query)}
 
 
 def _leases(session: Session, run_id: str) -> dict[tuple[str, str], int]:
@@ -68,10 +62,8 @@ def _leases(session: Session, run_id: str) -> dict[tuple[str, str], int]:
         ("policy", PolicyServer, PolicyServer.url),  # an evaluation's has none
     ):
         live: ColumnElement[str] = case((table.lease_until > now(), "live"), else_="lapsed")
-        query = (
-            select(live, func.count())
-            .where(table.run_id == run_id, table.ended_at.is_(None), named != "")
-            .group_by(live)
+        states = count_by(
+            session, live, table.run_id == run_id, table.ended_at.is_(None), named != ""
         )
-        found |= {(kind, state): number for state, number in session.execute(query)}
+        found |= {(kind, state): number for state, number in states.items()}
     return found

@@ -7,7 +7,7 @@ from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from agentrl.db.models import Alarm, Evaluation, Update
-from agentrl.db.store import now
+from agentrl.db.store import read_clock
 
 SETTLED_S = 60.0  # an evaluation that has not grown for so long is exported as it is
 MOST = 200  # rows of one look
@@ -62,7 +62,7 @@ def tracker_rows(
 
 def _evaluations(session: Session, run_id: str) -> Sequence[Evaluation]:
     """Return evaluations that are complete or do not grow any more."""
-    clock = session.scalar(select(now())) or 0.0
+    clock = read_clock(session)
     query = select(Evaluation).where(Evaluation.run_id == run_id, Evaluation.version.is_not(None))
     return [
         row

@@ -6,7 +6,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from agentrl.db.models import PolicyServer, Run, StoredTrajectory, Update, Worker
-from agentrl.db.store import now
+from agentrl.db.store import read_clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Lease:
 def leases(session: Session, run_id: str, limit: int) -> list[Lease]:
     """Return single processes, and the newest workers and policy servers."""
     run = session.get_one(Run, run_id, populate_existing=True)
-    clock = session.scalar(select(now())) or 0.0
+    clock = read_clock(session)
     single = (
         ("dispatcher", run.dispatcher, run.dispatcher_until),
         ("trainer", f"epoch {run.trainer}" if run.trainer else "", run.trainer_until),
@@ -62,7 +62,7 @@ def leases(session: Session, run_id: str, limit: int) -> list[Lease]:
 
 def idle_s(session: Session, run_id: str) -> dict[str, float]:
     """Return the seconds since the last activity of trainer and recorder."""
-    clock = session.scalar(select(now())) or 0.0
+    clock = read_clock(session)
     latest = {
         "trainer": (
             select(Update.committed_at)

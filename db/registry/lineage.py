@@ -7,9 +7,9 @@ from sqlalchemy import and_, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import CheckpointState, UpdateState
-from agentrl.db.columns import columns_of
+from agentrl.db.columns import columns_of, count_by
 from agentrl.db.models import Checkpoint, Evaluation, PolicyServer, Run, Serving, Update
-from agentrl.db.store import now
+from agentrl.db.store import read_clock
 
 MADE_BY_UPDATE = and_(
     Update.run_id == Checkpoint.run_id, Update.checkpoint_id == Checkpoint.checkpoint_id
@@ -136,17 +136,12 @@ def checkpoint_entry(session: Session, run_id: str, checkpoint_id: str) -> Check
 
 def checkpoint_states(session: Session, run_id: str) -> dict[str, int]:
     """Count checkpoints by state."""
-    query = (
-        select(Checkpoint.state, func.count())
-        .where(Checkpoint.run_id == run_id)
-        .group_by(Checkpoint.state)
-    )
-    return {str(state): number for state, number in session.execute(query)}
+    return count_by(session, Checkpoint.state, Checkpoint.run_id == run_id)
 
 
 def servings(session: Session, run_id: str, limit: int) -> list[ServingPeriod]:
     """Return serving periods: current ones, then the latest."""
-    clock = session.scalar(select(now())) or 0.0
+    clock = read_clock(session)
     began = session.scalars(select(Run.created_at).where(Run.run_id == run_id)).one()
     begun = (
         select(Serving, PolicyServer)

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from agentrl.core.telemetry.outages import STALE_S, Outage
 from agentrl.core.types import ID_LENGTH
 from agentrl.db.models import ServiceOutage
-from agentrl.db.store import now
+from agentrl.db.store import now, read_clock
 
 
 def put_outages(session: Session, run_id: str, process: str, found: Sequence[Outage]) -> None:
@@ -19,7 +19,7 @@ def put_outages(session: Session, run_id: str, process: str, found: Sequence[Out
         .where(ServiceOutage.run_id == run_id, or_(ours, ServiceOutage.until < now()))
         .execution_options(synchronize_session=False)
     )
-    clock = float(session.scalar(select(now())) or 0.0)
+    clock = read_clock(session)
     session.add_all(
         ServiceOutage(
             run_id=run_id,

@@ -11,14 +11,14 @@ from sqlalchemy.orm import Session
 
 from agentrl.db.models import Checkpoint, PolicyServer, Run, Serving
 from agentrl.db.registry.checkpoints import AWAY_S
-from agentrl.db.store import now
+from agentrl.db.store import now, read_clock
 
 
 def register_server(session: Session, server: PolicyServer, *, lease_s: float) -> None:
     """Register a policy server, which serves nothing yet. Safe to repeat."""
     if session.get(PolicyServer, server.server_id) is not None:
         return
-    server.started_at = server.lease_until = session.scalar(select(now())) or 0.0
+    server.started_at = server.lease_until = read_clock(session)
     server.lease_until += lease_s
     session.add(server)
 
@@ -31,7 +31,7 @@ def beat_server(session: Session, server_id: str, *, lease_s: float, problem: st
     server = session.get(PolicyServer, server_id, with_for_update=True, populate_existing=True)
     if server is None or server.ended_at is not None:
         return
-    clock = session.scalar(select(now())) or 0.0
+    clock = read_clock(session)
     if server.lease_until < clock:
         session.execute(
             update(Serving)
@@ -62,7 +62,7 @@ def close_abandoned_servings(session: Session, run_id: str) -> None:
     They end now, because their last answer is unknown. Their lease is set to the same time, which
     tells `beat_server` what was closed here.
     """
-    clock = session.scalar(select(now())) or 0.0
+    clock = read_clock(session)
     serves = exists().where(
         Serving.server_id == PolicyServer.server_id, Serving.live_until.is_(None)
     )

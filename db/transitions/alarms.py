@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.types import GroupState, UpdateState
 from agentrl.db.models import Alarm, Group, Run, Update
-from agentrl.db.store import now
+from agentrl.db.store import read_clock
 
 Counts = dict[str, dict[GroupState, int]]
 
@@ -51,7 +51,7 @@ def raised_alarms(session: Session, run_id: str) -> list[RaisedAlarm]:
         {"run_id": run_id},
     ).all()
     ended = session.scalar(select(Run.ended_at).where(Run.run_id == run_id))
-    clock = ended or session.scalar(select(now())) or 0.0
+    clock = ended or read_clock(session)
     return [
         RaisedAlarm(
             task=row.task,
@@ -113,7 +113,7 @@ def add_alarms(
     decisions: Sequence[tuple[AlarmReading, RaisedAlarm | None]],
 ) -> None:
     """Insert a row for each reading that raises or ends an alarm."""
-    clock = session.scalar(select(now())) or 0.0
+    clock = read_clock(session)
     session.add_all(
         Alarm(
             run_id=run_id,

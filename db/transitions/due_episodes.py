@@ -7,6 +7,7 @@ from sqlalchemy import exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import GROUP_OPEN, EpisodeState, Reason
+from agentrl.db.columns import same_attempt
 from agentrl.db.models import Episode, Group, Run, StoredTrajectory, Worker
 from agentrl.db.store import now
 from agentrl.db.transitions.episodes import NEVER_SENT, ClaimedEpisode
@@ -87,8 +88,7 @@ def bodies_overdue(session: Session, run_id: str, *, limit: int = 200) -> list[C
     needs no body.
     """
     stored = exists().where(
-        StoredTrajectory.episode_id == Episode.episode_id,
-        StoredTrajectory.fence == Episode.fence,
+        same_attempt(StoredTrajectory, Episode),
         StoredTrajectory.sha256 == Episode.body_sha256,
     )
     query = (

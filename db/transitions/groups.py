@@ -15,8 +15,9 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
 
 from agentrl.core.types import GROUP_OPEN, EpisodeState, GroupState, Reason, Status, Transition
+from agentrl.db.columns import count_by
 from agentrl.db.models import Episode, Group, Run, Update
-from agentrl.db.store import now
+from agentrl.db.store import now, read_clock
 from agentrl.db.transitions import prepared_statements, refusals
 from agentrl.db.transitions.trajectories import journal
 
@@ -50,7 +51,7 @@ def admit_groups(
         "run_id": run.run_id,
         "state": GroupState.OPEN,
         "admitted_version": run.version,
-        "admitted_at": session.scalar(select(now())),
+        "admitted_at": read_clock(session),
     }
     rows = [opened | dataclasses.asdict(group) | {"pending": group.size} for group in groups]
     session.execute(insert(Group), rows)
@@ -192,9 +193,5 @@ def cancel_open(session: Session, run_id: str) -> int:
 
 def open_groups(session: Session, run_id: str) -> dict[GroupState, int]:
     """Count the groups that occupy an admission slot, by state."""
-    query = (
-        select(Group.state, func.count())
-        .where(Group.run_id == run_id, Group.state.in_(GROUP_OPEN))
-        .group_by(Group.state)
-    )
-    return {GroupState(state): count for state, count in session.execute(query)}
+    counts = count_by(session, Group.state, Group.run_id == run_id, Group.state.in_(GROUP_OPEN))
+    return {GroupState(state): number for state, number in counts.items()}

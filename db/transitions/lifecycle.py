@@ -4,16 +4,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.errors import StoreError
 from agentrl.core.types import CheckpointState, EpisodeState, RunState, UpdateState
 from agentrl.db import models
+from agentrl.db.columns import count_by
 from agentrl.db.models import Checkpoint, Episode, PolicyServer, Run, Update, Worker
 from agentrl.db.queries import progress
 from agentrl.db.registry import checkpoints
-from agentrl.db.store import now
+from agentrl.db.store import now, read_clock
 from agentrl.db.transitions import runs
 
 
@@ -38,9 +39,9 @@ class RunSummary:
 
 def summaries(session: Session) -> list[RunSummary]:
     """Return all runs, newest first."""
-    clock = session.scalar(select(now())) or 0.0
-    updates = _counts(session, Update.run_id, Update.state != UpdateState.ROLLED_BACK)
-    episodes = _counts(session, Episode.run_id, Episode.state == EpisodeState.FINISHED)
+    clock = read_clock(session)
+    updates = count_by(session, Update.run_id, Update.state != UpdateState.ROLLED_BACK)
+    episodes = count_by(session, Episode.run_id, Episode.state == EpisodeState.FINISHED)
     return [
         RunSummary(
             run_id=run.run_id,
@@ -62,7 +63,7 @@ def summaries(session: Session) -> list[RunSummary]:
 def live_processes(session: Session, run_id: str) -> list[str]:
     """Return the processes that hold a lease of the run."""
     run = session.get_one(Run, run_id)
-    clock = session.scalar(select(now())) or 0.0
+    clock = read_clock(session)
     workers = session.scalars(
         select(Worker.worker_id).where(
             Worker.run_id == run_id, Worker.ended_at.is_(None), Worker.lease_until > clock
@@ -224,12 +225,6 @@ def delete_run_rows(session: Session, run_id: str) -> int:
         session.execute(statement.execution_options(**options)).rowcount  # type: ignore[attr-defined]
         for statement in statements
     )
-
-
-def _counts(session: Session, run_id: object, condition: object) -> dict[str, int]:
-    """Count rows by run."""
-    query = select(run_id, func.count()).where(condition).group_by(run_id)  # type: ignore[call-overload]
-    return dict(session.execute(query).all())
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from agentrl.db.models import Mixture
-from agentrl.db.store import now
+from agentrl.db.store import read_clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def latest_decision(session: Session, run_id: str) -> MixtureDecision | None:
 def record_decision(session: Session, run_id: str, decision: MixtureDecision) -> None:
     """From now on it holds."""
     last = session.scalar(select(func.max(Mixture.number)).where(Mixture.run_id == run_id))
-    clock = session.scalar(select(now())) or 0.0
+    clock = read_clock(session)
     session.add_all(
         Mixture(
             run_id=run_id,

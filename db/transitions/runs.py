@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from agentrl.core.errors import StoreError
 from agentrl.core.types import RUN_OVER, EpisodeState, RunState, Transition
 from agentrl.db.models import Episode, PolicyServer, Run, Serving, Worker
-from agentrl.db.store import now
+from agentrl.db.store import now, read_clock
 from agentrl.db.transitions import refusals
 from agentrl.db.transitions.groups import cancel_open
 
@@ -69,7 +69,7 @@ def move_run(session: Session, run_id: str, state: RunState, reason: str = "") -
         return False
     run.state, run.reason = state, reason
     if state in RUN_OVER:
-        run.ended_at = session.scalar(select(now()))
+        run.ended_at = read_clock(session)
         cancel_open(session, run_id)
     return True
 
@@ -223,7 +223,7 @@ def register_worker(session: Session, worker: Worker, *, lease_s: float) -> None
     """Register a worker. Safe to repeat."""
     if session.get(Worker, worker.worker_id) is not None:
         return
-    worker.started_at = worker.lease_until = session.scalar(select(now())) or 0.0
+    worker.started_at = worker.lease_until = read_clock(session)
     worker.lease_until += lease_s
     session.add(worker)
 

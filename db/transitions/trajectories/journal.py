@@ -16,7 +16,7 @@ from sqlalchemy import CursorResult, and_, delete, exists, or_, select, text
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import GROUP_OPEN, EpisodeState
-from agentrl.db.columns import columns_of
+from agentrl.db.columns import columns_of, same_attempt
 from agentrl.db.models import Episode, Group, JournaledStep, StoredTrajectory
 from agentrl.db.transitions import refusals
 
@@ -176,10 +176,7 @@ def prune(session: Session, run_id: str) -> int:
 
     These are the ended ones, without those whose body may have to be played again.
     """
-    stored = exists().where(
-        StoredTrajectory.episode_id == Episode.episode_id,
-        StoredTrajectory.fence == Episode.fence,
-    )
+    stored = exists().where(same_attempt(StoredTrajectory, Episode))
     unstored = and_(Episode.state == EpisodeState.FINISHED, Group.state.in_(GROUP_OPEN), ~stored)
     needed = (
         exists()

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.errors import StoreError
 from agentrl.core.types import EpisodeState
+from agentrl.db.columns import same_attempt
 from agentrl.db.models import Episode, Group, StoredTrajectory
 
 
@@ -29,13 +30,10 @@ class Recording:
 
 def read_recording(session: Session, episode_id: str) -> Recording:
     """Load an episode. Raises StoreError if it does not exist or has not finished."""
-    body = (StoredTrajectory.episode_id == Episode.episode_id) & (
-        StoredTrajectory.fence == Episode.fence
-    )
     query = (
         select(Episode, Group.horizon, StoredTrajectory.body)
         .join(Group, Group.group_id == Episode.group_id)
-        .outerjoin(StoredTrajectory, body)
+        .outerjoin(StoredTrajectory, same_attempt(StoredTrajectory, Episode))
         .where(Episode.episode_id == episode_id)
     )
     found = session.execute(query).one_or_none()
