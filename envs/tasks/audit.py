@@ -17,12 +17,12 @@ from typing import Any
 from agentrl.core.errors import AgentRLError, EnvironmentFailure, ItemError, with_hint
 from agentrl.envs import registry
 from agentrl.envs.call_timeouts import TimeLimitedSource
-from agentrl.envs.contract import Expert, Item, Message, TaskSource, Tool, ToolCall
+from agentrl.envs.contract import Expert, Item, TaskSource, Tool
 from agentrl.envs.play import acts_of, play, take_turns
 from agentrl.envs.server.in_process import host_sandboxes
-from agentrl.envs.tasks.check import Figure
-from agentrl.envs.tasks.figures import RandomToolCalls, fingerprint
-from agentrl.envs.tasks.repetition import first_difference, record_episode
+from agentrl.envs.tasks.check import Figure, RandomCall
+from agentrl.envs.tasks.figures import RandomToolCalls, fingerprint, split_figures
+from agentrl.envs.tasks.repetition import differing_answers
 
 WARM_SHARE = 10  # the first tenth of the episodes fills caches and is not in the growth of memory
 MOST_KIB = 50.0  # that memory may grow an episode
@@ -52,27 +52,6 @@ class Endurance:
     call_s: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     kib: list[float] = field(default_factory=list)
-
-
-class ConstantCall:
-    """An Expert that makes the same call at every turn."""
-
-    def __init__(self, tools: Sequence[Tool]) -> None:
-        self._call = RandomToolCalls(tools[:1], 0).act(()) if tools else "0"
-
-    def act(self, messages: Sequence[Message]) -> ToolCall | str:  # noqa: ARG002
-        return self._call
-
-
-class RandomPlay:
-    """An Expert that plays at random; without tools it says digits."""
-
-    def __init__(self, tools: Sequence[Tool], seed: int) -> None:
-        self._calls = RandomToolCalls(tools, seed) if tools else None
-        self._seed = seed
-
-    def act(self, messages: Sequence[Message]) -> ToolCall | str:
-        return self._calls.act(messages) if self._calls else str(self._seed % 10)
 
 
 def audit_figures(
@@ -111,11 +90,8 @@ def _splits(source: TaskSource, again: TaskSource) -> Iterator[Figure]:
     """How many items, whether a second source has the same ones, and which two splits share."""
     contents = {}
     for split in source.splits:
-        items = source.items(split)
-        yield Figure(f"items {split}", f"{len(items):,}", "> 0", bool(items))
-        same = sum(one == other for one, other in zip(items, again.items(split), strict=False))
-        yield Figure(f"same items {split}", f"{same:,}", f"{len(items):,}", same == len(items))
-        contents[split] = set(map(fingerprint, items))
+        yield from split_figures(source, again, split)
+        contents[split] = set(map(fingerprint, source.items(split)))
     for one, other in combinations(contents, 2):
         shared = len(contents[one] & contents[other])
         yield Figure(f"leak {one} into {other}", f"{shared:,}", "0", shared == 0)
@@ -138,8 +114,8 @@ def _rewards(source: TaskSource, settings: AuditSettings) -> Iterator[Figure]:
     tools = _tools(source, items[0])
     policies: Mapping[str, Callable[[Item, int], Expert]] = {
         "expert": lambda item, seed: source.expert(item, seed=seed),
-        "random": lambda _, seed: RandomPlay(tools, seed),
-        "constant": lambda *_: ConstantCall(tools),
+        "random": lambda _, seed: RandomToolCalls(tools, seed),
+        "constant": lambda *_: RandomCall([RandomToolCalls(tools[:1], 0).act(())]),
     }
     reached: list[float] = []
     for name, policy in policies.items():
@@ -164,11 +140,7 @@ def _same_answers(source: TaskSource, settings: AuditSettings) -> Iterator[Figur
     """Whether environments made anew answer the same actions alike."""
     items = _held_out(source, settings)
     tools = _tools(source, items[0])
-    differences = []
-    for seed, item in enumerate(items):
-        recorded = record_episode(source, item, RandomPlay(tools, seed))
-        if difference := first_difference(source, item, recorded):
-            differences.append(f"{item.item_id}: {difference}")
+    differences = differing_answers(source, items, lambda _, seed: RandomToolCalls(tools, seed))
     value = f"{len(items) - len(differences)} of {len(items)} episodes"
     value += f"; {differences[0]}" if differences else ""
     yield Figure("same answers", value, f"{len(items)}", not differences)
@@ -181,7 +153,7 @@ def _endurance(source: TaskSource, settings: AuditSettings) -> Iterator[Figure]:
     threads, processes = threading.active_count(), _child_processes()
     seen = Endurance()
     for number in range(settings.episodes):
-        _play_measured(source, items[number % len(items)], RandomPlay(tools, number), seen)
+        _play_measured(source, items[number % len(items)], RandomToolCalls(tools, number), seen)
         if len(seen.failures) >= GIVEN_UP:
             break
     for name, values in (("start", seen.start_s), ("call", seen.call_s)):

@@ -40,8 +40,8 @@ class Settings:
 class RandomCall:
     """An Expert that makes one of `calls` at every turn, whatever it reads."""
 
-    def __init__(self, calls: Sequence[ToolCall], seed: int = 0) -> None:
+    def __init__(self, calls: Sequence[ToolCall | str], seed: int = 0) -> None:
         self._calls, self._random = calls, Random(seed)
 
-    def act(self, messages: Sequence[Message]) -> ToolCall:  # noqa: ARG002
+    def act(self, messages: Sequence[Message]) -> ToolCall | str:  # noqa: ARG002
         return self._random.choice(self._calls)

@@ -29,7 +29,7 @@ from agentrl.envs.server.in_process import host_sandboxes, needs_container
 from agentrl.envs.tasks.check import Figure, Settings
 from agentrl.envs.tasks.datasets import MissingDataset
 from agentrl.envs.tasks.options import Difficulty
-from agentrl.envs.tasks.repetition import first_difference, record_episode
+from agentrl.envs.tasks.repetition import differing_answers
 
 EPISODES, CONTAINED_EPISODES = 200, 24  # a difficulty, where no limit is given
 AT_ONCE = 4  # episodes in containers
@@ -76,7 +76,7 @@ def adapter_figures(task: str, settings: Settings) -> Iterator[Figure]:
     """The splits; whether a second source draws the same; what an expert and chance achieve."""
     source, again = registry.source(task, {}), registry.source(task, {})
     for split in source.splits:
-        yield from _attempt_figures(f"items {split}", _repeatable(source, again, split))
+        yield from _attempt_figures(f"items {split}", split_figures(source, again, split))
     items = source.items(source.splits[-1])[: _few(source, settings)]
     with _hosting(source, settings):
         yield from _attempt_figures("expert", _imported_expert(source, items, source.splits[-1]))
@@ -88,11 +88,14 @@ def adapter_figures(task: str, settings: Settings) -> Iterator[Figure]:
         )
 
 
-def _repeatable(source: TaskSource, again: TaskSource, split: str) -> Iterator[Figure]:
+def split_figures(source: TaskSource, again: TaskSource, split: str) -> Iterator[Figure]:
+    """How many items a split has, and whether a second source has the same."""
     items = source.items(split)
     yield Figure(f"items {split}", f"{len(items):,}", "> 0", bool(items))
-    same = sum(one == other for one, other in zip(items, again.items(split), strict=True))
-    yield Figure(f"same items {split}", f"{same:,}", f"{len(items):,}", same == len(items))
+    others = again.items(split)
+    same = sum(one == other for one, other in zip(items, others, strict=False))
+    equal = same == len(items) == len(others)
+    yield Figure(f"same items {split}", f"{same:,}", f"{len(items):,}", equal)
 
 
 def _tools(source: TaskSource, item: Item) -> tuple[Tool, ...]:
@@ -101,13 +104,19 @@ def _tools(source: TaskSource, item: Item) -> tuple[Tool, ...]:
 
 
 class RandomToolCalls:
-    """An Expert that calls tools at random, with arguments that fit their schemas."""
+    """An Expert that calls tools at random, with arguments that fit their schemas.
+
+    Without tools it says a digit.
+    """
 
     def __init__(self, tools: Sequence[Tool], seed: int) -> None:
         self._tools = tools
         self._random = Random(seed)
+        self._digit = str(seed % 10)
 
-    def act(self, messages: Sequence[Message]) -> ToolCall:  # noqa: ARG002
+    def act(self, messages: Sequence[Message]) -> ToolCall | str:  # noqa: ARG002
+        if not self._tools:
+            return self._digit
         tool = self._random.choice(self._tools)
         properties: Mapping[str, Mapping[str, Any]] = tool.parameters.get("properties", {})
         return ToolCall(tool.name, {name: self._value(each) for name, each in properties.items()})
@@ -278,11 +287,7 @@ def _repetition(
     if recovery != "replayable":
         return Figure(name, recovery)
     some = items[:REPEATED]
-    differences = []
-    for seed, item in enumerate(some):
-        recorded = record_episode(source, item, agent(item, seed))
-        if difference := first_difference(source, item, recorded):
-            differences.append(f"{item.item_id}: {difference}")
+    differences = differing_answers(source, some, agent)
     value = f"{len(some) - len(differences)} of {len(some)} episodes repeat"
     if differences:
         value += f"; {differences[0]}"

@@ -1,6 +1,6 @@
 """Repeats the actions of an episode in an environment made anew and compares its answers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -40,6 +40,18 @@ def first_difference(source: TaskSource, item: Item, played: PlayedEpisode) -> s
             if _compared(now.outcome) != _compared(before.outcome):
                 return f"another answer to turn {number}"
         return ""
+
+
+def differing_answers(
+    source: TaskSource, items: Sequence[Item], agent: Callable[[Item, int], Expert]
+) -> list[str]:
+    """Play each item, with its place as the seed, and return where repeating it differs."""
+    found = []
+    for seed, item in enumerate(items):
+        played = record_episode(source, item, agent(item, seed))
+        if difference := first_difference(source, item, played):
+            found.append(f"{item.item_id}: {difference}")
+    return found
 
 
 def _compared(outcome: Outcome) -> object:

@@ -1,1 +1,1 @@
-"""What the shop sells: products, their search index, and measurements of a whole catalogue."""
+"""What the shop sells: products by id and by search, in memory or in a folder."""

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from large_catalogue import products, queries
 
 from agentrl.core.errors import ItemError
 from agentrl.envs.tasks.webshop import goals
 from agentrl.envs.tasks.webshop.catalogue.catalogue import FolderCatalogue, MemoryCatalogue, build
-from agentrl.envs.tasks.webshop.catalogue.large import products, queries
 from agentrl.envs.tasks.webshop.catalogue.product import HumanGoal, Product
 from agentrl.envs.tasks.webshop.datasets import agentbench_products
 from agentrl.envs.tasks.webshop.generate import catalogue

@@ -18,7 +18,6 @@ from agentrl.envs.tasks.webshop.catalogue.product import Product
 from agentrl.envs.tasks.webshop.catalogue.search import STOP_WORDS
 from agentrl.envs.tasks.webshop.product_words import CHOICES, COLOURS, KINDS
 
-FULL = 1_180_000  # products of the benchmark
 FORMS, OFFSET = 1_000_000, 10  # distinct words; Mandelbrot's offset
 STOP_SHARE = 0.25
 BLOCK = 10_000
