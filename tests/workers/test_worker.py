@@ -90,13 +90,31 @@ def test_a_worker_that_stops_gives_back_and_takes_nothing_more(world: World, beg
 
 
 @pytest.fixture
-def flushed() -> Iterator[list[float]]:
+def flushed(spans: list[Span]) -> list[float]:
     """The time-outs that a collector of traces was flushed with."""
     found: list[float] = []
-    spans: list[Span] = []
     tracing.set_sink(Sink(spans.append, 1.0, found.append))
+    return found
+
+
+@pytest.fixture
+def spans() -> Iterator[list[Span]]:
+    """The spans of this process."""
+    found: list[Span] = []
+    tracing.set_sink(Sink(found.append, 1.0, lambda _: None))
     yield found
     tracing.set_sink(None)
+
+
+@pytest.mark.parametrize(("reward", "success"), [(1.0, True), (0.5, False)])
+def test_the_trace_of_an_attempt_says_what_it_was_worth(
+    world: World, begin: Begin, spans: list[Span], reward: float, *, success: bool
+) -> None:
+    worker, (command, _) = begin(ScriptedEnvironment([], won(reward))), admit(world)
+    worker.run(command)
+    (root,) = [span.fields for span in spans if span.name == "episode"]
+    assert (root["reward"], root["success"], root["status"]) == (reward, success, "completed")
+    assert root["conversation_id"] == root["episode_id"] == command.episode_id
 
 
 def test_a_worker_whose_environment_hangs_gives_back_and_leaves(
