@@ -51,7 +51,7 @@ def seen_members(session: Session, update: Update) -> Sequence[SeenMember]:
     """Return the members group by group, in the trainer's order.
 
     They include groups closed without training (no spread, stale) since the previous update, and
-    of an update that was rolled back also those that it left out, which were closed at its commit.
+    those that the update left out, also after it was rolled back.
     """
     before = (
         select(func.max(Update.committed_at))
@@ -61,9 +61,8 @@ def seen_members(session: Session, update: Update) -> Sequence[SeenMember]:
     learned = (UpdateGroup.episode_id == Episode.episode_id) & (
         UpdateGroup.update_id == update.update_id
     )
-    left_out = and_(Group.state == GroupState.ROLLED_BACK, Group.closed_at == update.committed_at)
     closed = and_(
-        or_(Group.state.in_(CLOSED), left_out),
+        or_(Group.state.in_(CLOSED), Group.left_out_of == update.update_id),
         Group.closed_at > func.coalesce(before, 0.0),
         Group.closed_at <= update.committed_at,
         Episode.state == EpisodeState.FINISHED,

@@ -16,7 +16,8 @@ FILL = """
 UPDATE groups SET left_out_of = (
   SELECT MAX(update_id) FROM updates
   WHERE updates.run_id = groups.run_id AND updates.committed_at = groups.closed_at)
-WHERE reason = 'low_spread'
+WHERE reason = 'low_spread' OR (reason = 'rolled_back' AND NOT EXISTS (
+  SELECT 1 FROM update_groups WHERE update_groups.group_id = groups.group_id))
 """
 
 

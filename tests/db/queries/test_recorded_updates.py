@@ -1,8 +1,12 @@
+import importlib
+
 import pytest
 from run_transitions import World
+from sqlalchemy import select, text
+from sqlalchemy import update as update_rows
 from sqlalchemy.orm import Session
 
-from agentrl.db.models import Update
+from agentrl.db.models import Group, Update
 from agentrl.db.queries.recorded_updates import seen_members
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
@@ -21,7 +25,8 @@ def _seen(world: World, version: int) -> list[tuple[str, bool]]:
         return sorted({(each.group_id, each.learned) for each in seen_members(session, update)})
 
 
-def test_an_update_that_was_rolled_back_has_seen_what_it_left_out(world: World) -> None:
+def _commit_two(world: World) -> None:
+    """Commit two updates; each trains on one group and leaves one out."""
     for version in (1, 2):
         trained, other = world.ready(2 * version), world.ready(2 * version + 1)
         new = world.new_update(
@@ -32,17 +37,44 @@ def test_an_update_that_was_rolled_back_has_seen_what_it_left_out(world: World) 
             left_out=[other[0].group_id],
         )
         world.store.transact(lambda session, new=new: updates.commit_update(session, new))
+
+
+def _roll_back(world: World) -> int:
+    epoch = world.begin_epoch()
+
+    def restart(session: Session) -> int:
+        first = checkpoints.live_checkpoints(session, world.run_id)[0]
+        return updates.roll_back(session, world.run_id, first, epoch=epoch)
+
+    return world.store.transact(restart)
+
+
+def test_an_update_that_was_rolled_back_has_seen_what_it_left_out(world: World) -> None:
+    _commit_two(world)
     seen = {version: _seen(world, version) for version in (1, 2)}
     name = f"{world.run_id}-dbbench"
     assert seen == {
         1: [(f"{name}-2", True), (f"{name}-3", False)],
         2: [(f"{name}-4", True), (f"{name}-5", False)],
     }
-
-    def restart(session: Session) -> int:
-        first = checkpoints.live_checkpoints(session, world.run_id)[0]
-        return updates.roll_back(session, world.run_id, first, epoch=epoch)
-
-    epoch = world.begin_epoch()
-    assert world.store.transact(restart) == 2
+    assert _roll_back(world) == 2
     assert {version: _seen(world, version) for version in (1, 2)} == seen
+
+
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_rows_from_before_the_column_say_what_an_update_left_out(
+    world: World, is_undone: bool
+) -> None:
+    _commit_two(world)
+    if is_undone:
+        _roll_back(world)
+    ours = select(Group.group_id, Group.left_out_of).where(Group.run_id == world.run_id)
+    with world.store.read() as session:
+        before = set(map(tuple, session.execute(ours)))
+    assert sum(left_out_of is not None for _, left_out_of in before) == 2
+    migration = importlib.import_module("agentrl.db.migrations.versions.0023_left_out_groups")
+    with world.store.write() as session:
+        session.execute(update_rows(Group).values(left_out_of=None))
+        session.execute(text(migration.FILL))
+    with world.store.read() as session:
+        assert set(map(tuple, session.execute(ours))) == before
