@@ -105,7 +105,7 @@ class Sender:
         self._make = _converter(resource)
         self._exporter = _exporter(endpoint, post_s, self._note_refusal, gzip=gzip)
         self._endpoint = endpoint
-        self._spans: queue.Queue[Span] = queue.Queue(max_waiting)
+        self._spans: queue.Queue[tuple[Span, int]] = queue.Queue(max_waiting)  # with characters
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._characters = 0  # of the spans that wait
@@ -119,13 +119,10 @@ class Sender:
         characters = _characters(span)
         with self._lock:
             fits = self._characters + characters <= MAX_WAITING_CHARACTERS
-            self._characters += characters if fits else 0
-        try:
+            fits = fits and not self._spans.full()
             if fits:
-                self._spans.put_nowait(span)
-        except queue.Full:
-            self._release(characters)
-            fits = False
+                self._spans.put_nowait((span, characters))
+                self._characters += characters
         if not fits:
             self._count(0, 1)
 
@@ -146,26 +143,35 @@ class Sender:
             log.warning("Spans dropped", dropped=self.dropped, sent=self.sent)
 
     def _run(self) -> None:
-        while batch := self._batch():
+        while True:
+            batch, is_full = self._batch()
+            if not batch:
+                return
             sent = self._post(batch)
             self._count(len(batch) if sent else 0, 0 if sent else len(batch))
             for _ in batch:
                 self._spans.task_done()
-            if len(batch) < BATCH and _characters(*batch) < BATCH_CHARACTERS:
+            if not is_full:
                 self._ended.wait(GATHER_S)
 
-    def _batch(self) -> list[Span]:
-        """Return at least one span; none after the last one was sent and the sender was closed."""
+    def _batch(self) -> tuple[list[Span], bool]:
+        """Return at least one span, and whether no more fit into a request.
+
+        None are returned after the last one was sent and the sender was closed.
+        """
         while not self._spans.qsize():
             if self._ended.wait(0.1) and not self._spans.qsize():
-                return []
-        found: list[Span] = []
-        characters = 0
-        while len(found) < BATCH and characters < BATCH_CHARACTERS and self._spans.qsize():
-            found.append(self._spans.get())
-            characters += _characters(found[-1])
-        self._release(characters)
-        return found
+                return [], False
+        batch: list[Span] = []
+        total, is_full = 0, False
+        while not is_full and self._spans.qsize():
+            span, characters = self._spans.get()
+            batch.append(span)
+            total += characters
+            is_full = len(batch) == BATCH or total >= BATCH_CHARACTERS
+        with self._lock:
+            self._characters -= total
+        return batch, is_full
 
     def _post(self, batch: Sequence[Span]) -> bool:
         from opentelemetry.sdk.trace.export import SpanExportResult
@@ -191,10 +197,6 @@ class Sender:
             hint=REFUSALS.get(status, "see the collector's answer"),
         )
 
-    def _release(self, characters: int) -> None:
-        with self._lock:
-            self._characters -= characters
-
     def _count(self, sent: int, dropped: int) -> None:
         with self._lock:
             self.sent += sent
@@ -203,9 +205,8 @@ class Sender:
         metrics.SPANS.labels(status="dropped").inc(dropped)
 
 
-def _characters(*spans: Span) -> int:
-    texts = (value for span in spans for value in span.fields.values() if isinstance(value, str))
-    return sum(map(len, texts))
+def _characters(span: Span) -> int:
+    return sum(len(value) for value in span.fields.values() if isinstance(value, str))
 
 
 def _exporter(endpoint: str, post_s: float, hook: Callable[..., None], *, gzip: bool) -> Any:
