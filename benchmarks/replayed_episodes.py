@@ -208,6 +208,7 @@ def main(url: str) -> None:
     """Lines of the episodes of a store, drawn at random, none of them left out for its length."""
     from sqlalchemy import select
 
+    from agentrl.db.columns import same_attempt
     from agentrl.db.models import Episode, Step
     from agentrl.db.store import open_store
 
@@ -216,7 +217,7 @@ def main(url: str) -> None:
     store = open_store(url)
     with store.read() as session:
         chosen = select(Episode.episode_id, Episode.tokens, Step.token_start, Step.token_end).join(
-            Step, (Step.episode_id == Episode.episode_id) & (Step.fence == Episode.fence)
+            Step, same_attempt(Step, Episode)
         )
         for name, tokens, start, end in session.execute(chosen.order_by(Step.number)):
             steps.setdefault(name, []).append((start, end))

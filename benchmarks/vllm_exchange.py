@@ -96,6 +96,8 @@ def from_socket(path: Path) -> dict[str, str]:
 def measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
     """Exchange two versions in turn; the first exchange warms up."""
     paths = make_checkpoints(options.model, home)
+    if any(from_disk(path) != from_socket(path) for path in paths):
+        raise SystemExit("the socket brought other bytes")
     model = Model(dtype=options.dtype, device="cpu")
     engine = engine_at(home, options.python, "exchange", rank=0, model=model)
     spent: dict[str, list[float]] = {}
@@ -112,8 +114,6 @@ def measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
                 "disk": seconds(partial(from_disk, path)),
                 "socket": seconds(partial(from_socket, path)),
             }
-            if from_disk(path) != from_socket(path):
-                raise SystemExit("the socket brought other bytes")
             for part, value in parts.items():
                 spent.setdefault(part, []).append(value)
     finally:

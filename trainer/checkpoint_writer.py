@@ -35,7 +35,7 @@ class CheckpointWriter:
 
     def __init__(self, checkpoint_files: CheckpointStore) -> None:
         self._checkpoint_files = checkpoint_files
-        self._retry = Retry("checkpoints", _is_away, stop=checkpoint_files.stop, backoff=BACKOFF)
+        self._retry = Retry("checkpoints", WeightsAway, stop=checkpoint_files.stop, backoff=BACKOFF)
 
     def publish(self, learner: Learner, then: Position, parent: str) -> str:
         """Write the checkpoint `then` and upload it; return its path for the row.
@@ -85,7 +85,3 @@ class CheckpointWriter:
 def snapshot_directory(home: Path, checkpoint_id: str) -> Path:
     """Return the directory of a checkpoint's snapshot in the run's folder."""
     return home / f"{checkpoint_id}.snapshot"
-
-
-def _is_away(error: BaseException) -> bool:
-    return isinstance(error, WeightsAway)

@@ -61,7 +61,7 @@ class TrackerExporter:
     def follow(self, stop: threading.Event) -> None:
         """Export existing and new rows until the run is over or `stop` is set."""
         failures, ended = 0, False
-        retry = Retry("store", _is_away, stop=stop)
+        retry = Retry("store", StoreUnavailable, stop=stop)
         opened = partial(open_history, self._config.store_url())
         while not ended:
             last = stop.is_set()
@@ -133,7 +133,3 @@ class TrackerExporter:
         """Finish the tracker; the next look starts it again and asks what it holds."""
         self._started = False
         self._tracker.finish()
-
-
-def _is_away(error: BaseException) -> bool:
-    return isinstance(error, StoreUnavailable)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 from trajectories import trajectory
 
@@ -16,7 +15,7 @@ from agentrl.core.types import CheckpointState, RunState, Status, UpdateState
 from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Evaluation, PolicyServer, Run, Worker
 from agentrl.db.registry import checkpoints, policy_servers
-from agentrl.db.store import Store, now, open_store
+from agentrl.db.store import Store, now, open_store, read_clock
 from agentrl.db.transitions import due_episodes, episodes, groups, runs, updates
 from agentrl.db.transitions.episodes import EpisodeResult
 from agentrl.db.transitions.groups import NewGroup
@@ -120,7 +119,7 @@ def _member(
         "run_id": run_id,
         "sha256": sha256,
     }
-    clock = session.scalar(select(now())) or 0.0
+    clock = read_clock(session)
     steps = [_step(run_id, episode_id, fence, number) for number in range(2)]
     steps = [step | {"requested_at": clock} for step in steps]
     wire = encode(EpisodeFinished(trajectory=acted))

@@ -7,10 +7,9 @@ dispatcher counts the same.
 
 from collections.abc import Mapping
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from agentrl.db.store import now
+from agentrl.db.store import read_clock
 from agentrl.db.transitions import item_streams
 from agentrl.db.transitions.item_streams import LatestSuccess
 
@@ -50,7 +49,7 @@ class LatestItems:
         rolled_back = item_streams.count_rolled_back_groups(session, self._run_id)
         if rolled_back != self._rolled_back:
             self._items, self._since, self._rolled_back = {}, 0.0, rolled_back
-        clock = session.scalar(select(now())) or 0.0
+        clock = read_clock(session)
         for item, new in item_streams.latest_success(session, self._run_id, self._since).items():
             known = self._items.get(item)
             if known is None or new.position >= known.position:
