@@ -1,4 +1,4 @@
-"""A policy that says what it is told to, as tokens of a real tokenizer."""
+"""A policy that returns given texts, as tokens of a real tokenizer."""
 
 from collections.abc import Sequence
 

@@ -224,7 +224,7 @@ class VllmRun:
 
 
 def make_half_readable(path: Path) -> None:
-    """Move all tensors but the first of a fused layer to a file of a type that nobody knows."""
+    """Move all tensors but the first of a fused layer to a file of an unknown type."""
     whole = path / "model.safetensors"
     tensors = load_file(whole)
     first = sorted(tensors).index("model.layers.0.self_attn.k_proj.weight") + 1

@@ -63,7 +63,7 @@ TURNS = solution(SOURCE, ITEM)
 
 
 @dataclass
-class Shown:
+class WeaveView:
     """What Weave makes of one episode: `calls` in its view Traces; `chat`, `root` in Agents."""
 
     episode_id: str
@@ -72,20 +72,20 @@ class Shown:
     chat: dict[str, Any]
     root: dict[str, Any]
 
-    def named(self, name: str) -> list[dict[str, Any]]:
+    def find_calls(self, name: str) -> list[dict[str, Any]]:
         """Calls of one name in the order of their time."""
         found = (call for call in self.calls if call["op_name"] == name)
         return sorted(found, key=lambda call: str(call["started_at"]))
 
 
 @pytest.fixture(scope="module")
-def shown(
+def view(
     model_dir: Path,
     template: ChatTemplate,
     migrated_sqlite: Path,
     weave_python: Path,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Shown:
+) -> WeaveView:
     folder = tmp_path_factory.mktemp("weave")
     shutil.copy(migrated_sqlite, folder / "store.db")
     with (
@@ -110,7 +110,7 @@ def shown(
         text=True,
         check=True,
     )
-    return Shown(command.episode_id, f"{world.run_id}-v0", **json.loads(judged.stdout))
+    return WeaveView(command.episode_id, f"{world.run_id}-v0", **json.loads(judged.stdout))
 
 
 def said(call: dict[str, Any], way: str) -> Any:
@@ -118,16 +118,16 @@ def said(call: dict[str, Any], way: str) -> Any:
     return call[{"input": "inputs"}.get(way, way)][f"gen_ai.{way}.messages"]
 
 
-def test_an_episode_is_a_tree_of_calls_with_its_conversation(shown: Shown) -> None:
-    (root,) = [call for call in shown.calls if call["parent_id"] is None]
-    names = {call["id"]: call["op_name"] for call in shown.calls}
-    tree = [(call["op_name"], names.get(call["parent_id"])) for call in shown.calls]
+def test_an_episode_is_a_tree_of_calls_with_its_conversation(view: WeaveView) -> None:
+    (root,) = [call for call in view.calls if call["parent_id"] is None]
+    names = {call["id"]: call["op_name"] for call in view.calls}
+    tree = [(call["op_name"], names.get(call["parent_id"])) for call in view.calls]
     turn = [("step", "episode"), ("policy", "step"), ("completion", "policy")]
     turn += [("environment", "step")]
     around = [(name, "episode") for name in ("queued", "start", "publish")]
     assert sorted(tree, key=str) == sorted([("episode", None), *around, *turn, *turn], key=str)
-    assert len({call["trace_id"] for call in shown.calls}) == 1
-    assert (root["thread_id"], root["turn_id"]) == (shown.episode_id, root["id"])
+    assert len({call["trace_id"] for call in view.calls}) == 1
+    assert (root["thread_id"], root["turn_id"]) == (view.episode_id, root["id"])
     assert root["attributes"]["agent_name"] == "night"
     own = root["otel_dump"]["attributes"]["agentrl"]
     assert (own["reward"], own["success"], own["task"]) == (1.0, True, "dbbench")
@@ -137,7 +137,7 @@ def test_an_episode_is_a_tree_of_calls_with_its_conversation(shown: Shown) -> No
     (asked,) = said(root, "input")
     assert asked == {"role": "user", "parts": [{"type": "text", "content": second.content}]}
     assert root["attributes"]["system"] == [{"type": "text", "content": first.content}]
-    looks, answers = shown.named("policy")
+    looks, answers = view.find_calls("policy")
     assert [message["role"] for message in said(looks, "input")] == ["system", "user"]
     (result,) = said(answers, "input")  # only what is new
     assert (result["role"], result["parts"][0]["type"]) == ("tool", "tool_call_response")
@@ -151,31 +151,31 @@ def test_an_episode_is_a_tree_of_calls_with_its_conversation(shown: Shown) -> No
     assert said(looks, "output")[0]["parts"][1]["id"] == result["parts"][0]["id"]
 
 
-def test_calls_of_the_policy_have_the_checkpoint_and_its_tokens(shown: Shown) -> None:
-    for call in shown.named("policy"):
-        assert call["attributes"]["model"] == shown.checkpoint
-        usage = call["summary"]["usage"][shown.checkpoint]
+def test_calls_of_the_policy_have_the_checkpoint_and_its_tokens(view: WeaveView) -> None:
+    for call in view.find_calls("policy"):
+        assert call["attributes"]["model"] == view.checkpoint
+        usage = call["summary"]["usage"][view.checkpoint]
         assert 0 < usage["output_tokens"] < usage["input_tokens"]
         assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
 
 
-def test_the_view_of_agents_shows_the_conversation(shown: Shown) -> None:
-    root = shown.root
+def test_the_view_of_agents_shows_the_conversation(view: WeaveView) -> None:
+    root = view.root
     assert (root["agent_name"], root["operation_name"]) == ("night", "invoke_agent")
-    assert root["conversation_id"] == shown.episode_id
+    assert root["conversation_id"] == view.episode_id
     assert root["custom_attrs_float"]["agentrl.reward"] == 1.0
     assert root["custom_attrs_bool"]["agentrl.success"] is True
-    user, start, *turns = shown.chat["messages"]
+    user, start, *turns = view.chat["messages"]
     system, asked = SOURCE.make(ITEM).start().messages
     assert user["user_message"]["text"] == asked.content
     assert start["agent_start"]["system_instructions"] == system.content
     texts = [each["assistant_message"]["text"] for each in turns[::2]]
     tools = [each["tool_call"] for each in turns[1::2]]
     assert texts == TURNS
-    assert {each["assistant_message"]["model"] for each in turns[::2]} == {shown.checkpoint}
+    assert {each["assistant_message"]["model"] for each in turns[::2]} == {view.checkpoint}
     called = [each["tool_name"] + each["tool_arguments"].replace(": ", ":") for each in tools]
     assert called == TURNS
     assert tools[0]["tool_result"]
-    tokens = [call["summary"]["usage"][shown.checkpoint] for call in shown.named("policy")]
-    assert shown.chat["total_input_tokens"] == sum(each["input_tokens"] for each in tokens)
-    assert shown.chat["total_output_tokens"] == sum(each["output_tokens"] for each in tokens)
+    tokens = [call["summary"]["usage"][view.checkpoint] for call in view.find_calls("policy")]
+    assert view.chat["total_input_tokens"] == sum(each["input_tokens"] for each in tokens)
+    assert view.chat["total_output_tokens"] == sum(each["output_tokens"] for each in tokens)

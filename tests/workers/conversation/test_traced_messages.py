@@ -35,7 +35,7 @@ def spans() -> Iterator[list[Span]]:
     tracing.set_sink(None)
 
 
-def named(spans: Sequence[Span], name: str) -> list[Span]:
+def find_spans(spans: Sequence[Span], name: str) -> list[Span]:
     return [span for span in spans if span.name == name]
 
 
@@ -51,7 +51,7 @@ def attempt() -> Any:
     return tracing.attempt(tracing.attempt_context("r", "e", 1))
 
 
-def sampled(template: ChatTemplate, words: str, reason: str = "stop") -> Completion:
+def completion_of(template: ChatTemplate, words: str, reason: str = "stop") -> Completion:
     ids = template.encode(words) + ([template.end_id] if reason == "stop" else [])
     return Completion(ids, [0.0] * len(ids), reason)
 
@@ -75,7 +75,7 @@ def test_the_spans_of_an_episode_hold_each_message_once(
 ) -> None:
     with attempt():
         run_episode(ScriptedEnvironment(["and?", "or?"], won()), pool, context)
-    policies = named(spans, "policy")
+    policies = find_spans(spans, "policy")
     heard = [message for span in policies for message in read(span, "input_messages")]
     assert [each["parts"] for each in heard] == [
         [text("talk")],
@@ -84,7 +84,7 @@ def test_the_spans_of_an_episode_hold_each_message_once(
         [text("or?")],
     ]
     assert [len(read(span, "output_messages")) for span in policies] == [1, 1, 1]
-    (root,) = named(spans, "episode")
+    (root,) = find_spans(spans, "episode")
     assert read(root, "system_instructions") == [text("talk")]
     assert read(root, "input_messages") == [{"role": "user", "parts": [text("which mug?")]}]
     assert root.fields["output_messages"] == policies[-1].fields["output_messages"]
@@ -96,12 +96,12 @@ def test_an_attempt_that_continues_another_holds_what_that_one_sampled(
     answers, journal = ["and?", "or?", "so?"], MemoryJournal()
     with attempt():
         run_episode(ScriptedEnvironment(answers, won()), pool, context, journal=journal)
-    said = [read(span, "output_messages")[0]["parts"][0] for span in named(spans, "policy")]
+    said = [read(span, "output_messages")[0]["parts"][0] for span in find_spans(spans, "policy")]
     spans.clear()
     with attempt():
         again = MemoryJournal(journal.steps[:2])
         run_episode(ScriptedEnvironment(answers, won()), pool, context, journal=again)
-    first, last = named(spans, "policy")
+    first, last = find_spans(spans, "policy")
     heard = [(each["role"], each["parts"]) for each in read(first, "input_messages")]
     assert heard == [
         ("system", [text("talk")]),
@@ -117,8 +117,8 @@ def test_an_attempt_that_continues_another_holds_what_that_one_sampled(
 def test_a_turn_of_two_policies_has_its_calls_where_it_ends(
     template: ChatTemplate, spans: list[Span]
 ) -> None:
-    begun = sampled(template, 'look{"th', "abort")
-    ended = sampled(template, 'ing":"mug"}')
+    begun = completion_of(template, 'look{"th', "abort")
+    ended = completion_of(template, 'ing":"mug"}')
     with attempt():
         traced = TracedMessages(FIRST, template, "plain")
         traced.begin()
@@ -139,14 +139,14 @@ def test_calls_of_one_turn_and_their_results_have_the_same_ids(
 ) -> None:
     calls = [ToolCall("look", {"thing": "mug"}), ToolCall("take", {"thing": "mug"})]
     outcome = Outcome((Message("tool", "blue"), Message("tool", "taken"), Message("user", "and?")))
-    turn = sampled(template, 'look{"thing":"mug"}take{"thing":"mug"}')
+    turn = completion_of(template, 'look{"thing":"mug"}take{"thing":"mug"}')
     tools: list[Tool] = [LOOK, TAKE]
     with attempt():
         traced = TracedMessages(FIRST, template, "plain")
         said = traced.policy_fields([], turn, tools)
         fields = dict(traced.environment_fields(calls, outcome))
         traced.observe(outcome.messages)
-        alone = traced.policy_fields([], sampled(template, "mug"), tools)
+        alone = traced.policy_fields([], completion_of(template, "mug"), tools)
         assert traced.environment_fields("mug", Outcome((Message("user", "no"),))) == {}
         traced.environment_fields(calls[:1], Outcome((), done=True))
     (message,) = json.loads(str(said["output_messages"]))
@@ -177,7 +177,7 @@ def test_what_a_span_holds_is_bounded_and_stays_json(
     with attempt():
         traced = TracedMessages(Talks([], won()).start().messages, template, "plain")
         traced.begin()
-        fields = traced.policy_fields([], sampled(template, "mug"), [])
+        fields = traced.policy_fields([], completion_of(template, "mug"), [])
         call = ToolCall("look", {"thing": long})
         environment = traced.environment_fields([call], Outcome((Message("tool", long),)))
     messages = json.loads(str(fields["input_messages"]))
@@ -185,5 +185,5 @@ def test_what_a_span_holds_is_bounded_and_stays_json(
     for message in messages:
         assert message["parts"][0]["content"].endswith(f"… ({2 * TEXT_KEPT} characters)")
     assert all(len(str(value)) < 1.01 * TEXT_KEPT for value in environment.values())
-    (root,) = named(spans, "episode")
+    (root,) = find_spans(spans, "episode")
     assert len(read(root, "input_messages")) == MESSAGES_KEPT
