@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,11 +106,16 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a training is made of. `kept`: directory for the trained policy; None: not kept."""
+    """What a training is made of.
+
+    `kept`: directory for the trained policy; None: not kept. `tracks`, `pinned`: see Arm.
+    """
 
     config: Config
     sources: Mapping[str, TaskSource]
     kept: Path | None = None
+    tracks: Sequence[str] = (CURRENT,)
+    pinned: Mapping[str, Path] = field(default_factory=dict)
 
 
 def plan_trainings(
@@ -120,7 +125,7 @@ def plan_trainings(
     design: Design,
     prepare: Callable[[str, int], Setup],
 ) -> Iterator[Work]:
-    """Return the trainings of arms that always act with the newest policy.
+    """Return the trainings of arms.
 
     `prepare`: from arm and seed, called when that training begins. Raises ConfigError if the folder
     has trainings of another design.
@@ -132,7 +137,7 @@ def plan_trainings(
         name: str, seed: int, report_progress: ReportProgress, stop: threading.Event
     ) -> Training:
         made = prepare(name, seed)
-        arm = Arm(name, [CURRENT], made.config.sampling)
+        arm = Arm(name, made.tracks, made.config.sampling, made.pinned)
         return train_arm(
             Trainee(made.config, made.sources, design, arm, seed, report_progress, stop, made.kept)
         )

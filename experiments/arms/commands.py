@@ -1,10 +1,11 @@
-"""Commands that run the studies of arms: `experiment turn-credit | teachers | tool-use`."""
+"""Commands that run the studies of arms: `experiment turn-credit | teachers | tool-use | …`."""
 
 import typer
 
 from agentrl.experiments.options import (
     CONFIGS,
     Attempts,
+    AttemptsForPassAtK,
     CheckItems,
     Checks,
     ConfigFile,
@@ -24,6 +25,7 @@ def add(experiment: typer.Typer) -> None:
     experiment.command("turn-credit")(turn_credit)
     experiment.command("teachers")(teachers)
     experiment.command("tool-use")(tool_use)
+    experiment.command("specialists")(specialists)
 
 
 def turn_credit(
@@ -121,6 +123,42 @@ def teachers(
     """
     from agentrl.experiments.arms.study import ArmStudyRequest, run
     from agentrl.experiments.arms.teachers import STUDY
+    from agentrl.experiments.runner import Sizes
+
+    sizes = Sizes(seeds, items, attempts, checks, check_items, threads)
+    request = ArmStudyRequest(out, config, sizes, tokens, names(arms))
+    print(run(STUDY, request, quick=quick, only_report=only_report))
+
+
+def specialists(
+    out: Out,
+    config: ConfigFile = CONFIGS / "cross-policy.toml",
+    arms: str = typer.Option(
+        "current,alfworld-alone,kg-alone,far,specialists,seeds",
+        "--arms",
+        help="Trainings (comma-separated). `specialists` needs those that end in -alone, and "
+        "`seeds` needs `current`.",
+    ),
+    seeds: Seeds = 5,
+    tokens: Tokens = 75_000,
+    items: Items = 10,
+    attempts: AttemptsForPassAtK = 64,
+    checks: Checks = 2,
+    check_items: CheckItems = 16,
+    threads: Threads = 1,
+    quick: Quick = False,
+    only_report: OnlyReport = False,
+) -> None:
+    """Study whether unlike policies in the pool help to explore.
+
+    The command trains specialists, then policies in whose trainings they, far older checkpoints or
+    a policy of another seed act in some steps, one training after the other, and writes a report.
+    Finished trainings are kept: after Ctrl-C the same command continues.
+
+    Example: agentrl experiment specialists --out runs/specialists --seeds 2 --tokens 20000
+    """
+    from agentrl.experiments.arms.specialists import STUDY
+    from agentrl.experiments.arms.study import ArmStudyRequest, run
     from agentrl.experiments.runner import Sizes
 
     sizes = Sizes(seeds, items, attempts, checks, check_items, threads)

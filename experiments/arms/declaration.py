@@ -9,6 +9,25 @@ from agentrl.experiments.report.comparison import Measure, is_untrained
 
 
 @dataclass(frozen=True, slots=True)
+class Pool:
+    """The policies that act in an arm beside the newest one.
+
+    `tracks`: of the arm's own lineage. `arms`: whose trained policies act, too: that of the same
+    seed, or with `from_next_seed` that of the next one (after the last comes the first).
+    """
+
+    tracks: Sequence[str] = ()
+    arms: Sequence[str] = ()
+    from_next_seed: bool = False
+
+    def seed(self, own: int, seeds: int) -> int:
+        return (own + 1) % seeds if self.from_next_seed else own
+
+
+NO_POOL = Pool()
+
+
+@dataclass(frozen=True, slots=True)
 class ArmStudy:
     """A study of arms.
 
@@ -18,8 +37,8 @@ class ArmStudy:
     subtracts. `done`, `meaning`: texts of the page, before and after the table of tasks; they may
     name fields of the design and figures of the configuration. `quick_tokens`: of a training, to
     test the setup. `model_hint`: how to create the starting policy. `teachers`: of each taught arm,
-    the arms whose trained policies teach it, by task. `references`: by task, an arm that all others
-    are also compared with.
+    the arms whose trained policies teach it, by task. `pools`: of each arm in which other policies
+    act, too. `references`: by task, an arm that all others are also compared with.
     """
 
     name: str
@@ -33,6 +52,7 @@ class ArmStudy:
     quick_tokens: int
     model_hint: str = ""
     teachers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    pools: Mapping[str, Pool] = field(default_factory=dict)
     references: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -40,5 +60,7 @@ class ArmStudy:
         return [arm for arm in self.bases if not is_untrained(arm)]
 
     @property
-    def teaching_arms(self) -> Collection[str]:
-        return {arm for by_task in self.teachers.values() for arm in by_task.values()}
+    def kept_arms(self) -> Collection[str]:
+        """Return the arms whose trained policies other arms need."""
+        teaching = {arm for by_task in self.teachers.values() for arm in by_task.values()}
+        return teaching.union(*(pool.arms for pool in self.pools.values()))

@@ -6,7 +6,7 @@ Untrained arms are the starting policy, measured only.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from agentrl.core import config_loading, logging
 from agentrl.core.config.sections import Teacher
 from agentrl.core.errors import ConfigError
+from agentrl.core.types import CURRENT
 from agentrl.envs import registry
 from agentrl.experiments.arms import report
-from agentrl.experiments.arms.declaration import ArmStudy
+from agentrl.experiments.arms.declaration import NO_POOL, ArmStudy
 from agentrl.experiments.report.comparison import is_untrained
 from agentrl.experiments.runner import (
     QUICK,
@@ -60,7 +61,10 @@ def run(
 
 
 def plan_works(study: ArmStudy, request: ArmStudyRequest) -> Iterator[Work]:
-    """Return the files of the study, first seeds first. Raises ConfigError, ItemError."""
+    """Return the files of the study, those of policies that others need before all others.
+
+    Raises ConfigError, ItemError.
+    """
     config = config_loading.load(request.config)
     if study.model_hint and not Path(config.model.path).exists():
         raise ConfigError(f"{config.model.path} does not exist", hint=study.model_hint)
@@ -75,11 +79,29 @@ def plan_works(study: ArmStudy, request: ArmStudyRequest) -> Iterator[Work]:
             name: registry.source(name, task.options, task.source)
             for name, task in own.tasks.items()
         }
-        is_kept = arm in study.teaching_arms
-        return Setup(own, sources, policy_path(request.out, arm, seed) if is_kept else None)
+        pinned = find_pinned(study, request, arm, seed)
+        pool = study.pools.get(arm, NO_POOL)
+        return Setup(
+            own,
+            sources,
+            policy_path(request.out, arm, seed) if arm in study.kept_arms else None,
+            (CURRENT, *pool.tracks, *(f"pinned({name})" for name in pinned)),
+            pinned,
+        )
 
     arms = (*filter(is_untrained, study.bases), *request.arms)
-    yield from plan_trainings(request.out, request.sizes.seeds, arms, design, prepare)
+    kept = [arm for arm in arms if arm in study.kept_arms]
+    for same in (kept, [arm for arm in arms if arm not in kept]):
+        yield from plan_trainings(request.out, request.sizes.seeds, same, design, prepare)
+
+
+def find_pinned(
+    study: ArmStudy, request: ArmStudyRequest, arm: str, seed: int
+) -> Mapping[str, Path]:
+    """Return the trained policies that act in an arm, too. Raises ConfigError if one is missing."""
+    pool = study.pools.get(arm, NO_POOL)
+    of = pool.seed(seed, request.sizes.seeds)
+    return {each: require_policy(request.out, each, of, arm) for each in pool.arms}
 
 
 def find_teachers(study: ArmStudy, out: Path, arm: str, seed: int) -> list[Teacher]:
@@ -87,16 +109,21 @@ def find_teachers(study: ArmStudy, out: Path, arm: str, seed: int) -> list[Teach
 
     Raises ConfigError if one is missing.
     """
-    found = []
-    for task, teacher in study.teachers.get(arm, {}).items():
-        path = policy_path(out, teacher, seed)
-        if not path.is_dir():
-            raise ConfigError(
-                f"the arm {arm} needs the trained policy {path}, which does not exist",
-                hint=f"train the arm {teacher}, after deleting training-{teacher}-{seed}.json",
-            )
-        found.append(Teacher(name=teacher, checkpoint=str(path), tasks=[task]))
-    return found
+    return [
+        Teacher(name=teacher, checkpoint=str(require_policy(out, teacher, seed, arm)), tasks=[task])
+        for task, teacher in study.teachers.get(arm, {}).items()
+    ]
+
+
+def require_policy(out: Path, trained: str, seed: int, needed_by: str) -> Path:
+    """Return the directory of an arm's trained policy. Raises ConfigError if it is missing."""
+    path = policy_path(out, trained, seed)
+    if not path.is_dir():
+        raise ConfigError(
+            f"the arm {needed_by} needs the trained policy {path}, which does not exist",
+            hint=f"train the arm {trained}, after deleting training-{trained}-{seed}.json",
+        )
+    return path
 
 
 def policy_path(out: Path, arm: str, seed: int) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 from agentrl.core.types import CURRENT
 from agentrl.experiments.findings import Drift, Lag, Mixture, Point, Training
 from agentrl.experiments.report.comparison import START, Comparison, Measure
-from agentrl.experiments.report.measures import success_at_check
+from agentrl.experiments.report.measures import passed, success_at_check
 from agentrl.experiments.simulation.statistics import pass_curve
 
 CHECKED, WITHIN = "held-out success on the way", "histories a group"
@@ -29,7 +29,7 @@ class Aged:
 def compare_arms(trainings: Sequence[Training]) -> Comparison[Training]:
     attempts = trainings[0].design.attempts
     measures: dict[str, Measure[Training]] = {
-        f"{prefix}pass@{k}": partial(_passed, acting, k)
+        f"{prefix}pass@{k}": partial(passed, k, acting)
         for acting, prefix in (("policy", ""), ("mixture", "mixture "))
         for k in pass_curve([0], attempts)
     }
@@ -79,13 +79,6 @@ def compare_lags(drifts: Sequence[Drift]) -> Comparison[Aged]:
     measures |= {f"together pass@{k}": partial(_together, k) for k in pass_curve([0], attempts)}
     tasks = sorted({each.task for one in drifts for each in one.mixtures})
     return Comparison(found, tasks, measures, lambda _: "0")
-
-
-def _passed(acting: str, k: int, training: Training, task: str) -> float | None:
-    for skill in training.skills:
-        if (skill.acting, skill.task) == (acting, task):
-            return pass_curve(skill.solved, training.design.attempts)[k]
-    return None
 
 
 def _together(k: int, aged: Aged, task: str) -> float | None:

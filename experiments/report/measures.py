@@ -4,6 +4,7 @@ from statistics import fmean
 
 from agentrl.experiments.findings import Training
 from agentrl.experiments.report.comparison import MEAN, mean_or_task
+from agentrl.experiments.simulation.statistics import pass_curve
 from agentrl.experiments.staleness.findings import Course
 
 FINAL, WAY, UPDATES = "final", "on the way", "updates"
@@ -21,6 +22,14 @@ def on_the_way(training: Training, task: str) -> float | None:
     """Average the checks after the first, which is before any update."""
     known = [check.success[task] for check in training.checks[1:] if task in check.success]
     return fmean(known) if known else None
+
+
+def passed(k: int, acting: str, training: Training, task: str) -> float | None:
+    """Return pass@k of held-out items; None if not measured. `acting`: policy or mixture."""
+    for skill in training.skills:
+        if (skill.acting, skill.task) == (acting, task):
+            return pass_curve(skill.solved, training.design.attempts).get(k)
+    return None
 
 
 def updates(training: Training, _: str) -> float | None:

@@ -86,7 +86,8 @@ class Simulator:
     """One lineage of checkpoints and the policies that follow it; a pool for samplers.
 
     `folder`: of checkpoints; `keep`: also keep unused ones. `tracks`: as policy servers follow
-    them. Version 0 is the model of the configuration. `stop`: checked at every wave.
+    them. Version 0 is the model of the configuration. `pinned`: policies that are not of the
+    lineage, by the name in their track. `stop`: checked at every wave.
     """
 
     config: Config
@@ -95,11 +96,12 @@ class Simulator:
     tracks: Sequence[str]
     stop: threading.Event = field(default_factory=threading.Event)
     keep: bool = False
+    pinned: Mapping[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         path = Path(self.config.model.path)
         self.lineage: list[tuple[int, str]] = [(0, "v0")]
-        self._paths = {"v0": path}
+        self._paths = {**self.pinned, "v0": path}
         self._batches: dict[str, Batch] = {}
         self._prefixes = Prefixes(CACHE_TOKENS)
         self.wave = Wave(0, 0, 0)  # the last one
@@ -146,7 +148,7 @@ class Simulator:
         """Return one policy per track, as the registry does."""
         versions = {name: version for version, name in self.lineage}
         return [
-            LivePolicy("arena", "", track, name, versions[name])
+            LivePolicy("arena", "", track, name, versions.get(name, 0))
             for track in self.tracks
             for name in [select_checkpoint(track, self.lineage)]
         ]
@@ -226,7 +228,7 @@ class Simulator:
         for name in sorted(self._batches.keys() - wants):
             del self._batches[name]
             self._prefixes.drop(name)
-            if not self.keep and name != "v0":
+            if not self.keep and self._paths[name].parent == self.folder:
                 remove(self._paths[name])
         for name in sorted(wants - self._batches.keys()):
             dtype: torch.dtype = getattr(torch, self.config.model.dtype)

@@ -58,11 +58,15 @@ ReportProgress = Callable[[str, int], None]  # what goes on, tokens used so far
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A way to act: the tracks of the pool, and how they are drawn for steps."""
+    """A way to act: the tracks of the pool, and how they are drawn for steps.
+
+    `pinned`: policies of other trainings, by the name in their track.
+    """
 
     name: str
     tracks: Sequence[str]
     sampling: Sampling
+    pinned: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass
@@ -195,7 +199,13 @@ class Rounds:
     def __init__(self, trainee: Trainee, folder: Path, *, keep: bool) -> None:
         config = trainee.config
         self.simulator = Simulator(
-            config, trainee.sources, folder, trainee.arm.tracks, trainee.stop, keep=keep
+            config,
+            trainee.sources,
+            folder,
+            trainee.arm.tracks,
+            trainee.stop,
+            keep=keep,
+            pinned=trainee.arm.pinned,
         )
         self.visited = VisitedStates()
         self.tokens = self.episodes = 0

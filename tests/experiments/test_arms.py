@@ -9,7 +9,14 @@ from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.envs import registry
-from agentrl.experiments.arms import report, study, teachers, tool_use, turn_credit
+from agentrl.experiments.arms import (
+    report,
+    specialists,
+    study,
+    teachers,
+    tool_use,
+    turn_credit,
+)
 from agentrl.experiments.arms.declaration import ArmStudy
 from agentrl.experiments.arms.study import ArmStudyRequest
 from agentrl.experiments.findings import Check, Design, Point, Skill, Training, keep, read
@@ -170,6 +177,54 @@ def test_a_task_is_taught_by_the_specialist_that_was_trained_with_the_same_seed(
     assert study.find_teachers(teachers.STUDY, tmp_path, "joint", 1) == []
 
 
+def test_a_pool_holds_trained_policies_of_its_seed_or_of_the_next_one(tmp_path: Path) -> None:
+    sizes = dataclasses.replace(QUICK, seeds=3)
+    request = ArmStudyRequest(tmp_path, CONFIGS / "cross-policy.toml", sizes, 300, ("far",))
+    with pytest.raises(ConfigError, match=r"seeds needs .*current-0, which does not exist"):
+        study.find_pinned(specialists.STUDY, request, "seeds", 2)
+    for arm in ("alfworld-alone", "kg-alone"):
+        study.policy_path(tmp_path, arm, 2).mkdir(parents=True)
+    study.policy_path(tmp_path, "current", 0).mkdir()
+    names = {
+        arm: {name: path.name for name, path in found.items()}
+        for arm in ("current", "far", "specialists", "seeds")
+        for found in [study.find_pinned(specialists.STUDY, request, arm, 2)]
+    }
+    assert names == {
+        "current": {},
+        "far": {},
+        "specialists": {"alfworld-alone": "alfworld-alone-2", "kg-alone": "kg-alone-2"},
+        "seeds": {"current": "current-0"},
+    }
+
+
+def test_arms_of_specialists_differ_in_their_tasks_or_in_who_acts() -> None:
+    config = config_loading.load(CONFIGS / "cross-policy.toml")
+    made = {arm: specialists.arm_config(config, arm) for arm in specialists.STUDY.bases}
+    assert {arm: set(each.tasks) for arm, each in made.items() if len(each.tasks) == 1} == {
+        "alfworld-alone": {"alfworld"},
+        "kg-alone": {"kg"},
+    }
+    mixing = {arm for arm, each in made.items() if each.sampling.strategy == "mixed"}
+    assert mixing == set(specialists.STUDY.pools) == {"far", "specialists", "seeds"}
+    assert made["start"] == made["current"]
+
+
+def test_policies_that_other_arms_need_are_trained_first(tmp_path: Path) -> None:
+    request = ArmStudyRequest(
+        tmp_path,
+        CONFIGS / "cross-policy.toml",
+        dataclasses.replace(QUICK, seeds=2),
+        300,
+        specialists.STUDY.trained_arms,
+    )
+    planned = [work.path.stem for work in study.plan_works(specialists.STUDY, request)]
+    kept = ("current", "alfworld-alone", "kg-alone")
+    assert planned[:6] == [f"training-{arm}-{seed}" for seed in range(2) for arm in kept]
+    others = ("start", "far", "specialists", "seeds")
+    assert planned[6:] == [f"training-{arm}-{seed}" for seed in range(2) for arm in others]
+
+
 def test_distilled_arms_are_compared_with_joint_training_and_with_the_specialist(
     tmp_path: Path,
 ) -> None:
@@ -226,6 +281,22 @@ def test_specialists_teach_one_policy_both_tasks(tmp_path: Path) -> None:
     first = {arm: found[arm].points[0].version for arm in ("distilled", "distilled-rewards")}
     assert first == {"distilled": 1, "distilled-rewards": 1}, "no group needs spread"
     assert "| dbbench-alone |" in page
+
+
+@pytest.mark.slow
+def test_policies_of_other_trainings_act_in_the_arms_whose_pools_hold_them(
+    tmp_path: Path,
+) -> None:
+    kg = '[tasks.kg.options]\nstyle = "compact"\ndifficulty = "easy"\nitems = 8\ntest_items = 4\n'
+    _, found = quick_page(specialists.STUDY, tmp_path, ERRANDS + kg)
+    acted = {arm: set(each.points[0].tracks) for arm, each in found.items() if each.points}
+    assert acted["current"] == acted["kg-alone"] == {"current"}
+    assert acted["far"] == {"current", "lagged(12)"}
+    assert acted["specialists"] == {"current", "pinned(alfworld-alone)", "pinned(kg-alone)"}
+    assert acted["seeds"] == {"current", "pinned(current)"}
+    assert {skill.acting for skill in found["seeds"].skills} == {"policy", "mixture"}
+    for arm in ("current", "alfworld-alone", "kg-alone"):
+        assert manifest.verify(study.policy_path(tmp_path / "out", arm, 0)).version > 0
 
 
 @pytest.mark.slow
