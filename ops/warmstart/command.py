@@ -8,6 +8,7 @@ from collections.abc import Callable
 from agentrl.core.errors import AgentRLError
 from agentrl.ops.tables import console, plain
 from agentrl.ops.warmstart.cloning_trainer import Progress, Watch
+from agentrl.ops.warmstart.demonstrations import Preparation
 from agentrl.ops.warmstart.warmstart import WarmstartOptions, WarmstartReport, warmstart
 
 EVERY_S = 10.0  # seconds between two lines where nothing was measured
@@ -22,8 +23,9 @@ def make(options: WarmstartOptions, watch: Watch | None = None) -> None:
 
     Raises Interrupted, and the errors of `warmstart`.
     """
+    lines = ProgressLines()
     try:
-        report = warmstart(options, watch or ProgressLines())
+        report = warmstart(options, watch or lines, lines.prepared)
     except KeyboardInterrupt:
         if options.out.exists():  # its last act was to make it
             raise
@@ -41,18 +43,29 @@ class ProgressLines:
         self._printed = -math.inf
 
     def __call__(self, progress: Progress) -> None:
-        if not progress.success and self._clock() - self._printed < EVERY_S:
+        if not progress.success and not self._is_due():
             return
-        self._printed = self._clock()
         success = " · ".join(f"{task} {mean:.0%}" for task, mean in progress.success.items())
         left = f" · {progress.left_s / 60:.0f} min left" if progress.left_s >= 0 else ""
-        print(
+        self._print(
             f"phase {progress.phase + 1} · step {progress.step}/{progress.steps} · "
             f"loss {progress.loss:.3f} · {progress.tokens_per_s:.0f} tokens/s{left}"
-            + (f" · sampled success: {success}" if success else ""),
-            file=sys.stderr,
-            flush=True,
+            + (f" · sampled success: {success}" if success else "")
         )
+
+    def prepared(self, preparation: Preparation) -> None:
+        if self._is_due():
+            self._print(
+                f"phase {preparation.phase + 1} · playing expert episodes of {preparation.task}: "
+                f"{preparation.played:,} / {preparation.episodes:,}"
+            )
+
+    def _is_due(self) -> bool:
+        return self._clock() - self._printed >= EVERY_S
+
+    def _print(self, line: str) -> None:
+        self._printed = self._clock()
+        print(line, file=sys.stderr, flush=True)
 
 
 def show(report: WarmstartReport) -> None:

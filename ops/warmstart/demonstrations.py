@@ -57,6 +57,16 @@ class Transcript:
 
 
 @dataclass(frozen=True, slots=True)
+class Preparation:
+    """Progress before the first step of a warm start: `played` expert episodes of a task."""
+
+    phase: int
+    task: str
+    played: int
+    episodes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Demonstrator:
     """A task's experts on its training items. `noise`: probability of a fault per turn."""
 
@@ -65,11 +75,11 @@ class Demonstrator:
     style: Style
     noise: float
 
-    def episodes(self, count: int, seed: int) -> list[Transcript]:
+    def episodes(self, count: int, seed: int) -> Iterator[Transcript]:
         """Yield `count` episodes, cycling through the items. Raises ItemError without an expert."""
         items = self.source.items(self.task.split)
-        numbered = ((seed * count + n, items[n % len(items)]) for n in range(count))
-        return [self._episode(item, expert_seed) for expert_seed, item in numbered]
+        for number in range(count):
+            yield self._episode(items[number % len(items)], seed * count + number)
 
     def _episode(self, item: Item, seed: int) -> Transcript:
         expert = self.source.expert(item, seed=seed, noise=self.noise)

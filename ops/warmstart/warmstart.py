@@ -13,7 +13,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from agentrl.ops.warmstart.cloning_trainer import (
     Transcripts,
     Watch,
 )
-from agentrl.ops.warmstart.demonstrations import Demonstrator
+from agentrl.ops.warmstart.demonstrations import Demonstrator, Preparation, Transcript
 from agentrl.ops.warmstart.start_adapter import StartAdapter, StartRecord
 from agentrl.ops.warmstart.state import WarmstartState
 from agentrl.ops.warmstart.student_policy import Skill, StudentPolicy
@@ -115,8 +115,17 @@ class WarmstartReport:
     skills: Mapping[str, Skill]
 
 
-def warmstart(options: WarmstartOptions, progress: Watch = lambda _: None) -> WarmstartReport:
+Prepared = Callable[[Preparation], None]
+
+
+def warmstart(
+    options: WarmstartOptions,
+    progress: Watch = lambda _: None,
+    prepared: Prepared = lambda _: None,
+) -> WarmstartReport:
     """Create `options.out` atomically, and measure it; continue an interrupted warm start.
+
+    `prepared`: called after each expert episode; `progress`: after each step.
 
     The same options give the same demonstrations in the same order. Of a finished warm start whose
     adapter alone is here, only `options.out` is made again. Raises KeyboardInterrupt at SIGINT and
@@ -135,7 +144,9 @@ def warmstart(options: WarmstartOptions, progress: Watch = lambda _: None) -> Wa
         name: source(name, task.options, task.source) for name, task in options.tasks.items()
     }
     with tempfile.TemporaryDirectory() as scratch, handle_interruption() as interruption:
-        transcripts = [_transcripts(options, sources, n) for n in range(len(options.phases))]
+        transcripts = [
+            _transcripts(options, sources, phase, prepared) for phase in range(len(options.phases))
+        ]
         student = _make_student(options, transcripts, Path(scratch))
         try:
             trainer = CloningTrainer(
@@ -190,18 +201,20 @@ def _fingerprint(options: WarmstartOptions) -> str:
 
 
 def _transcripts(
-    options: WarmstartOptions, sources: Mapping[str, TaskSource], phase: int
+    options: WarmstartOptions, sources: Mapping[str, TaskSource], phase: int, prepared: Prepared
 ) -> Transcripts:
     """Return the training transcripts of a phase, by task; imported ones belong to no task."""
     if options.imported:
         return {"": demonstrations.import_transcripts(options.imported, options.style)}
     seed = options.seed * len(options.phases) + phase
     noise = options.phases[phase].noise
-    schools = {
-        name: Demonstrator(sources[name], task, options.style, noise.get(name, 0.0))
-        for name, task in options.tasks.items()
-    }
-    return {name: trainer.episodes(options.episodes, seed) for name, trainer in schools.items()}
+    transcripts: dict[str, list[Transcript]] = {name: [] for name in options.tasks}
+    for name, task in options.tasks.items():
+        demonstrator = Demonstrator(sources[name], task, options.style, noise.get(name, 0.0))
+        for transcript in demonstrator.episodes(options.episodes, seed):
+            transcripts[name].append(transcript)
+            prepared(Preparation(phase, name, len(transcripts[name]), options.episodes))
+    return transcripts
 
 
 def _make_student(

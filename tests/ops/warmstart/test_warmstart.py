@@ -271,6 +271,24 @@ def test_progress_is_printed_every_ten_seconds_and_after_a_measurement(
     ]
 
 
+def test_expert_episodes_are_counted_every_ten_seconds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = iter(range(0, 1000, 6))
+    lines = ProgressLines(lambda: float(next(seconds)))
+
+    def stop(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    small = options(tmp_path / "out", episodes=3, phases=(Phase(noise={}, steps=1),))
+    with pytest.raises(KeyboardInterrupt):
+        warmstart(small, stop, lines.prepared)
+    first, *_ = TASKS
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[0] == f"phase 1 · playing expert episodes of {first}: 1 / 3"
+    assert 1 < len(printed) < 3 * len(TASKS)
+
+
 @pytest.mark.parametrize(
     "line",
     [
