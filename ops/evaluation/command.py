@@ -234,6 +234,7 @@ class Matrix:
             self._servers.served(own, target) as policy,
             closing(Evaluator(own, policy, self._sources, self._servers.ending)) as evaluator,
         ):
+            evaluator.abandon = self._servers.abandon
             record.fill(evaluator, tick)
 
 

@@ -8,7 +8,7 @@ import dataclasses
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
@@ -142,12 +142,14 @@ class FixedPool:
 class EpisodePlayer(ABC):
     """Plays episodes on a pool of threads. `stop`: set from elsewhere, it ends episodes.
 
-    `beat_s`: who asks for episodes waits no longer for an answer, which may be none.
+    `beat_s`: who asks for episodes waits no longer for an answer, which may be none. `abandon`:
+    called when it stops, fails what the episodes wait for.
     """
 
     def __init__(
         self, config: Config, stop: threading.Event | None = None, *, beat_s: float = 1.0
     ) -> None:
+        self.abandon: Callable[[], None] = lambda: None
         self._config = config
         self._beat_s = beat_s
         self._stop = EndingEvent(stop)
@@ -175,6 +177,7 @@ class EpisodePlayer(ABC):
                     yield [(each, played and _share_cost(played, share)) for each, played in found]
             except BaseException:
                 self._stop.set()
+                self.abandon()
                 threads.shutdown(cancel_futures=True)
                 raise
 

@@ -48,6 +48,7 @@ class Servers:
         self._stop = stop or threading.Event()
         self.ending: threading.Event = EndingEvent(self._stop)
         self._engine: LoadingEngine | None = None
+        self._is_kept = False
         self._run_id: str | None = None  # whose checkpoints it was started with
 
     @contextmanager
@@ -62,9 +63,9 @@ class Servers:
             with serve_for_evaluation(serving_config(config), target.external) as policy:
                 yield policy
             return
-        lasting = config.eval.engine == "vllm"  # the local one is made for each, and stays
+        self._is_kept = config.eval.engine == "vllm"  # the local one is made for each target
         with ExitStack() as stack:
-            if not lasting:
+            if not self._is_kept:
                 stack.callback(self.close)
             engine, name = self.load_engine(config, target), target.checkpoint_id
             stack.callback(_forget, engine, name)
@@ -73,7 +74,7 @@ class Servers:
             app = PolicyApp(engine, table, "")
             http = stack.enter_context(closing(Server(app, "127.0.0.1", 0, guarded=False)))
             keeper = ExternalTargets(engine, config, target, self.ending)
-            if lasting:
+            if self._is_kept:
                 stack.enter_context(closing(keeper))
                 keeper.start()
             try:
@@ -82,6 +83,11 @@ class Servers:
                 if keeper.error is not None:
                     raise keeper.error from None
                 raise
+
+    def abandon(self) -> None:
+        """Fail unanswered requests, unless the engine is kept for other targets."""
+        if not self._is_kept:
+            self.close()
 
     def close(self) -> None:
         """End the engine that is kept."""

@@ -1,6 +1,7 @@
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import Future
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,13 @@ from policy_servers import ScriptedEnvironment, ScriptedSource, serve, won
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections import Dispatch, Model, PolicyServer, Sampling, Task
-from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError, PolicyError
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import Environment, Item
 from agentrl.ops.configuration import configs
 from agentrl.ops.evaluation.evaluate import EpisodeScore, Evaluator, Plan, work_of
 from agentrl.ops.evaluation.summary import summarise
+from agentrl.serving.engine_api import Completion, Request
 from agentrl.serving.scripted import ScriptedEngine, limits_of
 from agentrl.workers.attempt_errors import EpisodeStopped
 
@@ -117,6 +119,38 @@ def test_who_waits_for_an_episode_is_answered_meanwhile(policy: LivePolicy) -> N
         assert [next(answers) for _ in range(3)] == [[], [], []]
         goes_on.set()
         assert sum(map(len, answers)) == 2
+
+
+class SilentEngine(ScriptedEngine):
+    """Answers nothing before `fail`."""
+
+    def __init__(self) -> None:
+        super().__init__(limits=limits_of(TINY))
+        self.asked: list[Future[Completion]] = []
+
+    def submit(self, request: Request) -> Future[Completion]:  # noqa: ARG002 - it reads none
+        future: Future[Completion] = Future()
+        self.asked.append(future)
+        return future
+
+    def fail(self) -> None:
+        for future in self.asked:
+            future.set_exception(PolicyError("the engine is closed"))
+
+
+def test_who_stops_asking_waits_for_no_answer_of_the_engine() -> None:
+    engine = SilentEngine()
+    config = Config(tasks={"dbbench": Task()}, model=Model(path=str(TINY)))
+    sources = {"dbbench": ScriptedSource(lambda _item: ScriptedEnvironment([], won()))}
+    with serve(engine, {"c": ("current", Path())}) as server, ExitStack() as stack:
+        policy = LivePolicy("s", server.url, "current", "c", 0)
+        evaluator = stack.enter_context(closing(Evaluator(config, policy, sources, beat_s=0.01)))
+        evaluator.abandon = engine.fail
+        answers = evaluator.play(work_of(PLAN, sources["dbbench"]))
+        while len(engine.asked) < PLAN.items:
+            assert next(answers) == []
+        answers.close()
+    assert all(isinstance(each.exception(), PolicyError) for each in engine.asked)
 
 
 def test_a_trajectory_longer_than_the_model_is_refused_before_the_run() -> None:
