@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -36,11 +36,20 @@ from agentrl.core.config.sections import Model
 from agentrl.serving.engine_api import Completion, Engine, Request
 from agentrl.serving.local.engine import LocalEngine
 
+if TYPE_CHECKING:
+    from agentrl.serving.vllm.engine import VllmEngine
+
 PROMPT, OBSERVATION, SAMPLED, TURNS = 60, 16, 20, 6  # tokens; turns of an episode
 auto: Any = AutoModelForCausalLM
 
 
-def episodes(engine: Engine, vocabulary: int, concurrent: int) -> float:
+class Completes(Protocol):
+    """What answers requests: an engine, or calls of one."""
+
+    def submit(self, request: Request) -> Future[Completion]: ...
+
+
+def episodes(engine: Completes, vocabulary: int, concurrent: int) -> float:
     """Sampled tokens per second over that many episodes at once."""
     rng = random.Random(concurrent)
 
@@ -154,7 +163,7 @@ def measure(
 
 
 @contextmanager
-def vllm_of(python: Path | None, model: Model, home: Path) -> Iterator[Engine | None]:
+def vllm_of(python: Path | None, model: Model, home: Path) -> "Iterator[VllmEngine | None]":
     """A vLLM that holds the model, as policy servers start it; None where no Python is named."""
     if python is None:
         yield None

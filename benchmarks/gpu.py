@@ -9,7 +9,8 @@ train     an update of the trainer on packed trajectories: tokens a second, the 
           same weights, cross-entropy at the loss tokens), the peak beside the memory plan
 probe     the trainer's checkpoint in the local engine: |Δlogp| of the probe text
 mismatch  tokens that the local engine sampled, scored by the trainer: importance ratios
-serve     episodes of several turns in the local engine (and, with --vllm PYTHON, in vLLM)
+serve     episodes of several turns in the local engine and, with --vllm PYTHON, in vLLM: through
+          our server, and asked directly without log-probabilities
 swap      from the optimizer's step to the first token of the new weights, whole and as an adapter
 overlap   updates and episodes at once on one device, beside each of them alone
 
@@ -28,6 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bare_vllm
 import msgspec
 import numpy as np
 import torch
@@ -44,6 +46,7 @@ from agentrl.ops.configuration.model_spec import ModelSpec, read_spec
 from agentrl.ops.doctor.memory import memory_items
 from agentrl.serving.engine_api import Request
 from agentrl.serving.local.engine import LocalEngine
+from agentrl.serving.vllm.engine import VllmEngine
 from agentrl.trainer.algorithm.presets import Settings, resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
@@ -186,8 +189,22 @@ def serve(chosen: argparse.Namespace) -> Figures:
         if vllm is not None:
             episodes(vllm, spec.vocabulary, 2)
             for count in chosen.concurrent:
-                found[f"vllm_{count}"] = episodes(vllm, spec.vocabulary, count)
+                found |= vllm_in_two_ways(vllm, spec.vocabulary, count, chosen.repeats)
     return found
+
+
+def vllm_in_two_ways(vllm: VllmEngine, vocabulary: int, count: int, repeats: int) -> Figures:
+    """The speed through our server and that of vLLM alone, in turn, and the median ratio."""
+    with bare_vllm.served(vllm, count) as ours, bare_vllm.direct(vllm, count) as bare:
+        pairs = [
+            (episodes(ours, vocabulary, count), episodes(bare, vocabulary, count))
+            for _ in range(repeats)
+        ]
+    return {
+        f"vllm_{count}": statistics.median(through for through, _ in pairs),
+        f"bare_vllm_{count}": statistics.median(alone for _, alone in pairs),
+        f"vllm_vs_bare_{count}": statistics.median(through / alone for through, alone in pairs),
+    }
 
 
 def swap(chosen: argparse.Namespace) -> Figures:
