@@ -46,16 +46,16 @@ def describe_tasks(tasks: Mapping[str, Any]) -> Iterator[str]:
 
 
 def share(each: Estimate | None) -> str:
-    """Format like 0.412 (0.31 – 0.51)."""
+    """Format like 0.412 (0.31–0.51)."""
     if each is None:
         return "–"
     if math.isnan(each.low):
         return f"{each.mean:.3f}"
-    return f"{each.mean:.3f} ({max(each.low, 0.0):.2f} – {min(each.high, 1.0):.2f})"
+    return f"{each.mean:.3f} ({max(each.low, 0.0):.2f}–{min(each.high, 1.0):.2f})"
 
 
 def difference(each: Estimate | None) -> str:
-    """Format like +0.012 (−0.03 – +0.05)."""
+    """Format like +0.012 (-0.030 … +0.050)."""
     if each is None:
         return "–"
     if math.isnan(each.low):
