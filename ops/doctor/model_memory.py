@@ -40,8 +40,8 @@ AdamW, bfloat16 and gradient checkpointing:
     agentrl model memory MODEL      # this line of another model
     agentrl doctor CONFIG           # the plan of your own configuration
 
-- *LoRA* of rank {LORA_RANK}, and *full* fine-tuning: each of {CARDS} cards. LoRA with ZeRO 1 needs at
-  most 1 GiB more than with ZeRO 2.
+- *LoRA* of rank {LORA_RANK}, and *full* fine-tuning: each of {CARDS} cards. LoRA with ZeRO 1 needs
+  at most 1 GiB more than with ZeRO 2.
 - *vLLM*: the least that it starts with on each card, split over 1 to {SPLITS[-1]} cards.
 - The first number of a cell is for trajectories, micro-batches and contexts of {LENGTHS[0]:,}
   tokens, the second for {LENGTHS[1]:,}; between them memory grows linearly.
