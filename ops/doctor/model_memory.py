@@ -18,12 +18,11 @@ from agentrl.core.config.sections import (
     Sampling,
     Task,
     Trainer,
-    Vllm,
 )
 from agentrl.ops.configuration.model_spec import ModelSpec, known_spec, read_spec
 from agentrl.ops.configuration.published_models import PUBLISHED
 from agentrl.ops.doctor.memory import TRAINER, Machine, memory_plans
-from agentrl.ops.doctor.memory_items import GIB, TENSOR_PARALLEL
+from agentrl.ops.doctor.memory_items import GIB
 from agentrl.ops.doctor.policy_memory import least_of_vllm
 from agentrl.ops.runs import hub
 
@@ -31,7 +30,6 @@ LENGTHS = (4096, 32768)  # tokens of the longest trajectory, and of a micro-batc
 CARDS = 8
 LORA_RANK = 16
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]  # adapted where the MLP is of experts
-SPLITS = (1, 2, 4, 8)  # cards of one vLLM
 _PAGE = f"""# The memory of a model
 
 See what each card needs, in GiB, by [the plan](one-gpu.md#the-memory-plan) of `agentrl doctor`, for
@@ -42,7 +40,8 @@ AdamW, bfloat16 and gradient checkpointing:
 
 - *LoRA* of rank {LORA_RANK}, and *full* fine-tuning: each of {CARDS} cards. LoRA with ZeRO 1 needs
   at most 1 GiB more than with ZeRO 2.
-- *vLLM*: the least that it starts with on each card, split over 1 to {SPLITS[-1]} cards.
+- *vLLM*: the least that it starts with on one card. Split over N cards, each needs 1 GiB and the
+  N-th part of the rest.
 - The first number of a cell is for trajectories, micro-batches and contexts of {LENGTHS[0]:,}
   tokens, the second for {LENGTHS[1]:,}; between them memory grows linearly.
 
@@ -76,7 +75,7 @@ def table(specs: Mapping[str, ModelSpec]) -> str:
     ]
     columns: list[tuple[str, Cell]] = [
         *((head, partial(_trainer_bytes, rank, stage)) for head, rank, stage in stages),
-        *((f"vLLM on {cards}", partial(_vllm_bytes, cards)) for cards in SPLITS),
+        ("vLLM", _vllm_bytes),
     ]
     heads = ["model", "10⁹ parameters", *(head for head, _ in columns)]
     lines = [heads, ["---"] * len(heads)]
@@ -107,10 +106,8 @@ def _trainer_bytes(rank: int, stage: Stage, spec: ModelSpec, tokens: int) -> int
     return sum(part.size for part in plan.parts if part.process.startswith(TRAINER))
 
 
-def _vllm_bytes(cards: int, spec: ModelSpec, tokens: int) -> int:
-    """Bytes of each card of one vLLM."""
-    args = [f"{TENSOR_PARALLEL}={cards}"]
-    server = PolicyServer(name="p", engine="vllm", vllm=Vllm(args=args))
+def _vllm_bytes(spec: ModelSpec, tokens: int) -> int:
+    server = PolicyServer(name="p", engine="vllm")
     return least_of_vllm(_config(Trainer(), server, tokens), server, spec)
 
 
