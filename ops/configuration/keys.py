@@ -168,9 +168,8 @@ def _values_text(key: Key) -> str:
     """Return the type of a key in parentheses, empty if its default shows it."""
     plain_type = re.sub(r"^(\w+) (≥ [01]|> 0)$", r"\1", key.type)
     defaults = [key.default, *key.by.values()]
-    is_shown = plain_type in {*PLAIN.values(), *UNITS.values()} and any(
-        each is not None for each in defaults
-    )
+    shown = {*PLAIN.values(), *UNITS.values(), "list of text", "table of text", "table of anything"}
+    is_shown = plain_type in shown and any(each is not None for each in defaults)
     return "" if is_shown else f" ({plain_type})"
 
 
