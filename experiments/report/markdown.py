@@ -38,11 +38,10 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 def describe_tasks(tasks: Mapping[str, Any]) -> Iterator[str]:
     """Return the tasks of a configuration, their items, and their shares of the groups."""
     total = sum(task["weight"] for task in tasks.values())
-    rows = []
     for name, task in tasks.items():
         options = ", ".join(f"{key} {value}" for key, value in task["options"].items())
-        rows.append([name, options, f"{task['weight'] / total:.0%}"])
-    yield from table(["task", "generated items", "share of groups"], rows)
+        yield f"- {name}, {task['weight'] / total:.0%} of the groups: {options}"
+    yield ""
 
 
 def share(each: Estimate | None) -> str:
