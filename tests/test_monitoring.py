@@ -52,13 +52,13 @@ def test_the_end_of_a_name_says_the_kind_of_its_metric() -> None:
         assert each.kind == ("gauge" if each.name == "agentrl_queue_wait_seconds" else kind)
 
 
-def test_the_table_of_spans_names_those_that_processes_make() -> None:
+def test_the_list_of_spans_names_those_that_processes_make() -> None:
     text = (ROOT / "docs/monitoring.md").read_text()
     folders = ("workers", "serving", "envs", "trainer")
     code = "".join(f.read_text() for folder in folders for f in (ROOT / folder).rglob("*.py"))
     made = set(re.findall(r'tracing\.(?:span|record_span|continue_trace)\("(\w+)"', code))
-    table = text.split("| span |")[1].split("\n\n")[0]
-    assert set(re.findall(r"^\| `(\w+)` ", table, re.M)) == made | {"episode"}
+    spans = text.split("The spans of an attempt")[1].split("\n\n")[1]
+    assert set(re.findall(r"^- `(\w+)` ", spans, re.M)) == made | {"episode"}
 
 
 def test_the_dashboard_asks_for_metrics_that_exist_and_leaves_few_out() -> None:
