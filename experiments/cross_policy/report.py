@@ -59,13 +59,11 @@ all weights (`experiments/configs/cross-policy.toml`) on the same items until it
 {seeds}.
 """
 ARMS = """\
-| arm | each step is drawn from |
-|---|---|
-| start | the policy that all arms begin with, untrained |
-| current | the newest checkpoint, always |
-| mixed | `refreshed({refresh})` with probability {share:g}, else the newest |
-| uniform | the same two with equal chances |
-| adaptive | the same two, weighted as in [sampling.md](../sampling.md) |
+- start: the policy that all arms begin with, untrained
+- current: each step is drawn from the newest checkpoint
+- mixed: from `refreshed({refresh})` with probability {share:g}, else the newest
+- uniform: from the same two with equal chances
+- adaptive: from the same two, weighted as in [sampling.md](../sampling.md)
 """
 MEASURED = """\
 The trained policy is measured on {items} held-out items a task, different ones for each seed, with

@@ -53,10 +53,8 @@ updates a training, each of {groups} groups with spread of {size} episodes. Seed
 happen with one device for the engine and one for the trainer. Its costs are processor times of this
 machine, fitted once ([costs.json]({name}/costs.json)).
 
-| arm | groups ahead | who acts |
-|---|---|---|
-| bound-b | `dispatch.max_staleness` = b | the newest checkpoint |
-| interval-k | the bound is {bound} | the checkpoint of every k-th update, `refreshed(k)` |
+- bound-b: `dispatch.max_staleness` = b, and the newest checkpoint acts
+- interval-k: the bound is {bound}, and the checkpoint of every k-th update acts, `refreshed(k)`
 
 *Lag*: updates between sampling a token and training it. *Unused*: share of sampled tokens that were
 never trained. *Final* is success in {attempts} attempts at each of {items} held-out items a task at

@@ -43,13 +43,11 @@ DONE = """\
 
 2 cores, no GPU, one thread; a seed repeats a training exactly.
 
-| arm | advantages |
-|---|---|
-| start | the policy that all arms begin with, untrained |
-| none | reward minus the group's mean |
-| task | also normalised over the task's loss tokens |
-| weighted | as `task`; the loss gives tokens the task's weight (tables below) |
-| environment | normalised over the task's trajectories, each once |
+- start: the policy that all arms begin with, untrained
+- none: an advantage is the reward minus the group's mean
+- task: also normalised over the task's loss tokens
+- weighted: as `task`; the loss gives tokens the task's weight (tables below)
+- environment: normalised over the task's trajectories, each once
 
 All arms of a seed see the same items in the same order. *Final* is success in {attempts} attempts
 at each of {items} held-out items a task at temperature {temperature:g}, different items for each
