@@ -85,8 +85,8 @@ def memory(
 ) -> None:
     """Print the memory that a model takes on each card.
 
-    The output is Markdown: tables for LoRA and full fine-tuning with each ZeRO stage, for serving,
-    and for 4,096 to 32,768 tokens. Without MODEL it covers many published models
+    The output is a Markdown table in GiB: LoRA and full fine-tuning on 8 cards by ZeRO stage, and
+    vLLM, each for 4,096 and 32,768 tokens. Without MODEL it covers many published models
     (docs/model-memory.md).
 
     Example: agentrl model memory models/smollm2

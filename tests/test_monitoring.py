@@ -33,28 +33,32 @@ def declarations() -> list[Declared]:
     return found
 
 
-def test_the_table_of_metrics_is_what_the_code_declares() -> None:
-    text = (ROOT / "docs/monitoring.md").read_text()
-    rows = [
-        line.strip("| ").split(" | ")
-        for line in text.splitlines()
-        if line.startswith("| `agentrl_")
-    ]
-    told = [[cell.strip() for cell in row] for row in rows]
-    declared = [
-        [f"`{each.name}`", each.kind, ", ".join(each.labels), each.role, each.words]
-        for each in declarations()
-    ]
-    assert [[c for c in row if c] for row in told] == [[c for c in row if c] for row in declared]
+def test_the_list_of_metrics_is_what_the_code_declares() -> None:
+    text = (ROOT / "docs/monitoring.md").read_text().replace("\n  ", " ")
+    listed = [line for line in text.splitlines() if re.match(r"- `agentrl_|\*\*\w+\*\*$", line)]
+    expected = []
+    for each in declarations():
+        role = f"**{each.role}**"
+        labels = f"{{{','.join(each.labels)}}}" if each.labels else ""
+        expected += [role] if role not in expected else []
+        expected.append(f"- `{each.name}{labels}`: {each.words}")
+    assert listed == expected
 
 
-def test_the_table_of_spans_names_those_that_processes_make() -> None:
+def test_the_end_of_a_name_says_the_kind_of_its_metric() -> None:
+    kinds = {"total": "counter", "seconds": "histogram"}
+    for each in declarations():
+        kind = kinds.get(each.name.rpartition("_")[2], "gauge")
+        assert each.kind == ("gauge" if each.name == "agentrl_queue_wait_seconds" else kind)
+
+
+def test_the_list_of_spans_names_those_that_processes_make() -> None:
     text = (ROOT / "docs/monitoring.md").read_text()
     folders = ("workers", "serving", "envs", "trainer")
     code = "".join(f.read_text() for folder in folders for f in (ROOT / folder).rglob("*.py"))
     made = set(re.findall(r'tracing\.(?:span|record_span|continue_trace)\("(\w+)"', code))
-    table = text.split("| span |")[1].split("\n\n")[0]
-    assert set(re.findall(r"^\| `(\w+)` ", table, re.M)) == made | {"episode"}
+    spans = text.split("The spans of an attempt")[1].split("\n\n")[1]
+    assert set(re.findall(r"^- `(\w+)` ", spans, re.M)) == made | {"episode"}
 
 
 def test_the_dashboard_asks_for_metrics_that_exist_and_leaves_few_out() -> None:

@@ -1,7 +1,7 @@
 """Prepared questions about runs, each an SQL file that works on both databases.
 
 A file starts with comments: its title and the meaning of its columns. Every answer covers all runs;
-its first column is `run`. docs/sql.md lists the questions; a test compares both.
+its first column is `run`. docs/sql.md names the questions; a test compares both.
 """
 
 from dataclasses import dataclass

@@ -85,7 +85,10 @@ class Comparison(Generic[T]):
 
     def seeds(self) -> str:
         """Return the number of trainings of each arm, in words."""
-        return "; ".join(f"{arm} {len(seeds)}" for arm, seeds in self.arms.items())
+        counts = {arm: len(seeds) for arm, seeds in self.arms.items()}
+        if len(set(counts.values())) == 1:
+            return f"{next(iter(counts.values()))} of every arm"
+        return "; ".join(f"{arm} {count}" for arm, count in counts.items())
 
     def as_csv(self) -> str:
         """Return every measured value, one row each: the figures that estimates are made of."""

@@ -38,24 +38,23 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 def describe_tasks(tasks: Mapping[str, Any]) -> Iterator[str]:
     """Return the tasks of a configuration, their items, and their shares of the groups."""
     total = sum(task["weight"] for task in tasks.values())
-    rows = []
     for name, task in tasks.items():
         options = ", ".join(f"{key} {value}" for key, value in task["options"].items())
-        rows.append([name, options, f"{task['weight'] / total:.0%}"])
-    yield from table(["task", "generated items", "share of groups"], rows)
+        yield f"- {name}, {task['weight'] / total:.0%} of the groups: {options}"
+    yield ""
 
 
 def share(each: Estimate | None) -> str:
-    """Format like 0.412 (0.31 – 0.51)."""
+    """Format like 0.412 (0.31–0.51)."""
     if each is None:
         return "–"
     if math.isnan(each.low):
         return f"{each.mean:.3f}"
-    return f"{each.mean:.3f} ({max(each.low, 0.0):.2f} – {min(each.high, 1.0):.2f})"
+    return f"{each.mean:.3f} ({max(each.low, 0.0):.2f}–{min(each.high, 1.0):.2f})"
 
 
 def difference(each: Estimate | None) -> str:
-    """Format like +0.012 (−0.03 – +0.05)."""
+    """Format like +0.012 (-0.030 … +0.050)."""
     if each is None:
         return "–"
     if math.isnan(each.low):

@@ -37,8 +37,6 @@ BOUND, INTERVAL = "bound", "interval"  # how arms are named: bound-4, interval-1
 SPEED = "tokens trained a second"
 PACE: dict[str, Format] = {
     SPEED: number,
-    "engine busy": share,
-    "trainer busy": share,
     "lag": partial(number, digits=2),
     "effective sample size": partial(number, digits=3),
     "unused": share,
@@ -53,21 +51,16 @@ updates a training, each of {groups} groups with spread of {size} episodes. Seed
 
 **Time is counted, not measured**. Episodes and updates are real; a clock counts when each would
 happen with one device for the engine and one for the trainer. Its costs are processor times of this
-machine, fitted once (`costs.json`), in milliseconds:
+machine, fitted once ([costs.json]({name}/costs.json)).
 
-| engine: a pass | a sampled token | a token read | a load | trainer: an update | a token trained |
-|---|---|---|---|---|---|
-| {step:.3f} | {sampled:.3f} | {prompt:.3f} | {load:.1f} | {update:.1f} | {token:.3f} |
-
-| arm | groups ahead | who acts |
-|---|---|---|
-| bound-b | `dispatch.max_staleness` = b | the newest checkpoint |
-| interval-k | the bound is {bound} | the checkpoint of every k-th update, `refreshed(k)` |
+- bound-b: `dispatch.max_staleness` = b, and the newest checkpoint acts
+- interval-k: the bound is {bound}, and the checkpoint of every k-th update acts, `refreshed(k)`
 
 *Lag*: updates between sampling a token and training it. *Unused*: share of sampled tokens that were
 never trained. *Final* is success in {attempts} attempts at each of {items} held-out items a task at
 temperature {temperature:g}, different items for each seed.
-Intervals are 95 %, Student's t over seeds; differences are paired by seed.
+Intervals are 95 %, Student's t over seeds; differences are paired by seed. A bound is compared with
+`{first}`, an interval with `{second}`.
 """
 
 
@@ -123,13 +116,12 @@ def lines(out: Path, comparison: Comparison[Course]) -> Iterator[str]:
     yield "## Throughput\n"
     yield from image(out, "throughput.svg")
     yield from table(
-        ["arm", *PACE, "as a multiple", "of"],
+        ["arm", *PACE, "as a multiple"],
         (
             [
                 arm,
                 *(shown(comparison.estimate(name, arm)) for name, shown in PACE.items()),
                 number(comparison.ratio(SPEED, arm), 2),
-                comparison.base(arm) if comparison.ratio(SPEED, arm) else "–",
             ]
             for arm in comparison.arms
         ),
@@ -138,12 +130,11 @@ def lines(out: Path, comparison: Comparison[Course]) -> Iterator[str]:
     yield from image(out, "learning.svg")
     tasks = (*comparison.tasks, MEAN)
     yield from table(
-        ["arm", *(f"final, {task}" for task in tasks), "minus", f"difference, {MEAN}"],
+        ["arm", *(f"final, {task}" for task in tasks), f"difference, {MEAN}"],
         (
             [
                 arm,
                 *(share(comparison.estimate(FINAL, arm, task)) for task in tasks),
-                comparison.base(arm) if comparison.difference(FINAL, arm, MEAN) else "–",
                 difference(comparison.difference(FINAL, arm, MEAN)),
             ]
             for arm in comparison.arms
@@ -158,6 +149,9 @@ def _design(out: Path, comparison: Comparison[Course]) -> Iterator[str]:
     yield "## What was done\n"
     yield DONE.format(
         out=out,
+        name=out.name,
+        first=comparison.base(BOUND),
+        second=comparison.base(INTERVAL),
         model=config["model"]["path"],
         updates=design.updates,
         groups=config["dispatch"]["groups_per_update"],
@@ -167,7 +161,6 @@ def _design(out: Path, comparison: Comparison[Course]) -> Iterator[str]:
         attempts=design.attempts,
         items=design.items,
         temperature=config["sampling"]["temperature"],
-        **{name: 1000.0 * seconds for name, seconds in design.costs.items()},
     )
     yield from describe_tasks(config["tasks"])
 

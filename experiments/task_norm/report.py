@@ -43,18 +43,16 @@ DONE = """\
 
 2 cores, no GPU, one thread; a seed repeats a training exactly.
 
-| arm | advantages | loss |
-|---|---|---|
-| start | the policy that all arms begin with, untrained | |
-| none | reward minus the group's mean | all tokens have the same weight |
-| task | also normalised over the task's loss tokens | the same |
-| weighted | as `task` | tokens have the task's weight (tables below) |
-| environment | normalised over the task's trajectories, each once | as `task` |
+- start: the policy that all arms begin with, untrained
+- none: an advantage is the reward minus the group's mean
+- task: also normalised over the task's loss tokens
+- weighted: as `task`; the loss gives tokens the task's weight (tables below)
+- environment: normalised over the task's trajectories, each once
 
-An arm trains all weights until it has sampled its tokens. All arms of a seed see the same items in
-the same order. *Final* is success in {attempts} attempts at each of {items} held-out items a task
-at temperature {temperature:g}, different items for each seed; *on the way* is the mean of {checks}
-checks during training on {check_items} items. *Mean* is over the tasks.
+All arms of a seed see the same items in the same order. *Final* is success in {attempts} attempts
+at each of {items} held-out items a task at temperature {temperature:g}, different items for each
+seed; *on the way* is the mean of {checks} checks during training on {check_items} items. *Mean* is
+over the tasks.
 Intervals are 95 %, Student's t over seeds; differences are paired by seed.
 
 *Gradient share* is the norm of the gradient of a task's tokens alone over the sum of all tasks'
@@ -127,7 +125,6 @@ def lines(out: Path, parts: Parts) -> Iterator[str]:
         yield from image(out, f"{name}-learning.svg")
         yield "Gradient share by task:\n"
         yield from image(out, f"{name}-gradient.svg")
-        yield from _shares(comparison)
     yield figures_link(out, *(f"{name}-figures.csv" for name in parts))
 
 
@@ -175,17 +172,6 @@ def _final(comparison: Comparison[Training]) -> Iterator[str]:
                 difference(comparison.difference(FINAL, arm, MEAN)),
             ]
             for arm in comparison.arms
-        ),
-    )
-
-
-def _shares(comparison: Comparison[Training]) -> Iterator[str]:
-    yield from table(
-        ["arm", *comparison.tasks],
-        (
-            [arm, *(share(comparison.estimate(GRADIENT, arm, task)) for task in comparison.tasks)]
-            for arm in comparison.arms
-            if comparison.values("updates", arm)
         ),
     )
 

@@ -35,10 +35,10 @@ run can start with them.
 - `${NAME}` in `store.url`, `broker.url`, `broker.tasks_url` and `run.checkpoints` is replaced by
   the environment variable `NAME`, or by the content of the file that `NAME_FILE` names. Write a
   password there as it is: AgentRL percent-encodes it.
-- *values* says what is allowed where the default does not show it. `agentrl config keys` prints
-  every type and bound. Keys that end in `_s` are seconds.
-- A default with names in brackets, such as `0.28 (default), 4.0 (cispo)`, depends on the preset,
-  the loss or `importance`. A value of the loss takes precedence over one of the preset.
+- A key stands with its default, and in parentheses what is allowed where the default does not show
+  it. `agentrl config keys` prints every type and bound. Keys that end in `_s` are seconds.
+- A default such as `0.28 (default), 4.0 (cispo)` depends on the preset, the loss or `importance`. A
+  value of the loss takes precedence over one of the preset.
 
 This page is generated: `agentrl config keys --markdown > docs/configuration.md`.
 """
@@ -140,40 +140,37 @@ def key_sections(kind: type[Section] = Config) -> list[KeySection]:
 def page(sections: Sequence[KeySection]) -> str:
     """Return sections as Markdown.
 
-    Each has links to its subsections, and a table of its other keys, or a link to an equal one.
+    Each has links to its subsections, and a list of its other keys, or a link to an equal one.
     """
     blocks = []
-    tables: dict[str, str] = {}
+    lists: dict[str, str] = {}
     for part in sections:
         about = f"`{part.opens}` {_with_links(part.about)}".removeprefix("`` ")
-        table = _table(part)
-        shown = tables.setdefault(table, part.name)
+        listed = _key_list(part)
+        shown = lists.setdefault(listed, part.name)
         same = f"The keys and defaults are those of {_section_link(shown)}."
         within = [_section_link(key.within) for key in part.keys if key.within]
         blocks += [f"## {part.name or 'Top of the file'}", about]
         blocks += [f"Its sections: {', '.join(within)}."] if within else []
-        blocks += [table if shown == part.name else same] if table else []
+        blocks += [listed if shown == part.name else same] if listed else []
     return "\n\n".join(blocks)
 
 
-def _table(part: KeySection) -> str:
-    rows = [
-        f"| `{key.key}` | {key.default_text()} | {_values_text(key)} | {_with_links(key.meaning)} |"
+def _key_list(part: KeySection) -> str:
+    return "\n".join(
+        f"- `{key.key} = {key.default_text()}`{_values_text(key)}: {_with_links(key.meaning)}"
         for key in part.keys
         if not key.within
-    ]
-    head = ["| key | default | values | meaning |", "|---|---|---|---|"]
-    return "\n".join(head + rows) if rows else ""
+    )
 
 
 def _values_text(key: Key) -> str:
-    """Return the type of a key, empty if its default shows it."""
+    """Return the type of a key in parentheses, empty if its default shows it."""
     plain_type = re.sub(r"^(\w+) (≥ [01]|> 0)$", r"\1", key.type)
     defaults = [key.default, *key.by.values()]
-    is_shown = plain_type in {*PLAIN.values(), *UNITS.values()} and any(
-        each is not None for each in defaults
-    )
-    return "" if is_shown else plain_type
+    shown = {*PLAIN.values(), *UNITS.values(), "list of text", "table of text", "table of anything"}
+    is_shown = plain_type in shown and any(each is not None for each in defaults)
+    return "" if is_shown else f" ({plain_type})"
 
 
 def _section_link(name: str) -> str:
@@ -283,5 +280,5 @@ def _toml(value: Any) -> str:
 
 
 def _with_links(text: str) -> str:
-    """Turn pages of docs/ into links from there, and escape bars, which would end a cell."""
-    return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", text).replace("|", r"\|")
+    """Turn pages of docs/ into links from there."""
+    return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", text)

@@ -47,9 +47,9 @@ def ask_question(where: RunPlace, name: str, form: Format) -> None:
 
 
 def list_questions(form: Format) -> None:
-    """Print the names and titles of all questions."""
-    rows = [(each.name, each.title) for each in questions()]
-    print(format_result(QueryResult(("question", "title"), rows), form), end="")
+    """Print the names of all questions, and what each answers."""
+    rows = [(each.name, each.meaning) for each in questions()]
+    print(format_result(QueryResult(("question", "answer"), rows), form), end="")
 
 
 def format_result(answer: QueryResult, form: Format) -> str:

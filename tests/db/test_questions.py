@@ -1,3 +1,4 @@
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -276,9 +277,14 @@ def test_an_unknown_question_is_refused_with_the_nearest() -> None:
     assert refused.value.hint == "list the questions with `agentrl sql --questions`"
 
 
-def test_the_page_lists_every_question_with_its_meaning() -> None:
-    listed = PAGE.read_text().partition("| question | answer |")[2].splitlines()[2:]
-    assert listed == [f"| `{each.name}` | {each.meaning} |" for each in questions()]
+def test_the_page_lists_every_question_once() -> None:
+    bullets = PAGE.read_text().partition("## The questions")[2].partition("The SQL of")[0]
+    listed = re.findall(r"`([\w-]+)`", bullets)
+    assert sorted(listed) == [each.name for each in questions()]
+
+
+def test_every_question_says_what_it_answers() -> None:
+    assert all(each.meaning.endswith(".") for each in questions())
 
 
 def test_the_page_shows_questions_as_they_are() -> None:

@@ -104,8 +104,8 @@ def test_a_trained_arm_is_compared_with_itself_before_training(tmp_path: Path) -
     assert "- **maths, tool** against `start`: final +0.375" in page
     assert "tool used +0.500 (+0.500 … +0.500)." in page
     assert "- **maths, without** against `start-without`: final +0.125" in page
-    assert "| tool | 0.500 (0.50 – 0.50) | +0.375 (+0.375 … +0.375) | 0.750" in page
-    assert "Trainings: start 3; tool 3; start-without 3; without 3." in page
+    assert "| tool | 0.500 (0.50–0.50) | +0.375 (+0.375 … +0.375) | 0.750" in page
+    assert "Trainings: 3 of every arm." in page
 
 
 def test_an_arm_is_compared_with_the_one_that_differs_in_its_credit(tmp_path: Path) -> None:
@@ -113,9 +113,9 @@ def test_an_arm_is_compared_with_the_one_that_differs_in_its_credit(tmp_path: Pa
     page = page_of(turn_credit.STUDY, tmp_path / "found", measured)
     assert "- **maths, outcome-progress** against `outcome`: final +0.125" in page
     assert "- **maths, turn-progress** against `outcome-progress`: final +0.250" in page
-    assert "| outcome | 0.125 (0.12 – 0.12) | – | 0.125 (0.12 – 0.12) | 3 ± 0 |" in page
+    assert "| outcome | 0.125 (0.12–0.12) | – | 0.125 (0.12–0.12) | 3 ± 0 |" in page
     assert "| turn-progress | turn | 0.5 | 1 |  | outcome-progress |" in page
-    assert "Trainings: outcome 3; outcome-progress 3; turn-progress 3." in page
+    assert "Trainings: 3 of every arm." in page
     assert "](found/learning.svg)" in page
 
 
@@ -239,7 +239,7 @@ def test_distilled_arms_are_compared_with_joint_training_and_with_the_specialist
     assert "- **maths, distilled** against `maths-alone`: final -0.125" in page
     assert "- **maths, joint** against `maths-alone`: final -0.375" in page
     assert "| arm | final | final, minus joint | final, minus maths-alone |" in page
-    assert "| maths-alone | 0.500 (0.50 – 0.50) | – | – |" in page
+    assert "| maths-alone | 0.500 (0.50–0.50) | – | – |" in page
 
 
 def test_a_missing_starting_policy_is_told(tmp_path: Path) -> None:

@@ -158,10 +158,9 @@ def test_the_page_says_that_time_is_counted_and_what_differs(tmp_path: Path) -> 
         keep(out, each)
     page = report.write(out).read_text()
     assert "**Time is counted, not measured**" in page
-    assert "| 3.000 | 0.100 | 0.000 | 30.0 | 40.0 | 0.100 |" in page
     shown = "- **kg, interval-10** against `bound-1`: final +0.125 (+0.125 … +0.125)."
     assert shown in page.splitlines()
-    assert "| 1.00 ± 0.00 | bound-1 |" in page
+    assert "| 1.00 ± 0.00 |" in page
     assert "](found/throughput.svg)" in page
     assert "](found/learning.svg)" in page
 

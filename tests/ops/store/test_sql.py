@@ -285,6 +285,8 @@ def test_a_question_is_answered_by_its_name_of_the_run_that_is_named(
         ask_question(RunPlace(url), "ending", "csv")
 
 
-def test_the_questions_are_listed_with_their_titles(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_questions_are_listed_with_what_they_answer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     list_questions("csv")
-    assert '"lineage","The lineage of a run\'s newest checkpoint"' in capsys.readouterr().out
+    assert '"mixed-episodes","Episodes and success by the number of' in capsys.readouterr().out
