@@ -30,7 +30,7 @@ from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.rank0 import TOKEN_FIELDS, RankUpdate
 from agentrl.trainer.engines.ranks import Ranks
 from agentrl.trainer.engines.torch_learner import prepare_torch
-from agentrl.trainer.engines.zero_net import Net, Scoring
+from agentrl.trainer.engines.zero_net import Net
 from agentrl.trainer.model import optimizer, trainable_model
 from agentrl.trainer.model.files.loading import load_model, load_structure
 from agentrl.trainer.model.packing import MicroBatch, attention_cost, balance_ranks
@@ -236,8 +236,6 @@ def _engine(
     library: Any, net: Net, settings: Settings, section: DeepSpeed, configuration: Mapping[str, Any]
 ) -> Any:
     """DeepSpeed's engine around the net; the net is the same on every rank then."""
-    if section.zero == 3:
-        library.utils.set_z3_leaf_modules(net, [Scoring])
     parameters = trainable_parameters(net.model).values()
     if section.offload != "none" and settings.optimizer == "adamw":
         deepspeed_build.load_optimizer(section.extensions)

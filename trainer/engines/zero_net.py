@@ -13,10 +13,12 @@ from agentrl.trainer.model.trainable_model import TrainableModel
 
 
 class Scoring(nn.Module):
-    """The head with scoring, as one module.
+    """Scoring with the head's weights, as one module.
 
     Ranks have different numbers of chunks. As one module, ZeRO 3 gathers the head only once, before
-    the first chunk.
+    the first chunk. The weights are parameters of this module itself. If the head were a part of a
+    leaf module, ZeRO 3 would reduce its gradient when the module's backward pass ends, and lose
+    what a tied weight gets later as the embedding.
     """
 
     def __init__(self, head: nn.Module) -> None:
@@ -24,11 +26,11 @@ class Scoring(nn.Module):
         super().__init__()
         if not isinstance(head, nn.Linear):
             raise CheckpointError(f"{type(head).__name__}: DeepSpeed needs a linear head")
-        self.head = head
+        self.weight, self.bias = head.weight, head.bias
 
     def forward(self, hidden: Tensor, temperature: Tensor, targets: Tensor, most: int) -> Scores:
         """See `score_tokens`."""
-        head = partial(linear, weight=self.head.weight, bias=self.head.bias)
+        head = partial(linear, weight=self.weight, bias=self.bias)
         return score_tokens(head, hidden, temperature, targets, most)
 
 
@@ -53,6 +55,6 @@ class Net(nn.Module):
 
     def score(self, head: nn.Module, *arguments: Any) -> Scores:
         """Replace `score_tokens`, through the module of this head."""
-        scoring = next(each for each in self.scorings if each.head is head)
+        scoring = next(each for each in self.scorings if each.weight is head.weight)
         scores: Scores = scoring(*arguments)
         return scores

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from moved_weights import move_weights
 from running import eventually
 from tokenizers import Tokenizer
 from torch_device import DEVICE
@@ -31,7 +32,6 @@ from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.model.precision import is_bfloat16_emulated
-from agentrl.trainer.model.trainable_model import trainable_parameters
 
 DTYPE: Dtype = "float32" if is_bfloat16_emulated(DEVICE) else "bfloat16"
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
@@ -63,11 +63,7 @@ def rows(rank: int, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     first = publish(0, copy)
     chosen = resolve_settings(Trainer(lora=Lora(rank=rank)))
     learner = TorchLearner(Path(first.path), chosen, Hardware(DEVICE, DTYPE))
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for name, parameter in trainable_parameters(learner._model).items():
-            if not rank or "lora_B" in name:
-                parameter.add_(0.003 * torch.randn_like(parameter))
+    move_weights(learner, rank)
 
     def save(target: Path) -> manifest.SaveReport:
         return replace(learner.save(target), probe=learner.probe())

@@ -1,5 +1,6 @@
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch_device import DEVICE
 
-from agentrl.core.config.sections import Trainer
+from agentrl.core.config.sections import Lora, Trainer
 from agentrl.core.errors import CheckpointError
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.presets import resolve_settings
@@ -21,10 +22,19 @@ MakeTrajectory = Callable[..., Trajectory]
 SETTINGS = resolve_settings(Trainer(learning_rate=1e-3, weight_decay=0.01, warmup_updates=4))
 
 
+@pytest.fixture(
+    params=["tiny", pytest.param("smollm2", marks=[pytest.mark.slow, pytest.mark.timeout(1500)])]
+)
+def model(request: pytest.FixtureRequest) -> tuple[Path, Hardware]:
+    """A random one in float32, and a real one in bfloat16."""
+    dtype = "float32" if request.param == "tiny" else "bfloat16"
+    return request.getfixturevalue(request.param), Hardware(DEVICE, dtype)
+
+
 def _batch(make_trajectory: MakeTrajectory, seed: int) -> Batch:
     members = tuple(
-        make_trajectory([(3, 20)], 24, reward=float(member % 2), seed=10 * seed + member)
-        for member in range(6)
+        make_trajectory([(3, 10)], 12, reward=float(member % 2), seed=10 * seed + member)
+        for member in range(2)
     )
     return assemble_batch([TrainableGroup("g", "db", members)], SETTINGS)
 
@@ -33,26 +43,32 @@ def _save(directory: Path, state: State) -> None:
     snapshots.save(directory, state, checkpoint_id="c2", version=2)
 
 
+@pytest.mark.parametrize("rank", [0, 4], ids=["whole", "adapter"])
 def test_training_resumed_from_a_snapshot_is_bit_exact(
-    tiny: Path, make_trajectory: MakeTrajectory, tmp_path: Path
+    model: tuple[Path, Hardware], make_trajectory: MakeTrajectory, tmp_path: Path, rank: int
 ) -> None:
-    batches = [_batch(make_trajectory, seed) for seed in range(3)]
-    straight = TorchLearner(tiny, SETTINGS, Hardware(DEVICE))
+    path, hardware = model
+    settings = replace(SETTINGS, lora=Lora(rank=rank))
+    batches = [_batch(make_trajectory, seed) for seed in range(2)]
+    straight = TorchLearner(path, settings, hardware)
     for batch in batches:
         straight.update(batch)
-    first = TorchLearner(tiny, SETTINGS, Hardware(DEVICE))
-    for batch in batches[:2]:
-        first.update(batch)
-    _save(tmp_path / "c2", first.state())
-    resumed = TorchLearner(tiny, SETTINGS, Hardware(DEVICE))
-    resumed.load_state(snapshots.load(tmp_path / "c2")[0])
-    resumed.update(batches[2])
+    first = TorchLearner(path, settings, hardware)
+    first.update(batches[0])
+    _save(tmp_path / "c1", first.state())
+    resumed = TorchLearner(path, settings, hardware)
+    resumed.load_state(snapshots.load(tmp_path / "c1")[0])
+    resumed.update(batches[1])
     expected, found = straight.state(), resumed.state()
-    assert found.values["updates"] == expected.values["updates"] == 3
+    assert found.values["updates"] == expected.values["updates"] == 2
     assert set(found.tensors) == set(expected.tensors)
     assert any(name.startswith("optimizer/exp_avg_sq/") for name in found.tensors)
     for name, tensor in expected.tensors.items():
         assert torch.equal(found.tensors[name], tensor), name
+    folders = [tmp_path / "straight", tmp_path / "resumed"]
+    for folder in folders:
+        folder.mkdir()
+    assert straight.save(folders[0]) == resumed.save(folders[1])  # the digests of their weights
 
 
 def test_random_generators_continue_where_they_were(tmp_path: Path) -> None:

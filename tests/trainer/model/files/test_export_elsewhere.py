@@ -1,52 +1,79 @@
 """What `export` wrote, read where nothing of ours is: by transformers, by peft and by vLLM.
 
-Each is asked for the log-probabilities of the tokens that the checkpoint's probe holds.
+Each is asked for the log-probabilities of the tokens that the checkpoint's probe holds;
+transformers also for the most probable answer to a prompt with a tool.
 """
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+import torch
 from running import ROOT
 
 from agentrl.checkpoints import directories
 from agentrl.checkpoints.manifest import Probe
-from agentrl.core.config.sections import Lora, Trainer
+from agentrl.core.config.sections import Dtype, Lora, Trainer
 from agentrl.core.trajectory import Trajectory
+from agentrl.envs.contract import Message, strings
+from agentrl.serving.engine_api import Request
+from agentrl.serving.local.engine import LocalEngine
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.model.files.export import export
+from agentrl.workers.conversation.template import ChatTemplate
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 TINY = ROOT / "models" / "tiny"
-EXACT = 1e-4
+NEAR: dict[Dtype, float] = {"float32": 1e-4, "bfloat16": 0.1}  # of a log-probability
+MESSAGES = [
+    Message("system", "Answer with a call."),
+    Message("user", "How many people live in Paris?"),
+]
+TOOL = strings("population", "Count the people of a city.", "city")
+GREEDY_TOKENS = 12
 READ = """
 import json, sys, torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-path, base, tokens = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-AutoTokenizer.from_pretrained(path).apply_chat_template([{"role": "user", "content": "?"}])
+path, base, asked = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+tokenizer = AutoTokenizer.from_pretrained(path)
+prompt = tokenizer.apply_chat_template(
+    asked["messages"], tools=asked["tools"], add_generation_prompt=True, return_dict=False
+)
 model = AutoModelForCausalLM.from_pretrained(base)
 if base != path:
     from peft import PeftModel
     model = PeftModel.from_pretrained(model, path)
-ids = torch.tensor([tokens])
-every = model(ids).logits[0, :-1].log_softmax(-1)
+ids = torch.tensor([asked["tokens"]])
+with torch.no_grad():
+    every = model(ids).logits[0, :-1].float().log_softmax(-1)
+done = model.generate(
+    torch.tensor([prompt]), do_sample=False, max_new_tokens=asked["greedy_tokens"]
+)
 assert "agentrl" not in sys.modules
-print("said", json.dumps(every.gather(-1, ids[0, 1:, None])[:, 0].tolist()))
+print("said", json.dumps({
+    "dtype": str(model.dtype).removeprefix("torch."),
+    "logprobs": every.gather(-1, ids[0, 1:, None])[:, 0].tolist(),
+    "prompt": prompt,
+    "greedy": done[0, len(prompt):].tolist(),
+}))
 """
 SERVE = """
 import json, sys
 from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
-path, base, tokens = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+path, base, tokens = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])["tokens"]
 adapter = LoRARequest("adapter", 1, path) if base != path else None
 model = LLM(
     base, dtype="float32", enforce_eager=True, max_model_len=128, enable_lora=adapter is not None
@@ -67,70 +94,138 @@ ALONE = {  # vLLM on a CPU: one thread bound to no core; nothing is compiled or 
 }
 
 
+class Export(NamedTuple):
+    """`base`: what the export needs, itself if nothing. Of the checkpoint that was exported:
+    `probe`, `greedy` (the local engine's tokens after the prompt) and `dtype`.
+    """
+
+    path: Path
+    base: Path
+    probe: Probe
+    greedy: list[int]
+    dtype: Dtype
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is trained before the export. `rates`: by kind."""
+
+    path: Path
+    dtype: Dtype
+    updates: int
+    members: int
+    rates: Mapping[str, float]
+
+
+@pytest.fixture(scope="module", params=["tiny", "smollm2"])
+def training(request: pytest.FixtureRequest) -> Training:
+    """SmolLM2 takes one small step, which is slow in bfloat16 where the CPU emulates it."""
+    torch.set_num_threads(1)
+    if request.param == "tiny":
+        return Training(TINY, "float32", 3, 4, {"whole": 1e-2, "adapter": 1e-2})
+    path = request.getfixturevalue("smollm2")
+    return Training(path, "bfloat16", 1, 2, {"whole": 1e-4, "adapter": 3e-3})
+
+
 @pytest.fixture(scope="module")
 def exported(
-    make_trajectory: Callable[..., Trajectory], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, tuple[Path, Path]], dict[str, Probe]]:
-    """By kind: the directory and the base it needs, itself if none; and what a probe says."""
+    training: Training,
+    make_trajectory: Callable[..., Trajectory],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Export]:
+    """All weights; an adapter; the adapter merged into its base."""
     folder = tmp_path_factory.mktemp("exported")
-    made, probes = {}, {}
+    made = {}
     for kind, rank in (("whole", 0), ("adapter", 4)):
         chosen = resolve_settings(
-            Trainer(learning_rate=1e-2, normalise="none", lora=Lora(rank=rank))
+            Trainer(learning_rate=training.rates[kind], normalise="none", lora=Lora(rank=rank))
         )
         members = tuple(
-            make_trajectory([(3, 12)], 14, reward=float(n % 2), seed=n) for n in range(4)
+            make_trajectory([(3, 12)], 14, reward=float(n % 2), seed=n)
+            for n in range(training.members)
         )
         batch = assemble_batch([TrainableGroup("g", "db", members)], chosen)
-        learner = TorchLearner(TINY, chosen, Hardware())
-        assert [learner.update(batch).skipped for _ in range(3)] == ["", "", ""]
-        probes[kind] = learner.probe()
+        learner = TorchLearner(training.path, chosen, Hardware(dtype=training.dtype))
+        assert {learner.update(batch).skipped for _ in range(training.updates)} == {""}
         directories.publish(folder / kind, learner.save, checkpoint_id=kind, version=3, parent=None)
-        export(folder / kind, folder / f"{kind}-out")
-        made[kind] = (folder / f"{kind}-out", TINY if rank else folder / f"{kind}-out")
-    export(folder / "adapter", folder / "merged-out", merge_lora=True)
-    made["merged"] = (folder / "merged-out", folder / "merged-out")
-    return made, {**probes, "merged": probes["adapter"]}
+        path = folder / f"{kind}-out"
+        export(folder / kind, path)
+        greedy = _greedy(folder / kind, training)
+        made[kind] = Export(
+            path, training.path if rank else path, learner.probe(), greedy, training.dtype
+        )
+    merged = folder / "merged-out"
+    export(folder / "adapter", merged, merge_lora=True)
+    return made | {"merged": made["adapter"]._replace(path=merged, base=merged)}
+
+
+def _greedy(checkpoint: Path, training: Training) -> list[int]:
+    template = ChatTemplate.load(training.path)
+    with closing(LocalEngine(dtype=training.dtype)) as engine:
+        engine.load("policy", checkpoint)
+        request = Request(
+            "policy",
+            template.encode(template.render(MESSAGES, [TOOL], generate=True)),
+            GREEDY_TOKENS,
+            temperature=0.0,
+            stop_ids=template.stop_ids,
+        )
+        return engine.submit(request).result(600).token_ids
 
 
 @pytest.mark.parametrize("kind", ["whole", "merged", "adapter"])
-def test_plain_transformers_reads_an_export_and_says_what_the_trainer_says(
-    exported: tuple[dict[str, tuple[Path, Path]], dict[str, Probe]], kind: str
+def test_plain_transformers_reads_an_export_and_says_what_the_trainer_and_the_engine_say(
+    exported: dict[str, Export], kind: str
 ) -> None:
-    said = _said(Path(sys.executable), READ, *exported[0][kind], exported[1][kind].token_ids)
-    assert said == pytest.approx(exported[1][kind].logprobs, abs=EXACT)
+    """It also renders the prompt, with the tools of `TOOL`, to the same tokens as we do."""
+    wanted = exported[kind]
+    said = _said(Path(sys.executable), READ, wanted)
+    assert said["dtype"] == wanted.dtype
+    assert said["logprobs"] == pytest.approx(wanted.probe.logprobs, abs=NEAR[wanted.dtype])
+    template = ChatTemplate.load(wanted.base)
+    assert said["prompt"] == template.encode(template.render(MESSAGES, [TOOL], generate=True))
+    if (kind, wanted.dtype) != ("adapter", "bfloat16"):  # unmerged, it rounds differently
+        assert said["greedy"] == wanted.greedy
 
 
+@pytest.mark.parametrize("training", ["tiny"], indirect=True)
 @pytest.mark.parametrize("kind", ["whole", "merged", "adapter"])
 def test_vllm_reads_an_export_and_says_what_the_trainer_says(
-    exported: tuple[dict[str, tuple[Path, Path]], dict[str, Probe]], kind: str, vllm_python: Path
+    exported: dict[str, Export], kind: str, vllm_python: Path
 ) -> None:
-    said = _said(vllm_python, SERVE, *exported[0][kind], exported[1][kind].token_ids)
-    assert said == pytest.approx(exported[1][kind].logprobs, abs=EXACT)
+    said = _said(vllm_python, SERVE, exported[kind])
+    assert said == pytest.approx(exported[kind].probe.logprobs, abs=NEAR["float32"])
 
 
 def test_what_was_trained_is_not_what_it_began_with(
-    exported: tuple[dict[str, tuple[Path, Path]], dict[str, Probe]],
+    training: Training, exported: dict[str, Export]
 ) -> None:
     """Else the answers above would be right for any file."""
-    first = TorchLearner(TINY, resolve_settings(Trainer()), Hardware()).probe()
-    said = [each.logprobs for each in (first, exported[1]["whole"], exported[1]["adapter"])]
-    for one, other in combinations(said, 2):
-        assert max(abs(a - b) for a, b in zip(one, other, strict=True)) > 100 * EXACT
+    hardware = Hardware(dtype=training.dtype)
+    first = TorchLearner(training.path, resolve_settings(Trainer()), hardware).probe()
+    probes = [first, exported["whole"].probe, exported["adapter"].probe]
+    for one, other in combinations((each.logprobs for each in probes), 2):
+        apart = max(abs(a - b) for a, b in zip(one, other, strict=True))
+        assert apart > 10 * NEAR[training.dtype]
 
 
-def _said(python: Path, program: str, path: Path, base: Path, tokens: Sequence[int]) -> list[float]:
+def _said(python: Path, program: str, wanted: Export) -> Any:
     """`-I`: neither our sources nor our variables are looked at."""
-    command = [str(python), "-I", "-W", "ignore", "-c", program, str(path), str(base)]
+    asked = {
+        "tokens": list(wanted.probe.token_ids),
+        "messages": [{"role": each.role, "content": each.content} for each in MESSAGES],
+        "tools": [TOOL.schema()],
+        "greedy_tokens": GREEDY_TOKENS,
+    }
+    command = [str(python), "-I", "-W", "ignore", "-c", program]
     told = subprocess.run(
-        [*command, json.dumps(list(tokens))],
+        [*command, str(wanted.path), str(wanted.base), json.dumps(asked)],
         env=os.environ | ALONE,
-        cwd=path,
+        cwd=wanted.path,
         capture_output=True,
         text=True,
         check=False,
     )
     assert told.returncode == 0, told.stderr[-3000:]
     [line] = [each for each in told.stdout.splitlines() if each.startswith("said ")]
-    found: list[float] = json.loads(line.removeprefix("said "))
-    return found
+    return json.loads(line.removeprefix("said "))
