@@ -27,8 +27,10 @@ from agentrl.core.telemetry import metrics
 from agentrl.core.trajectory import Judgement, Trajectory
 
 REPLY_KEPT = 4000  # characters
-Scores = tuple[float, ...]
 STOP_LOOK_S = 0.2  # between two looks at the stop event while all places are taken
+
+Scores = tuple[float, ...]
+"""Of the episode, or of each turn."""
 
 
 class JudgeAway(PolicyError):
