@@ -98,12 +98,14 @@ class Judgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """The score that a judge gave an episode. `judge`: the model's name, or the function's.
 
     `reply`: of the model; empty for a function. `environment_reward`: of the episode before it.
+    `turn_scores`: one for each turn, whose mean is `score`; UNSET: it scored the episode.
     """
 
     judge: str
     score: float
     reply: str
     environment_reward: float
+    turn_scores: tuple[float, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
@@ -176,6 +178,11 @@ class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if rewards:
             rewards[self.last_step] += self.reward - math.fsum(rewards)
         return rewards
+
+    def judge_scores(self) -> list[float | None]:
+        """Return the judge's score of the turn that each step ends; None where it gave none."""
+        scores = iter((self.judgement and self.judgement.turn_scores) or ())
+        return [None if step.finish_reason == ABORT else next(scores, None) for step in self.steps]
 
     def branch_lengths(self) -> list[int]:
         """Return the number of tokens of each branch, in order; at least one."""

@@ -141,13 +141,24 @@ def _check_numbers(trajectory: Trajectory, where: str) -> None:
     rewards += [each.reward for each in trajectory.branch_rewards or ()]
     if not all(map(math.isfinite, rewards)):
         raise MessageError(f"{where}: the reward of a step or a branch is not finite")
-    judgement = trajectory.judgement
-    if judgement and not math.isfinite(judgement.score + judgement.environment_reward):
-        raise MessageError(f"{where}: the judgement is not finite")
+    _check_judgement(trajectory, where)
     if not np.isfinite(trajectory.behaviour()).all():
         raise MessageError(f"{where}: a log-probability is not finite")
     if trajectory.behaviour()[trajectory.mask() == 0].any():
         raise MessageError(f"{where}: a token has a log-probability although its loss mask is 0")
+
+
+def _check_judgement(trajectory: Trajectory, where: str) -> None:
+    """Raise MessageError unless its numbers are finite, and its scores of turns one for each."""
+    judgement = trajectory.judgement
+    if not judgement:
+        return
+    numbers = [judgement.score, judgement.environment_reward, *(judgement.turn_scores or ())]
+    if not all(map(math.isfinite, numbers)):
+        raise MessageError(f"{where}: the judgement is not finite")
+    scores = judgement.turn_scores
+    if isinstance(scores, tuple) and (trajectory.has_branches or len(scores) != trajectory.turns):
+        raise MessageError(f"{where}: the judge gave {len(scores)} scores of turns")
 
 
 def _plain(wire: bytes) -> Any:

@@ -200,6 +200,7 @@ class Step(Base):
     parent: Mapped[int | None]  # None: the step before; -1: none, a conversation begins
     branch_reward: Mapped[float | None]  # of the branch that ends with this step
     trained: Mapped[bool | None]  # whether its tokens are in the loss; null: recorded before it was
+    judge_score: Mapped[float | None]  # of the turn that it ends, before weights; null: none
 
 
 class StoredTrajectory(Base):
@@ -225,7 +226,7 @@ class StoredTrajectory(Base):
     received_at: Mapped[float]
     body_bytes: Mapped[int | None]  # of `body` as it came; it stays when the body is pruned
     judge: Mapped[str | None] = mapped_column(Text)  # its model or function; null: none judged
-    judge_score: Mapped[float | None]  # before weights
+    judge_score: Mapped[float | None]  # before weights; the mean of the turns' if those were scored
     judge_reply: Mapped[str | None] = mapped_column(Text)  # of a model; it stays, too
 
 

@@ -109,11 +109,10 @@ class AttemptRunner:
 
     def _judge(self, claimed: ClaimedEpisode, episode: UnjudgedEpisode, judge: Judge) -> Trajectory:
         """Return the trajectory with the judge's reward; wait while the judge is away."""
-        item = self._item(claimed)
+        item, section = self._item(claimed), self.config.tasks[claimed.task].judge
         with self.context.waiting.attempt(claimed) as wait_for, tracing.span("judge"):
             wait_for(None)
-            judgement = judge.judge(EpisodeToJudge.of(item.content, episode))
-        section = self.config.tasks[claimed.task].judge
+            judgement = judge.judge(EpisodeToJudge.of(item.content, episode, section))
         return with_judgement(episode.trajectory, judgement, section, self.context.clock())
 
     def _item(self, claimed: ClaimedEpisode) -> Item:

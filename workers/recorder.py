@@ -159,7 +159,7 @@ def _judgement_columns(judgement: Judgement | None) -> dict[str, Any]:
 def step_rows(trajectory: Trajectory) -> list[dict[str, Any]]:
     """A row of `steps` each; what a record and the table call alike needs no word here."""
     rows = []
-    rewards = trajectory.step_rewards()
+    rewards, judge_scores = trajectory.step_rewards(), trajectory.judge_scores()
     branches = {each.step: each.reward for each in trajectory.branch_rewards or ()}
     for (number, step), parent in zip(
         enumerate(trajectory.steps), trajectory.parents(), strict=True
@@ -181,6 +181,7 @@ def step_rows(trajectory: Trajectory) -> list[dict[str, Any]]:
                 "call": _readable(step.call),
                 "answer": _readable(step.answer),
                 "reward": rewards[number],
+                "judge_score": judge_scores[number],
                 "branch_reward": branches.get(number),
             }
         )

@@ -90,14 +90,16 @@ class Judge(Section, frozen=True):
     prompt: str = ""
     """Jinja file with the model's prompt. Empty: a general rubric."""
     pattern: str = ""
-    """Regular expression whose group is the score in the model's reply. The last match counts.
-    Empty: a number after the word "score"."""
+    """Regular expression whose group is the score in the model's reply. The last match counts; of
+    turns all do. Empty: a number after the word "score"."""
+    scores: Literal["episode", "turns"] = "episode"
+    """`turns`: one score for each turn, or one for an episode with branches."""
     low: float = 0.0
     """Lowest score that is accepted."""
     high: float = 1.0
     """Highest score that is accepted."""
     weight: float = 1.0
-    """Factor of the score, which is added to the episode's reward."""
+    """Factor of the score, which is added to the reward of the episode, or of the turn."""
     environment_weight: float = 1.0
     """Factor of the environment's rewards. 0: the score replaces them."""
     tries: Positive = 3

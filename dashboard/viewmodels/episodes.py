@@ -233,6 +233,8 @@ def headline(step: StepRow) -> str:
         parts.append("begins a conversation" if begins else f"follows step {step.parent}")
     if step.reward:
         parts.append(f"reward {step.reward:.3g}")
+    if step.judge_score is not None:
+        parts.append(f"judge's score {step.judge_score:.3g}")
     if step.branch_reward is not None:
         parts.append(f"branch reward {step.branch_reward:.3g}")
     if step.trained is False:

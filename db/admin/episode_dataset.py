@@ -48,7 +48,7 @@ def _schema() -> "pa.Schema":
     policy = {"checkpoint_id": text, "version": pa.int64(), "track": text, "server_id": text}
     policy |= {"trainable": pa.bool_()}
     step = {"policy_index": whole, "start": whole, "end": whole, "temperature": real}
-    step |= {"finish_reason": text, "reward": real}
+    step |= {"finish_reason": text, "reward": real, "judge_score": real}
     names = ("episode_id", "run_id", "group_id", "task", "item_id", "status")
     fields: Mapping[str, Any] = {
         **dict.fromkeys(names, text),

@@ -91,15 +91,7 @@ def call_reward(
 
     Raises EnvironmentFailure: an error in the function is no reward.
     """
-
-    def work() -> Any:
-        try:
-            return function(item, result)
-        except BaseException as error:
-            text = f"the reward function failed: {in_words(error)}"
-            raise EnvironmentFailure(text) from error
-
-    value = call_within(work, timeout_s, "the reward function")
+    value = _call(function, item, result, timeout_s)
     try:
         return _read(value, conversations)
     except (TypeError, ValueError):
@@ -107,6 +99,32 @@ def call_reward(
         raise EnvironmentFailure(
             f"the reward function returned {value!r:.60} instead of (reward, score){each}"
         ) from None
+
+
+def call_turn_rewards(
+    function: Reward, item: Mapping[str, Any], result: Any, timeout_s: float, turns: int
+) -> tuple[float, ...]:
+    """Compute a reward for each of so many turns. Raises EnvironmentFailure."""
+    value = _call(function, item, result, timeout_s)
+    try:
+        if not isinstance(value, list | tuple) or len(value) != turns:
+            raise ValueError
+        return tuple(map(_number, value))
+    except ValueError:
+        raise EnvironmentFailure(
+            f"the reward function returned {value!r:.60} instead of a list of {turns} numbers"
+        ) from None
+
+
+def _call(function: Reward, item: Mapping[str, Any], result: Any, timeout_s: float) -> Any:
+    def work() -> Any:
+        try:
+            return function(item, result)
+        except BaseException as error:
+            text = f"the reward function failed: {in_words(error)}"
+            raise EnvironmentFailure(text) from error
+
+    return call_within(work, timeout_s, "the reward function")
 
 
 def _read(value: Any, conversations: int) -> Scored:

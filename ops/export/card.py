@@ -43,6 +43,7 @@ version {versions}. One row is one episode.
 | `policy_index` | which of `policies` sampled a token; 0 outside the steps |
 | `policies` | checkpoint, version, track and server of each policy that acted |
 | `steps` | the span (`start`, `end`) of each policy call, its policy, temperature and reward |
+| `steps.judge_score` | the judge's score of the turn that a policy call ends, before weights |
 | `reward`, `score` | what was trained on, and the benchmark's own figure |
 | `advantage`, `trained_version` | of the update that trained on the episode; null: none did |
 | `status` | how the episode ended |

@@ -175,8 +175,10 @@ def _row(each: ExportedEpisode) -> dict[str, Any]:
         "steps": [
             {"policy_index": step.policy_index, "start": step.start, "end": step.end}
             | {"temperature": step.temperature, "finish_reason": step.finish_reason}
-            | {"reward": reward}
-            for step, reward in zip(body.steps, body.step_rewards(), strict=True)
+            | {"reward": reward, "judge_score": score}
+            for step, reward, score in zip(
+                body.steps, body.step_rewards(), body.judge_scores(), strict=True
+            )
         ],
         "metrics": json.dumps(body.metrics),
     }

@@ -15,9 +15,10 @@ from agentrl.broker.messages import (
     encode,
 )
 from agentrl.core.errors import MessageError, MessageRefused
-from agentrl.core.trajectory import Judgement, Trajectory
+from agentrl.core.trajectory import BranchPoint, Judgement, Trajectory
 from agentrl.core.trajectory_body import MAX_BYTES, check, decode_as_received
 
+JUDGED_BEFORE = "19b6c20e5b15223f30059ffe0d1318fb93d4cdfc80058ff884014db4801b1416"
 BEFORE = "be97c8cff1e99432307eab08c7bcee1846c0402b9bb2e7228d02248e84a3c46a"
 
 published = st.builds(
@@ -79,6 +80,28 @@ def test_a_judgement_travels_with_its_episode_and_other_bodies_keep_their_hash()
     wrong = msgspec.structs.replace(judgement, score=float("nan"))
     with pytest.raises(MessageError, match="the judgement is not finite"):
         check(msgspec.structs.replace(body, judgement=wrong))
+
+
+def test_scores_of_turns_travel_if_there_is_one_for_each_and_other_judgements_keep_their_hash() -> (
+    None
+):
+    before = Judgement(judge="critic", score=0.5, reply="so so", environment_reward=0.25)
+    body = msgspec.structs.replace(trajectory(), judgement=before)
+    assert body.sha256 == JUDGED_BEFORE
+    scored = msgspec.structs.replace(before, turn_scores=(0.25, 0.75))
+    told = msgspec.structs.replace(body, judgement=scored)
+    received = decode(encode(EpisodeFinished(trajectory=told)))
+    assert isinstance(received, EpisodeFinished)
+    assert received.trajectory == told
+    assert (body.judge_scores(), told.judge_scores()) == ([None, None], [0.25, 0.75])
+    first, second = told.steps
+    branched = msgspec.structs.replace(second, branch=BranchPoint(begin=first.end))
+    with pytest.raises(MessageError, match="the judge gave 2 scores of turns"):
+        check(msgspec.structs.replace(told, steps=(first, branched)))
+    for scores, why in (((0.5,), "1 scores"), ((), "0 scores"), ((0.0, float("inf")), "finite")):
+        wrong = msgspec.structs.replace(scored, turn_scores=scores)
+        with pytest.raises(MessageError, match=why):
+            check(msgspec.structs.replace(told, judgement=wrong))
 
 
 numbers = st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False))

@@ -176,6 +176,15 @@ def test_a_step_of_a_branch_says_what_it_follows_and_what_the_branch_earned(
     assert episodes.headline(step).endswith(f"environment{said}")
 
 
+def test_a_step_says_what_the_judge_scored_its_turn(world: World) -> None:
+    body = world.ready(0)[0]
+    world.sql("UPDATE steps SET judge_score = 0.0 WHERE number = 0")
+    with world.store.read() as session:
+        first, second = episode_steps(session, body.episode_id, body.fence)
+    assert episodes.headline(first).endswith("environment · judge's score 0")
+    assert "judge" not in episodes.headline(second)
+
+
 def test_calls_read_as_name_and_arguments() -> None:
     call = [{"name": "go", "arguments": {"to": "desk"}, "error": ""}, {"name": "x", "error": "no"}]
     assert episodes.readable(json.dumps(call)) == 'go {"to":"desk"}\nx {}  ✗ no'

@@ -103,7 +103,9 @@ def test_the_page_of_one_episode(url: str, show: Any, said: Any) -> None:
         assert not app.exception
     assert "v0 lagged(4)" in said(app)
     world.sql("UPDATE trajectories SET judge = 'big', judge_score = 0.625, judge_reply = 'so so'")
+    world.sql("UPDATE steps SET judge_score = 0.125 WHERE number = 0")
     app.run()
+    assert "0.01 s environment · judge's score 0.125**" in said(app)
     assert all(told in said(app) for told in ("score of the judge", "0.625", "so so"))
     world.sql("UPDATE episodes SET body_sha256 = 'other' WHERE episode_id = :e", e=body.episode_id)
     app.run()

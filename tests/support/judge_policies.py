@@ -31,6 +31,12 @@ def scored(score: object) -> Answer:
     return completion(f"It went so.\nScore: {score}")
 
 
+def scored_turns(*scores: object) -> Answer:
+    """Return a judge's answer with a score for each turn."""
+    lines = (f"Turn {turn}: It went so. Score: {score}" for turn, score in enumerate(scores, 1))
+    return completion("\n".join(lines))
+
+
 @contextmanager
 def judge_policy(store: Store, run_id: str) -> Iterator[Endpoint]:
     """Serve the policy "critic" of a run until the block ends. It scores 0.75, until told else."""

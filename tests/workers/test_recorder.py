@@ -10,7 +10,7 @@ from agentrl.broker.api import Broker, Consumer, Delivery
 from agentrl.broker.messages import EpisodeFinished, PoolChanged, decode
 from agentrl.broker.topology import TRAJECTORIES, recorder_queue
 from agentrl.core.errors import StoreError
-from agentrl.core.trajectory import BranchPoint, BranchReward, Trajectory
+from agentrl.core.trajectory import BranchPoint, BranchReward, Judgement, Trajectory
 from agentrl.db.audit import run_audit
 from agentrl.db.audit.run_audit import AuditRules
 from agentrl.db.questions import answer_question
@@ -112,6 +112,20 @@ def test_a_step_that_does_not_follow_the_one_before_names_its_parent(
     _record(world, link)
     found = world.ask("SELECT number, parent, branch_reward FROM steps ORDER BY number")
     assert found == [(0, None, None), (1, -1, 0.5)]
+
+
+def test_the_step_that_ends_a_turn_has_its_score(world: World, link: Broker) -> None:
+    body = world.ready(0, stored=False)[0]
+    (first, second) = body.steps
+    broken = msgspec.structs.replace(first, finish_reason="abort")
+    judgement = Judgement(
+        judge="critic", score=0.25, reply="", environment_reward=0.0, turn_scores=(0.25,)
+    )
+    told = msgspec.structs.replace(body, steps=(broken, second), judgement=judgement)
+    link.publisher().publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=told))
+    _record(world, link)
+    found = world.ask("SELECT number, judge_score FROM steps ORDER BY number")
+    assert found == [(0, None), (1, 0.25)]
 
 
 def test_a_step_that_is_left_out_of_the_loss_says_so(world: World, link: Broker) -> None:

@@ -1,6 +1,6 @@
-"""A judge scores an episode that its environment has ended.
+"""A judge scores an episode that its environment has ended, as a whole or each of its turns.
 
-    UnjudgedEpisode ─▶ ask ─▶ score ─▶ Judgement ─▶ Trajectory with the judge's reward
+    UnjudgedEpisode ─▶ ask ─▶ scores ─▶ Judgement ─▶ Trajectory with the judge's rewards
       in the journal    ▲  │ away: wait, which counts as nothing
                         └──┘ unreadable: `tries` requests, then JudgeError, never a reward
 
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -27,6 +28,9 @@ from agentrl.core.trajectory import Judgement, Trajectory
 
 REPLY_KEPT = 4000  # characters
 STOP_LOOK_S = 0.2  # between two looks at the stop event while all places are taken
+
+Scores = tuple[float, ...]
+"""Of the episode, or of each turn."""
 
 
 class JudgeAway(PolicyError):
@@ -42,28 +46,53 @@ class EpisodeToJudge:
     """What a judge sees of an episode: variables of a prompt, second argument of a function.
 
     `item`: its content. `messages`: role and content of each, an assistant's as the policy wrote
-    it; of an episode with branches, the last one. `reward`, `score`: the environment's.
+    it; of an episode with branches, the last one. `reward`, `score`: the environment's. `by_turn`:
+    each turn is scored; then a message has `turn`, the number of the turn that it is, or 0.
     """
 
     item: Mapping[str, Any]
-    messages: Sequence[Mapping[str, str]]
+    messages: Sequence[Mapping[str, Any]]
     status: str
     reward: float
     score: float
     turns: int
+    by_turn: bool = False
 
     @classmethod
-    def of(cls, item: Mapping[str, Any], episode: UnjudgedEpisode) -> "EpisodeToJudge":
+    def of(
+        cls, item: Mapping[str, Any], episode: UnjudgedEpisode, section: JudgeSection
+    ) -> "EpisodeToJudge":
+        """Return what the judge sees. `section`: its own.
+
+        Its turns are in no single order if it has branches: it is then judged as a whole.
+        """
         played = episode.trajectory
-        return cls(item, episode.messages, played.status, played.reward, played.score, played.turns)
+        by_turn = section.scores == "turns" and not played.has_branches
+        messages = number_turns(episode.messages, played.turns) if by_turn else episode.messages
+        numbers = played.reward, played.score, played.turns
+        return cls(item, messages, played.status, *numbers, by_turn)
+
+
+def number_turns(messages: Sequence[Mapping[str, str]], turns: int) -> list[dict[str, Any]]:
+    """Add `turn` to each message: from 1 for the policy's turns, and 0 for the others.
+
+    The policy's are the last of the assistant's messages: a task may begin with some of its own.
+    """
+    spoken = [place for place, each in enumerate(messages) if each["role"] == "assistant"]
+    numbers = {place: turns - before for before, place in enumerate(reversed(spoken))}
+    return [{**each, "turn": max(numbers.get(n, 0), 0)} for n, each in enumerate(messages)]
 
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """A model or a function. `ask`: returns score and reply; raises JudgeAway, UnreadableReply."""
+    """A model or a function.
+
+    `ask`: returns the score of the episode, or of each turn, and the reply. Raises JudgeAway,
+    UnreadableReply.
+    """
 
     name: str
-    ask: Callable[[EpisodeToJudge], tuple[float, str]]
+    ask: Callable[[EpisodeToJudge], tuple[Scores, str]]
 
 
 class RateLimit:
@@ -105,8 +134,8 @@ class Judge:
         why = ""
         for _ in range(self._section.tries):
             try:
-                score, reply = self._retry.call(partial(self._ask, episode))
-                self._require_in_range(score)
+                scores, reply = self._retry.call(partial(self._ask, episode))
+                self._require_in_range(scores)
             except UnreadableReply as error:
                 why = str(error)
                 metrics.JUDGEMENTS.labels(task=self._task, status="unreadable").inc()
@@ -114,9 +143,10 @@ class Judge:
             metrics.JUDGEMENTS.labels(task=self._task, status="scored").inc()
             return Judgement(
                 judge=self._scorer.name,
-                score=score,
+                score=fmean(scores),
                 reply=reply[:REPLY_KEPT],
                 environment_reward=episode.reward,
+                turn_scores=scores if episode.by_turn else msgspec.UNSET,
             )
         raise JudgeError(
             f"judge {self._scorer.name} of task {self._task} gave no score in "
@@ -124,7 +154,7 @@ class Judge:
             hint=f"compare tasks.{self._task}.judge with the reply",
         )
 
-    def _ask(self, episode: EpisodeToJudge) -> tuple[float, str]:
+    def _ask(self, episode: EpisodeToJudge) -> tuple[Scores, str]:
         if self._stop.wait(self._limit.reserve()):
             raise JudgeAway("the worker is stopping")
         with self._place():
@@ -141,19 +171,28 @@ class Judge:
         finally:
             self._places.release()
 
-    def _require_in_range(self, score: float) -> None:
+    def _require_in_range(self, scores: Scores) -> None:
         low, high = self._section.low, self._section.high
-        if not low <= score <= high:
-            raise UnreadableReply(f"the score {score:g} is not between {low:g} and {high:g}")
+        for score in scores:
+            if not low <= score <= high:
+                raise UnreadableReply(f"the score {score:g} is not between {low:g} and {high:g}")
 
 
 def with_judgement(
     trajectory: Trajectory, judgement: Judgement, section: JudgeSection, finished_at: float
 ) -> Trajectory:
-    """Return the trajectory with the judge's reward, which the last turn and all branches get."""
+    """Return the trajectory with the judge's rewards.
+
+    Each turn gets that of its score. The last turn and all branches get that of an episode's score.
+    """
     own = section.environment_weight
-    judged = section.weight * judgement.score
-    steps = [msgspec.structs.replace(s, reward=own * s.reward) for s in trajectory.steps]
+    judged = section.weight * math.fsum(judgement.turn_scores or (judgement.score,))
+    trajectory = msgspec.structs.replace(trajectory, judgement=judgement)
+    scores = trajectory.judge_scores()
+    steps = [
+        msgspec.structs.replace(step, reward=own * step.reward + section.weight * (score or 0.0))
+        for step, score in zip(trajectory.steps, scores, strict=True)
+    ]
     branches = trajectory.branch_rewards and tuple(
         msgspec.structs.replace(each, reward=own * each.reward + judged)
         for each in trajectory.branch_rewards
@@ -163,6 +202,5 @@ def with_judgement(
         reward=own * trajectory.reward + judged,
         branch_rewards=branches,
         steps=tuple(steps),
-        judgement=judgement,
         finished_at=finished_at,
     )

@@ -15,9 +15,16 @@ from agentrl.core.config.sections import Task
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError, PolicyError
 from agentrl.core.retry import Retry
 from agentrl.db.registry.checkpoints import LivePolicy
-from agentrl.envs.gateway.reward import Reward, call_reward, load_function
+from agentrl.envs.gateway.reward import Reward, call_reward, call_turn_rewards, load_function
 from agentrl.workers.conversation.interpreter import read_reply
-from agentrl.workers.judging.judge import EpisodeToJudge, Judge, JudgeAway, Scorer, UnreadableReply
+from agentrl.workers.judging.judge import (
+    EpisodeToJudge,
+    Judge,
+    JudgeAway,
+    Scorer,
+    Scores,
+    UnreadableReply,
+)
 from agentrl.workers.policies.client import CheckpointNotServed, CompletionClient, RequestRefused
 
 RUBRIC = "rubric.jinja"  # beside this module
@@ -65,7 +72,7 @@ def model_scorer(task: str, section: JudgeSection, policies: JudgePolicies) -> S
     prompt, pattern = load_prompt(task, section), require_pattern(task, section)
     limits = {"low": section.low, "high": section.high}
 
-    def ask(episode: EpisodeToJudge) -> tuple[float, str]:
+    def ask(episode: EpisodeToJudge) -> tuple[Scores, str]:
         text = render_prompt(prompt, episode, limits)
         policy = policies.find(section.policy)
         if policy is None:
@@ -84,7 +91,9 @@ def model_scorer(task: str, section: JudgeSection, policies: JudgePolicies) -> S
             raise JudgeAway(str(error)) from error
         except PolicyError as error:
             raise UnreadableReply(str(error)) from error
-        return read_score(reply, pattern), reply
+        if episode.by_turn:
+            return read_turn_scores(reply, pattern, episode.turns), reply
+        return (read_score(reply, pattern),), reply
 
     return Scorer(policies.models[section.policy], ask)
 
@@ -93,14 +102,16 @@ def function_scorer(task: str, section: JudgeSection) -> Scorer:
     """Return the user's function. Raises ConfigError if it is not found."""
     function = load_judge_function(task, section)
 
-    def ask(episode: EpisodeToJudge) -> tuple[float, str]:
+    def ask(episode: EpisodeToJudge) -> tuple[Scores, str]:
+        given = function, episode.item, episode, section.timeout_s
         try:
-            found = call_reward(function, episode.item, episode, section.timeout_s)
+            if episode.by_turn:
+                return call_turn_rewards(*given, episode.turns), ""
+            return (call_reward(*given).reward,), ""
         except EnvironmentFailure as error:
             if isinstance(error.__cause__, AWAY):
                 raise JudgeAway(str(error)) from error
             raise UnreadableReply(str(error)) from error
-        return found.reward, ""
 
     return Scorer(section.function, ask)
 
@@ -110,7 +121,24 @@ def read_score(reply: str, pattern: re.Pattern[str]) -> float:
     found = list(pattern.finditer(reply))
     if not found:
         raise UnreadableReply(f"no score in the reply that ends {reply[-200:]!r}")
-    text = found[-1][1] or ""
+    return _number(found[-1])
+
+
+def read_turn_scores(reply: str, pattern: re.Pattern[str], turns: int) -> Scores:
+    """Return the numbers of the pattern's matches, in order. Raises UnreadableReply unless there is
+    one for each of the turns.
+    """
+    found = list(pattern.finditer(reply))
+    if len(found) != turns:
+        raise UnreadableReply(
+            f"{len(found)} scores of {turns} turns in the reply that ends {reply[-200:]!r}"
+        )
+    return tuple(map(_number, found))
+
+
+def _number(found: re.Match[str]) -> float:
+    """Raises UnreadableReply."""
+    text = found[1] or ""
     try:
         return float(text)
     except ValueError as error:

@@ -19,7 +19,8 @@ class StepRow:
 
     `parent`: the step that it follows; None: the one before; -1: it begins a conversation.
     `branch_reward`: of the branch that ends with it, if that has a reward of its own. `trained`:
-    whether its tokens are in the loss; None: in an old row.
+    whether its tokens are in the loss; None: in an old row. `judge_score`: of the turn that it
+    ends, if the judge scored turns.
     """
 
     number: int
@@ -41,6 +42,7 @@ class StepRow:
     parent: int | None
     branch_reward: float | None
     trained: bool | None
+    judge_score: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,12 @@ def test_a_judge_is_a_policy_whose_key_its_server_reads(tmp_path: Path) -> None:
     configs.check(judged)
     assert judged.secret_names() == ["NO_SUCH_KEY"]
     assert judged.judge_policies() == {"critic"}
+    configs.check(_judged(tmp_path, 'policy = "critic"', 'policy = "critic"\nscores = "turns"'))
+
+
+def test_a_judge_scores_episodes_or_turns(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"judge\.scores: .*'turn'; known: episode, turns"):
+        _judged(tmp_path, 'policy = "critic"', 'policy = "critic"\nscores = "turn"')
 
 
 @pytest.mark.parametrize(

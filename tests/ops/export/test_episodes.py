@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 from agentrl.cli.main import app
 from agentrl.core.errors import StoreError
+from agentrl.core.trajectory import Judgement
+from agentrl.core.types import ABORT
 from agentrl.envs.contract import Message, strings
 from agentrl.ops.export.episodes import ExportRequest, export_dataset, export_sft
 from agentrl.ops.export.messages import read_messages
@@ -63,6 +65,23 @@ def test_a_dataset_holds_the_tokens_and_what_they_say(played: RecordedRun, tmp_p
     assert card.startswith("---\npretty_name: Episodes of recorded\n")
     assert "path: data/train-*.parquet" in card
     assert "| alfworld | 2 | " in card
+
+
+def test_a_dataset_holds_what_the_judge_scored_each_turn(
+    recorded: RecordedRun, tmp_path: Path
+) -> None:
+    body = recorded.record("dbbench")
+    scores = tuple(number / 8 for number in range(body.turns))
+    judgement = Judgement(
+        judge="big", score=0.5, reply="", environment_reward=body.reward, turn_scores=scores
+    )
+    recorded.keep(msgspec.structs.replace(body, judgement=judgement), "judged")
+    export_dataset(ExportRequest(recorded.path, tmp_path / "out"))
+    rows = pq.read_table(tmp_path / "out" / "data").to_pylist()
+    found = {r["episode_id"]: [step["judge_score"] for step in r["steps"]] for r in rows}
+    given = iter(scores)
+    of_steps = [None if step.finish_reason == ABORT else next(given) for step in body.steps]
+    assert found == {body.episode_id: [None] * len(body.steps), "judged": of_steps}
 
 
 def test_fine_tuning_on_the_lines_sees_the_recorded_tokens(

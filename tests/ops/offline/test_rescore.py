@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 from backends import DATABASES
+from msgspec.structs import replace
 from planted_run import SPREAD, PlantedRun
 from typer.testing import CliRunner
 
 from agentrl.cli.main import app
 from agentrl.core.errors import ConfigError, ItemError, StoreError
+from agentrl.core.trajectory import Judgement, Trajectory
 from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import GroupState, Reason, RunState
 from agentrl.db.models import Group, Run, StoredTrajectory
@@ -36,6 +38,9 @@ def breaks(episode):
 
 def wrong(episode):
     return [1.0]
+
+def judged_only(episode):
+    return [3.0 * (score or 0.0) for score in episode.judge_scores()]
 """
 
 
@@ -140,6 +145,45 @@ def test_a_reward_for_each_step_sums_up_to_the_episodes(history: PlantedRun) -> 
         " JOIN steps s ON s.episode_id = e.episode_id WHERE r.name = 'scored' ORDER BY s.number"
     )
     assert found == [(0.75, 0, 0.25), (0.75, 1, 0.5)]
+
+
+def test_scores_that_a_judge_gave_the_turns_are_weighed_anew_without_asking_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "rewards.py").write_text(REWARDS)
+    with PlantedRun.begun(tmp_path) as world:
+        (group_id,) = world.admit(0, task="dbbench")
+        claims = world.claimed(group_id)
+        bodies = [
+            _judged(world.body(claimed, reward))
+            for claimed, reward in zip(claims, SPREAD, strict=True)
+        ]
+        for claimed, body in zip(claims, bodies, strict=True):
+            assert world.finish(claimed, body)
+        world.keep(bodies)
+        world.commit(1, group_id)
+        score(world, "judged_only")
+        found = world.ask(
+            "SELECT e.member, e.reward, s.number, s.reward, s.judge_score FROM runs r"
+            " JOIN episodes e USING (run_id) JOIN steps s ON s.episode_id = e.episode_id"
+            " WHERE r.name = 'scored' AND e.member < 2 ORDER BY e.member, s.number"
+        )
+        assert found == [
+            (0, 1.5, 0, 1.5, 0.5),
+            (0, 1.5, 1, 0.0, 0.0),
+            (1, 4.5, 0, 1.5, 0.5),
+            (1, 4.5, 1, 3.0, 1.0),
+        ]
+        assert world.accounting() == []
+
+
+def _judged(body: Trajectory) -> Trajectory:
+    """The body with scores 0.5 and its reward of its two turns."""
+    scores = (0.5, body.reward)
+    judgement = Judgement(
+        judge="big", score=sum(scores) / 2, reply="", environment_reward=0.0, turn_scores=scores
+    )
+    return replace(body, judgement=judgement)
 
 
 @ON_BOTH

@@ -1,5 +1,6 @@
 """One judge: how often it is asked, how long it is waited for, and what becomes of its score."""
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +14,11 @@ from trajectories import trajectory
 
 from agentrl.core.config.sections import Judge as JudgeSection
 from agentrl.core.errors import JudgeError
+from agentrl.core.journal import UnjudgedEpisode
 from agentrl.core.retry import Backoff, Retry
-from agentrl.core.trajectory import BranchReward, Judgement
+from agentrl.core.trajectory import BranchPoint, BranchReward, Judgement
+from agentrl.core.trajectory_body import check
+from agentrl.core.types import ABORT
 from agentrl.workers.judging.judge import (
     EpisodeToJudge,
     Judge,
@@ -22,6 +26,7 @@ from agentrl.workers.judging.judge import (
     RateLimit,
     Scorer,
     UnreadableReply,
+    number_turns,
     with_judgement,
 )
 
@@ -29,7 +34,7 @@ EPISODE = EpisodeToJudge({}, [], "completed", reward=1.0, score=0.0, turns=3)
 
 
 def _judge(
-    ask: Callable[[EpisodeToJudge], tuple[float, str]], **keys: Any
+    ask: Callable[[EpisodeToJudge], tuple[tuple[float, ...], str]], **keys: Any
 ) -> tuple[Judge, list[float]]:
     """A judge, and the pauses that it makes without waiting."""
     pauses: list[float] = []
@@ -39,9 +44,9 @@ def _judge(
 
 
 def test_a_judge_that_is_away_costs_no_try() -> None:
-    answers = iter([JudgeAway("503")] * 20 + [(0.5, "so so")])
+    answers = iter([JudgeAway("503")] * 20 + [((0.5,), "so so")])
 
-    def ask(_episode: EpisodeToJudge) -> tuple[float, str]:
+    def ask(_episode: EpisodeToJudge) -> tuple[tuple[float, ...], str]:
         answer = next(answers)
         if isinstance(answer, Exception):
             raise answer
@@ -60,12 +65,12 @@ def test_a_score_is_one_that_was_given_in_range_or_there_is_none(
 ) -> None:
     asked = 0
 
-    def ask(_episode: EpisodeToJudge) -> tuple[float, str]:
+    def ask(_episode: EpisodeToJudge) -> tuple[tuple[float, ...], str]:
         nonlocal asked
         asked += 1
         if score is None:
             raise UnreadableReply("no score in the reply")
-        return score, ""
+        return (score,), ""
 
     judge, pauses = _judge(ask, tries=tries, low=-1.0, high=3.0)
     if score is not None and -1.0 <= score <= 3.0:
@@ -74,6 +79,19 @@ def test_a_score_is_one_that_was_given_in_range_or_there_is_none(
     with pytest.raises(JudgeError, match=f"judge critic of task talk gave no score in {tries}"):
         judge.judge(EPISODE)
     assert (asked, pauses) == (tries, [])
+
+
+@given(st.lists(st.floats(-1.5, 3.5), min_size=1, max_size=6))
+def test_turns_have_scores_if_all_of_them_are_in_range(scores: list[float]) -> None:
+    judge, _ = _judge(lambda _: (tuple(scores), ""), scores="turns", low=-1.0, high=3.0)
+    episode = dataclasses.replace(EPISODE, turns=len(scores), by_turn=True)
+    if not all(-1.0 <= each <= 3.0 for each in scores):
+        with pytest.raises(JudgeError, match="is not between -1 and 3"):
+            judge.judge(episode)
+        return
+    judgement = judge.judge(episode)
+    assert judgement.turn_scores == tuple(scores)
+    assert judgement.score == pytest.approx(sum(scores) / len(scores))
 
 
 def test_requests_are_spread_evenly() -> None:
@@ -90,7 +108,7 @@ def test_requests_are_spread_evenly() -> None:
 def test_no_more_requests_than_allowed_are_under_way() -> None:
     asking, most, lock, go_on = 0, 0, threading.Lock(), threading.Event()
 
-    def ask(_episode: EpisodeToJudge) -> tuple[float, str]:
+    def ask(_episode: EpisodeToJudge) -> tuple[tuple[float, ...], str]:
         nonlocal asking, most
         with lock:
             asking += 1
@@ -98,7 +116,7 @@ def test_no_more_requests_than_allowed_are_under_way() -> None:
         go_on.wait(60)
         with lock:
             asking -= 1
-        return 1.0, ""
+        return (1.0,), ""
 
     judge, _ = _judge(ask, concurrency=2)
     threads = [threading.Thread(target=judge.judge, args=(EPISODE,)) for _ in range(6)]
@@ -125,3 +143,55 @@ def test_weights_add_the_score_to_the_last_turn() -> None:
     replaced = with_judgement(played, judgement, alone, 9.0)
     assert (replaced.reward, replaced.step_rewards()) == (0.25, [0.0, 0.25])
     assert replaced.environment_reward == 1.5
+
+
+def test_weights_add_the_score_of_a_turn_to_the_step_that_ends_it() -> None:
+    plain = trajectory(spans=((5, 3), (4, 6), (1, 2)))
+    first, second, third = plain.steps
+    aborted = replace(first, finish_reason=ABORT)
+    played = replace(plain, steps=(aborted, replace(second, reward=0.5), third), reward=1.5)
+    judgement = Judgement(
+        judge="critic", score=0.5, reply="", environment_reward=1.5, turn_scores=(0.25, 0.75)
+    )
+    added = with_judgement(played, judgement, JudgeSection(scores="turns", weight=2.0), 9.0)
+    check(added)
+    assert added.judge_scores() == [None, 0.25, 0.75]
+    assert (added.reward, added.step_rewards()) == (3.5, [0.0, 1.0, 2.5])
+    alone = JudgeSection(scores="turns", environment_weight=0.0)
+    replaced = with_judgement(played, judgement, alone, 9.0)
+    assert (replaced.reward, replaced.step_rewards()) == (1.0, [0.0, 0.25, 0.75])
+    assert replaced.environment_reward == 1.5
+
+
+def _said(*roles: str) -> tuple[dict[str, str], ...]:
+    return tuple({"role": role, "content": f"{number}"} for number, role in enumerate(roles))
+
+
+def test_turns_are_numbered_after_the_messages_that_a_task_begins_with() -> None:
+    messages = _said("user", "assistant", "user", "assistant", "tool", "assistant")
+    assert [each["turn"] for each in number_turns(messages, 2)] == [0, 0, 0, 1, 0, 2]
+    assert [each["content"] for each in number_turns(messages, 2)] == list("012345")
+
+
+@given(st.lists(st.sampled_from(["user", "tool", "assistant"]), max_size=9), st.integers(0, 9))
+def test_the_numbers_of_turns_count_up_to_the_last_one(roles: list[str], turns: int) -> None:
+    numbers = [each["turn"] for each in number_turns(_said(*roles), turns) if each["turn"]]
+    count = min(turns, roles.count("assistant"))
+    assert numbers == list(range(turns - count + 1, turns + 1))
+
+
+def test_an_episode_with_branches_is_judged_as_a_whole() -> None:
+    section, said = JudgeSection(scores="turns"), _said("user", "assistant", "user", "assistant")
+    plain = trajectory()
+    whole = UnjudgedEpisode(trajectory=plain, messages=said)
+    assert EpisodeToJudge.of({}, whole, section).by_turn
+    first, second = plain.steps
+    branched = replace(second, branch=BranchPoint(begin=first.end))
+    forked = replace(whole, trajectory=replace(plain, steps=(first, branched)))
+    seen = EpisodeToJudge.of({}, forked, section)
+    assert (seen.by_turn, seen.messages) == (False, said)
+    judge, _ = _judge(lambda _: ((0.5,), ""), scores="turns")
+    judgement = judge.judge(seen)
+    added = with_judgement(forked.trajectory, judgement, section, 9.0)
+    check(added)
+    assert (added.judge_scores(), added.step_rewards()) == ([None, None], [0.0, 1.5])

@@ -1,52 +1,21 @@
 """An episode waits for its judge, and a worker that ends meanwhile costs no sampled token."""
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from judge_policies import MODEL, judge_policy, scored
-from openai_endpoint import Answer, Endpoint, completion, failure
-from policy_servers import ScriptedEnvironment, ScriptedSource, won
+from judge_policies import MODEL, scored
+from judged_workers import Judged
+from openai_endpoint import Answer, completion, failure
 from run_transitions import World
 from steps_kept import kept
 from structlog.testing import capture_logs
-from takeovers import ANSWERS, TURNS, Script, Workers, lose, next_command, only_body, record
+from takeovers import ANSWERS, TURNS, Script, lose, next_command, only_body, record
 
-from agentrl.broker.api import Broker
 from agentrl.broker.messages import RunEpisode
 from agentrl.core.config.sections import Judge
 from agentrl.core.trajectory import Judgement
 from agentrl.core.types import EpisodeState, Reason, Status
 from agentrl.db.queries.kept_tokens import kept_tokens
-from agentrl.workers.worker import EpisodeWorker
-
-CRITIC = Judge(policy="critic", weight=2.0)
-
-
-class Judged:
-    """Workers of a judged task. `played`: environments that were made."""
-
-    def __init__(self, workers: Workers, endpoint: Endpoint) -> None:
-        self.workers, self.endpoint = workers, endpoint
-        self.played = 0
-
-    def worker(
-        self, journal: str = "steps", *, judge: Judge = CRITIC, attempts: int = 9
-    ) -> EpisodeWorker:
-        def make(_item: object) -> ScriptedEnvironment:
-            self.played += 1
-            return ScriptedEnvironment(list(ANSWERS), won(), reward=0.5)
-
-        return self.workers.start(ScriptedSource(make), journal, judge=judge, attempts=attempts)
-
-
-@pytest.fixture
-def judged(world: World, link: Broker, model_dir: Path) -> Iterator[Judged]:
-    with judge_policy(world.store, world.run_id) as endpoint:
-        workers = Workers(world, link, model_dir)
-        yield Judged(workers, endpoint)
-        workers.close()
 
 
 def _require_judged(world: World, judged: Judged, script: Script, score: float) -> None:

@@ -3,6 +3,7 @@
 import re
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,12 @@ from hypothesis import strategies as st
 
 from agentrl.core.config.sections import Judge, Task
 from agentrl.core.errors import ConfigError
-from agentrl.workers.judging.judge import EpisodeToJudge, JudgeAway, UnreadableReply
+from agentrl.workers.judging.judge import (
+    EpisodeToJudge,
+    JudgeAway,
+    UnreadableReply,
+    number_turns,
+)
 from agentrl.workers.judging.scorers import (
     JudgePolicies,
     function_scorer,
@@ -19,6 +25,7 @@ from agentrl.workers.judging.scorers import (
     make_judges,
     model_scorer,
     read_score,
+    read_turn_scores,
     render_prompt,
     require_pattern,
 )
@@ -77,9 +84,56 @@ def test_a_score_is_a_number_that_stands_alone_in_the_reply(reply: str) -> None:
     assert score in {float(each.rstrip(".")) for each in alone if each.strip("-.").count(".") < 2}
 
 
+PROSE = st.text(max_size=40).filter(lambda text: "score" not in text.lower())
+LINES = st.lists(st.tuples(PROSE, st.floats(0.0, 1.0).map("{:.6f}".format)), max_size=8)
+
+
+@given(LINES, PROSE, st.integers(0, 9))
+def test_scores_of_turns_are_read_in_order_or_not_at_all(
+    lines: list[tuple[str, str]], end: str, turns: int
+) -> None:
+    written = [f"Turn {n}: {text} Score: {score}" for n, (text, score) in enumerate(lines, 1)]
+    reply = "\n".join([*written, end])
+    if turns != len(lines):
+        with pytest.raises(UnreadableReply, match=f"{len(lines)} scores of {turns} turns"):
+            read_turn_scores(reply, PATTERN, turns)
+    assert read_turn_scores(reply, PATTERN, len(lines)) == tuple(float(each) for _, each in lines)
+
+
+@given(
+    st.lists(st.sampled_from(["Score:", " ", "\n", "1", "0", ".", "-", "/", "%", "x"])).map("".join)
+)
+def test_the_last_of_the_scores_of_turns_is_that_of_the_episode(reply: str) -> None:
+    for turns in range(1, 4):
+        try:
+            scores = read_turn_scores(reply, PATTERN, turns)
+        except UnreadableReply:
+            continue
+        assert (len(scores), scores[-1]) == (turns, read_score(reply, PATTERN))
+
+
+@pytest.mark.parametrize("reply", ["Score: 1\nScore: 7/10", "Score: 1", "", "Score: 1 " * 3])
+def test_a_turn_without_its_own_score_is_unreadable(reply: str) -> None:
+    with pytest.raises(UnreadableReply, match="scores of 2 turns in the reply"):
+        read_turn_scores(reply, PATTERN, 2)
+
+
+def test_the_built_in_prompt_asks_for_a_line_of_each_numbered_turn() -> None:
+    prompt, limits = load_prompt("talk", Judge(scores="turns")), {"low": 0.0, "high": 1.0}
+    messages = number_turns([*EPISODE.messages, {"role": "assistant", "content": "there"}], 2)
+    text = render_prompt(prompt, replace(EPISODE, messages=messages, turns=2, by_turn=True), limits)
+    assert "===== assistant, turn 1\nhere\n===== assistant, turn 2\nthere\n===== end" in text
+    assert text.endswith("Turn 1: SENTENCE Score: NUMBER")
+    plain = render_prompt(prompt, EPISODE, limits)
+    assert "===== assistant\nhere\n===== end" in plain
+    assert plain.endswith("\n\nScore: NUMBER")
+
+
 def test_a_match_that_is_no_number_is_unreadable() -> None:
     with pytest.raises(UnreadableReply, match="'high' is not a number"):
         read_score("grade high", re.compile(r"grade (\w+)"))
+    with pytest.raises(UnreadableReply, match="'high' is not a number"):
+        read_turn_scores("grade 1 grade high", re.compile(r"grade (\w+)"), 2)
 
 
 @pytest.mark.parametrize(("pattern", "why"), [("(", "missing"), ("x", "0 groups"), ("(a)(b)", "2")])
@@ -125,6 +179,9 @@ def broken(item, episode):
 
 def words(item, episode):
     return "good"
+
+def turns(item, episode):
+    return [0.5] * 2
 """
 
 
@@ -138,7 +195,21 @@ def functions(tmp_path: Path) -> str:
 def test_a_function_gets_item_and_episode(functions: str) -> None:
     scorer = function_scorer("talk", Judge(function=f"{functions}:brief"))
     assert scorer.name == f"{functions}:brief"
-    assert scorer.ask(EPISODE) == (0.25, "")
+    assert scorer.ask(EPISODE) == ((0.25,), "")
+
+
+def test_a_function_gives_each_turn_its_score(functions: str) -> None:
+    scorer = function_scorer("talk", Judge(function=f"{functions}:turns", scores="turns"))
+    assert scorer.ask(replace(EPISODE, turns=2, by_turn=True)) == ((0.5, 0.5), "")
+
+
+@pytest.mark.parametrize("name", ["brief", "words", "turns"])
+def test_a_function_that_returns_no_list_of_all_turns_is_unreadable(
+    functions: str, name: str
+) -> None:
+    scorer = function_scorer("talk", Judge(function=f"{functions}:{name}", scores="turns"))
+    with pytest.raises(UnreadableReply, match="instead of a list of 3 numbers"):
+        scorer.ask(replace(EPISODE, turns=3, by_turn=True))
 
 
 @pytest.mark.parametrize(
