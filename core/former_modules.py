@@ -241,5 +241,9 @@ def import_hint(error: BaseException) -> str:
         found = find_spec(f"agentrl.{name}")
     except ImportError:
         found = None
-    present = FORMER.get(name, name if found else "")
-    return f"import agentrl.{present}" if present else ""
+    if name in FORMER:
+        return f"import agentrl.{FORMER[name]}"
+    if found is None:
+        return ""
+    is_folder = found.submodule_search_locations is not None
+    return f"import {'a module of ' if is_folder else ''}agentrl.{name}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import PolicyServer
+from agentrl.core.config.sections.policies import PolicyServer
 from agentrl.core.errors import ConfigError
 
 MIB, GIB = 2**20, 2**30

@@ -24,8 +24,8 @@ from agentrl.broker import connect
 from agentrl.broker.messages import encode
 from agentrl.broker.topology import TRAJECTORIES, trainer_queue
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Store as StoreSection
-from agentrl.core.config.sections import Task
+from agentrl.core.config.sections.run import Store as StoreSection
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import MessageRefused, StoreUnavailable
 from agentrl.core.telemetry import metrics
 from agentrl.db.admin import fault_injection, migrate

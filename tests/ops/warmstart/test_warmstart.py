@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from torch_device import DEVICE
 
 from agentrl.checkpoints import manifest
-from agentrl.core.config.sections import Lora, Task
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import AgentRLError, CheckpointError, ConfigError, ItemError
 from agentrl.envs.contract import Tool
 from agentrl.envs.registry import source

@@ -15,7 +15,7 @@ from takeovers import ANSWERS, TURNS, Script, Workers, lose, next_command, only_
 
 from agentrl.broker.api import Broker
 from agentrl.broker.messages import RunEpisode
-from agentrl.core.config.sections import Judge
+from agentrl.core.config.sections.tasks import Judge
 from agentrl.core.trajectory import Judgement
 from agentrl.core.types import EpisodeState, Reason, Status
 from agentrl.db.queries.kept_tokens import kept_tokens

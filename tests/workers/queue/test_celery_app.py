@@ -16,7 +16,8 @@ from running import ROOT, eventually
 from agentrl.broker.messages import RunEpisode
 from agentrl.broker.topology import episodes_queue
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Broker, Run, Task
+from agentrl.core.config.sections.run import Broker, Run
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.config_loading import dumps
 from agentrl.core.errors import BrokerError, BrokerUnavailable
 from agentrl.workers.queue.celery_app import SWITCH_S, CommandSender, celery_app, purge_queue

@@ -8,7 +8,7 @@ import pytest
 from adapter_pages import task_of_page
 from harbor_tasks import FINISH, Opened, Written, ended, said, scripted, started
 
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.types import Status
 from agentrl.envs.contract import ToolCall
 from agentrl.envs.play import play

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openenv_servers import Sources, act, begun
 
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.envs import registry
 from agentrl.envs.contract import Environment

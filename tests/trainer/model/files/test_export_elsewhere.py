@@ -16,7 +16,7 @@ from running import ROOT
 
 from agentrl.checkpoints import directories
 from agentrl.checkpoints.manifest import Probe
-from agentrl.core.config.sections import Lora, Trainer
+from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import TrainableGroup, assemble_batch
