@@ -102,6 +102,10 @@ def _argument(server: PolicyServer, name: str) -> str | None:
     return (words[words.index(name) + 1 :] or [""])[0] if name in words else None
 
 
+def size_text(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB // 10 else f"{size / MIB:.0f} MiB"
+
+
 def element_bytes(config: Config) -> int:
     """Bytes of an element in the model's dtype."""
     return 4 if config.model.dtype == "float32" else 2
