@@ -16,9 +16,10 @@ from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import AgentRLError, CheckpointError, ConfigError, ItemError
 from agentrl.envs.contract import Tool
 from agentrl.envs.registry import source
+from agentrl.ops.interruption import Interrupted
 from agentrl.ops.warmstart import demonstrations
 from agentrl.ops.warmstart.cloning_trainer import Phase, Progress
-from agentrl.ops.warmstart.command import Interrupted, ProgressLines, make
+from agentrl.ops.warmstart.command import ProgressLines, make
 from agentrl.ops.warmstart.demonstrations import Demonstrator
 from agentrl.ops.warmstart.start_adapter import FILE, StartAdapter, StartRecord
 from agentrl.ops.warmstart.tokenizer import OPENINGS
