@@ -41,7 +41,7 @@ from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import RunState, Status
 from agentrl.db.admin import migrate
-from agentrl.db.models import Run
+from agentrl.db.models.runs import Run
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import groups, lifecycle
 from agentrl.db.transitions.groups import NewGroup

@@ -28,7 +28,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from agentrl.core.config.sections import Task
+from agentrl.core.config.sections.tasks import Task
 from agentrl.envs.registry import source
 from agentrl.ops.warmstart import demonstrations
 from agentrl.ops.warmstart.demonstrations import Demonstrator

@@ -39,14 +39,18 @@ from sqlalchemy.orm import Session
 
 from agentrl import broker
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Broker as BrokerConfig
-from agentrl.core.config.sections import Dispatch, Model, Sampling, Task
-from agentrl.core.config.sections import Run as RunConfig
-from agentrl.core.config.sections import Store as StoreConfig
-from agentrl.core.config.sections import Worker as WorkerConfig
+from agentrl.core.config.sections.episodes import Dispatch, Sampling
+from agentrl.core.config.sections.episodes import Worker as WorkerConfig
+from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.run import Broker as BrokerConfig
+from agentrl.core.config.sections.run import Run as RunConfig
+from agentrl.core.config.sections.run import Store as StoreConfig
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.types import EpisodeState
 from agentrl.db.admin import migrate
-from agentrl.db.models import Episode, PolicyServer, Refusal, Step, StoredTrajectory, Worker
+from agentrl.db.models.episodes import Episode, Step, StoredTrajectory
+from agentrl.db.models.processes import PolicyServer, Worker
+from agentrl.db.models.runs import Refusal
 from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store, now, open_store
 from agentrl.serving.served_checkpoints import ServedCheckpoints

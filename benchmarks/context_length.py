@@ -57,7 +57,7 @@ def peak(chosen: argparse.Namespace) -> int:
     """Bytes of this process, or on a GPU those that torch reserved."""
     import torch
 
-    from agentrl.core.config.sections import Trainer
+    from agentrl.core.config.sections.training import Trainer
     from agentrl.trainer.algorithm.presets import resolve_settings
     from agentrl.trainer.engines.learner import Hardware
     from agentrl.trainer.engines.torch_learner import TorchLearner

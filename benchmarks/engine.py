@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from random_models import make_model
 
-from agentrl.core.config.sections import Model
+from agentrl.core.config.sections.policies import Model
 from agentrl.serving.engine_api import Completion, Engine, Request
 from agentrl.serving.local.engine import LocalEngine
 

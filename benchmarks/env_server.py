@@ -194,7 +194,7 @@ def serve(port: int) -> None:
     """Our env server, with the task that the peer has too."""
     import threading
 
-    from agentrl.core.config.sections import Envs, Task
+    from agentrl.core.config.sections.tasks import Envs, Task
     from agentrl.envs import registry
     from agentrl.envs.server.server import EnvServer
 

@@ -40,7 +40,11 @@ from random_models import make_model, make_trajectory
 
 from agentrl.core import logging
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Dtype, Lora, Model, Sampling, Task, Trainer
+from agentrl.core.config.sections.base import Dtype
+from agentrl.core.config.sections.episodes import Sampling
+from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.trajectory import Trajectory
 from agentrl.ops.configuration.model_spec import ModelSpec, read_spec
 from agentrl.ops.doctor.memory import memory_items

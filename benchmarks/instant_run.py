@@ -10,7 +10,8 @@ from typing import Any
 
 from agentrl.checkpoints import manifest
 from agentrl.core.types import CheckpointState, RunState, Status
-from agentrl.db.models import Checkpoint, Run
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now
 from agentrl.envs.contract import Item, Message, Observation, Outcome, Tool, ToolCall, strings

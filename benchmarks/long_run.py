@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from agentrl.db.models import Base, Episode, Step, StoredTrajectory, UpdateGroup
+from agentrl.db.models.base import Base
+from agentrl.db.models.episodes import Episode, Step, StoredTrajectory
+from agentrl.db.models.updates import UpdateGroup
 from agentrl.db.store import Store
 
 RUN = "long"

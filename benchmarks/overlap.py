@@ -39,11 +39,17 @@ from replayed_episodes import MODEL, Engine, Learner, Pace, trace
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Dispatch, Model, PolicyServer, Sampling, Task, Trainer
-from agentrl.core.config.sections import Run as RunConfig
-from agentrl.core.config.sections import Worker as WorkerConfig
+from agentrl.core.config.sections.episodes import Dispatch, Sampling
+from agentrl.core.config.sections.episodes import Worker as WorkerConfig
+from agentrl.core.config.sections.policies import Model, PolicyServer
+from agentrl.core.config.sections.run import Run as RunConfig
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.config.sections.training import Trainer
 from agentrl.core.types import RUN_OVER, GroupState
-from agentrl.db.models import Group, Run, Update, Worker
+from agentrl.db.models.episodes import Group
+from agentrl.db.models.processes import Worker
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Update
 from agentrl.db.queries import progress
 from agentrl.db.registry.checkpoints import live_policies
 from agentrl.db.store import Store, open_store

@@ -39,14 +39,16 @@ from run_processes import Place, Role, playing, told
 from agentrl import broker
 from agentrl.broker.topology import recorder_queue, trainer_queue
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Broker as BrokerConfig
-from agentrl.core.config.sections import Dispatch, Model, PolicyServer, Sampling, Task
-from agentrl.core.config.sections import Run as RunConfig
-from agentrl.core.config.sections import Store as StoreConfig
-from agentrl.core.config.sections import Worker as WorkerConfig
+from agentrl.core.config.sections.episodes import Dispatch, Sampling
+from agentrl.core.config.sections.episodes import Worker as WorkerConfig
+from agentrl.core.config.sections.policies import Model, PolicyServer
+from agentrl.core.config.sections.run import Broker as BrokerConfig
+from agentrl.core.config.sections.run import Run as RunConfig
+from agentrl.core.config.sections.run import Store as StoreConfig
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.types import EpisodeState, GroupState, Reason
 from agentrl.db.admin import migrate
-from agentrl.db.models import Episode, StoredTrajectory
+from agentrl.db.models.episodes import Episode, StoredTrajectory
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import groups
 from agentrl.ops.configuration.serving import serving_config

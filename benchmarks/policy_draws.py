@@ -34,7 +34,9 @@ from agentrl.broker.events import EventListener
 from agentrl.broker.messages import CheckpointPublished, PoolChanged
 from agentrl.broker.topology import EVENTS
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Model, PolicyServer, Sampling, Task
+from agentrl.core.config.sections.episodes import Sampling
+from agentrl.core.config.sections.policies import Model, PolicyServer
+from agentrl.core.config.sections.tasks import Task
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
 from agentrl.ops.configuration.serving import serving_config

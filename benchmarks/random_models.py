@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from agentrl.core.config.sections import Trainer
+from agentrl.core.config.sections.training import Trainer
 from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.types import Status
 from agentrl.ops.configuration.published_models import PUBLISHED

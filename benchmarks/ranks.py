@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from random_models import make_model, ragged_batch
 
-from agentrl.core.config.sections import DeepSpeed, Trainer
+from agentrl.core.config.sections.training import DeepSpeed, Trainer
 from agentrl.core.process import MEETING, find_rank_place
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner

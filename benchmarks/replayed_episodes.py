@@ -209,7 +209,7 @@ def main(url: str) -> None:
     from sqlalchemy import select
 
     from agentrl.db.columns import same_attempt
-    from agentrl.db.models import Episode, Step
+    from agentrl.db.models.episodes import Episode, Step
     from agentrl.db.store import open_store
 
     steps: dict[str, list[tuple[int, int]]] = {}

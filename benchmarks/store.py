@@ -30,7 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 from long_run import BATCH, MEMBERS, RUN, TASKS, Size, fill, leave
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Dispatch, Task
+from agentrl.core.config.sections.episodes import Dispatch
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.types import Status
 from agentrl.dashboard.viewmodels import accounting, compare, run, tasks
 from agentrl.dashboard.viewmodels.run import (
@@ -46,7 +47,7 @@ from agentrl.dashboard.viewmodels.tasks import ITEM_GROUPS, ITEMS, TASK_GROUPS
 from agentrl.db.admin import migrate
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.audit.accounting import VIEWS
-from agentrl.db.models import Run
+from agentrl.db.models.runs import Run
 from agentrl.db.queries import (
     attempts,
     balance,

@@ -41,7 +41,7 @@ from random_models import PROMPT, SHAPES, make_model, ragged_batch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from agentrl.core.config.sections import Trainer
+from agentrl.core.config.sections.training import Trainer
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware

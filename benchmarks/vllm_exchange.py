@@ -31,7 +31,7 @@ from vllm_pool import engine_at, load
 
 from agentrl.checkpoints import manifest
 from agentrl.core import logging
-from agentrl.core.config.sections import Model
+from agentrl.core.config.sections.policies import Model
 from agentrl.serving.vllm.vllm_worker import digest
 
 PROBE = list(range(100, 196))  # as many tokens as a checkpoint's probe

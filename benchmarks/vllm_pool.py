@@ -27,9 +27,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from random_models import make_model
 
-from agentrl.core.config import sections
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Lora, Model, PolicyServer, Trainer, Vllm
+from agentrl.core.config.sections.policies import Model, PolicyServer, Vllm
+from agentrl.core.config.sections.run import Run
+from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.engine_api import EngineAway, Request
@@ -56,7 +57,7 @@ def engine_at(
     """A vLLM of its own, not started yet. `model`: device and dtype; default: CPU and fp32."""
     section = Vllm(python=str(python), cpu_adapters=16)
     server = PolicyServer(name=name, engine="vllm", vllm=section)
-    run, trainer = sections.Run(home=str(home)), Trainer(lora=Lora(rank=rank))
+    run, trainer = Run(home=str(home)), Trainer(lora=Lora(rank=rank))
     config = Config(tasks={}, run=run, model=model or Model(), trainer=trainer, policy=[server])
     return VllmEngine(serving_config(config), server)
 

@@ -34,10 +34,12 @@ from agentrl.checkpoints import directories
 from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core import logging
-from agentrl.core.config.sections import Lora, Trainer
+from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.admin import migrate
-from agentrl.db.models import Checkpoint, PolicyServer, Run
+from agentrl.db.models.processes import PolicyServer
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints as registry_checkpoints
 from agentrl.db.registry import policy_servers
 from agentrl.db.store import Store, now, open_store

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.runs.processes import CONFIG
+from agentrl.cli.options import CONFIG
 
 RESTART = "Shell command that restarts the {0}. Default: none; the {0} is never restarted."
 CONTROL = (

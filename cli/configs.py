@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.runs.processes import CONFIG
+from agentrl.cli.options import CONFIG, JSON_ARRAY, JSON_OBJECT
 
 SECTION = typer.Argument(
     "", metavar="SECTION", help="Section or SECTION.KEY. Default: all.", show_default=False
@@ -53,7 +53,7 @@ def check(config: Path = CONFIG) -> None:
 
 def keys(
     section: str = SECTION,
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON array."),
+    as_json: bool = JSON_ARRAY,
     markdown: bool = typer.Option(False, "--markdown", help="Print docs/configuration.md."),
 ) -> None:
     """List the configuration keys with type, default and meaning.
@@ -69,7 +69,7 @@ def keys(
 
 def doctor(
     config: Path | None = OPTIONAL,
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    as_json: bool = JSON_OBJECT,
 ) -> None:
     """Check this machine: packages, services, memory and disk.
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.runs.processes import CONFIG
+from agentrl.cli.options import CONFIG
 
 
 def add(app: typer.Typer) -> None:

@@ -2,7 +2,7 @@
 
 import typer
 
-from agentrl.cli.envs import DATA, JSON, TASK, TASKS
+from agentrl.cli.options import DATA, JSON_ARRAY, TASK, TASKS
 
 
 def add(app: typer.Typer) -> None:
@@ -15,7 +15,7 @@ def add(app: typer.Typer) -> None:
     app.add_typer(data, name="data", help="List, show, check or build benchmark data.")
 
 
-def list_datasets(data: str = DATA, as_json: bool = JSON) -> None:
+def list_datasets(data: str = DATA, as_json: bool = JSON_ARRAY) -> None:
     """List the datasets of all tasks and whether each is present.
 
     Example: agentrl data list --data ~/benchmarks
@@ -25,7 +25,7 @@ def list_datasets(data: str = DATA, as_json: bool = JSON) -> None:
     show_all(data, as_json=as_json)
 
 
-def show(task: str = TASK, data: str = DATA, as_json: bool = JSON) -> None:
+def show(task: str = TASK, data: str = DATA, as_json: bool = JSON_ARRAY) -> None:
     """Show the source, the licence and the local files of a task's data.
 
     Example: agentrl data show alfworld
@@ -35,7 +35,7 @@ def show(task: str = TASK, data: str = DATA, as_json: bool = JSON) -> None:
     show_task(task, data, as_json=as_json)
 
 
-def check(tasks: list[str] = TASKS, data: str = DATA, as_json: bool = JSON) -> None:
+def check(tasks: list[str] = TASKS, data: str = DATA, as_json: bool = JSON_ARRAY) -> None:
     """Check that the tasks can read the local data.
 
     The exit code is 1 if a file cannot be read or no data is found.

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.runs.processes import CONFIG
-from agentrl.cli.runs.run_history import STORE, WHERE
+from agentrl.cli.options import CONFIG, JSON_OBJECT, OPTIONAL_CONFIG, STORE
 
 OUT = typer.Option(..., "--out", help="Output folder. It must not exist yet.", show_default=False)
 
@@ -41,8 +40,8 @@ def check(config: Path = CONFIG) -> None:
 
 
 def stats(
-    config: str = WHERE,
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    config: str = OPTIONAL_CONFIG,
+    as_json: bool = JSON_OBJECT,
     store: str = STORE,
 ) -> None:
     """Show rows and bytes per table and per run.
@@ -58,7 +57,7 @@ def stats(
 
 
 def export(
-    config: str = WHERE,
+    config: str = OPTIONAL_CONFIG,
     out: Path = OUT,
     run: str = typer.Option("", "--run", help="Name of the run to export. Default: all runs."),
     tables: str = typer.Option(
@@ -83,7 +82,7 @@ def export(
 
 
 def prune(
-    config: str = WHERE,
+    config: str = OPTIONAL_CONFIG,
     keep_runs: int = typer.Option(
         None, "--keep-runs", min=0, help="Delete finished runs except the newest N."
     ),

@@ -5,17 +5,9 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.runs.processes import CONFIG, SUPERVISED
+from agentrl.cli.options import CONFIG, DATA, JSON_ARRAY, SUPERVISED, TASK, TASKS
 
-TASK = typer.Argument(
-    ..., metavar="TASK", help="Name of the task, or ADAPTER:ARGUMENT.", show_default=False
-)
-TASKS = typer.Argument(
-    None, metavar="TASK", help="Names of tasks. Default: all.", show_default=False
-)
-DATA = typer.Option("", "--data", help="Data folder. Default: the variable AGENTRL_DATA.")
 ORIGIN = typer.Option("", "--origin", help="Dataset to take items from. Default: generated items.")
-JSON = typer.Option(False, "--json", help="Print one JSON array.")
 ITEM = typer.Option("0", "--item", help="Index of the item in its split, or its id.")
 SPLIT = typer.Option("", "--split", help="Split of the task. Default: its first split.")
 DIFFICULTY = typer.Option(
@@ -40,7 +32,7 @@ def add(app: typer.Typer) -> None:
     app.add_typer(envs, name="envs", help="List, show, play, check, audit or serve tasks.")
 
 
-def list_tasks(as_json: bool = JSON) -> None:
+def list_tasks(as_json: bool = JSON_ARRAY) -> None:
     """List the tasks with their data sources, splits and turn limits.
 
     Example: agentrl envs list --json
@@ -107,7 +99,7 @@ def check(
     docker: str = DOCKER,
     image: str = IMAGE,
     data: str = DATA,
-    as_json: bool = JSON,
+    as_json: bool = JSON_ARRAY,
 ) -> None:
     """Check tasks: expert play, random and constant play, and splits.
 
@@ -136,7 +128,7 @@ def audit(
     origin: str = ORIGIN,
     docker: str = DOCKER,
     image: str = IMAGE,
-    as_json: bool = JSON,
+    as_json: bool = JSON_ARRAY,
 ) -> None:
     """Measure an environment before training on it.
 

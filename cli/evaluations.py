@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from agentrl.cli.runs.processes import CONFIG
+from agentrl.cli.options import CONFIG, JSON_ARRAY
 
 ABOUT = """Evaluate policies on tasks, or compare two policies.
 
@@ -104,7 +104,7 @@ def compare(
     second: str = SECOND,
     tasks: str = TASKS,
     splits: str = typer.Option("", help="Splits (comma-separated). Default: all that both have."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON array."),
+    as_json: bool = JSON_ARRAY,
 ) -> None:
     """Compare two evaluated policies with a paired test per item.
 

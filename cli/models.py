@@ -5,6 +5,8 @@ from typing import Literal
 
 import typer
 
+from agentrl.cli.options import JSON_OBJECT, OUT_DIRECTORY
+
 SOURCE = typer.Argument(
     ...,
     metavar="SOURCE",
@@ -15,7 +17,6 @@ SOURCE = typer.Argument(
 DIRECTORY = typer.Argument(
     ..., metavar="DIRECTORY", help="Model directory (transformers).", show_default=False
 )
-OUT = typer.Option(..., "--out", help="Output directory.", show_default=False)
 TEMPLATE = typer.Option(
     None, "--chat-template", help="Jinja file with the chat template. Default: the model's own."
 )
@@ -42,7 +43,7 @@ def root() -> None:
 
 def import_(
     source: str = SOURCE,
-    out: Path = OUT,
+    out: Path = OUT_DIRECTORY,
     chat_template: Path | None = TEMPLATE,
     dtype: Literal["bfloat16", "float32"] = DTYPE,
 ) -> None:
@@ -62,7 +63,7 @@ def import_(
 def check(
     directory: Path = DIRECTORY,
     chat_template: Path | None = TEMPLATE,
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    as_json: bool = JSON_OBJECT,
 ) -> None:
     """Check whether a model can be served and trained on this machine.
 

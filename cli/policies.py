@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from agentrl.cli.runs.processes import CONFIG
+from agentrl.cli.options import CONFIG, OUT_DIRECTORY
 
 if TYPE_CHECKING:
     from agentrl.ops.warmstart.cloning_trainer import Phase
@@ -35,7 +35,6 @@ OUT = typer.Argument(..., metavar="OUT", help=OUT_HELP, show_default=False)
 OPTIONAL = typer.Option(
     None, "--config", help="Configuration file whose database lists the checkpoint."
 )
-OUT_DIRECTORY = typer.Option(..., "--out", help="Output directory.", show_default=False)
 MODEL = typer.Option(None, "--model", help="Model to start from. Default: a new tiny model.")
 EPISODES_FILE = typer.Option(
     None, "--imported", help="JSONL file with recorded episodes. Default: the experts play."

@@ -16,7 +16,7 @@ import msgspec
 import tomli_w
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Section
+from agentrl.core.config.sections.base import Section
 from agentrl.core.errors import ConfigError, nearest
 
 PREFIX = "AGENTRL__"

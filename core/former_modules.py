@@ -121,7 +121,11 @@ RENAMED = {  # below the package agentrl; a folder stands for all that is in it
     "envs.watch": "envs.sandbox.disk_watch",
     "ops.apprentice": "ops.warmstart.student_policy",
     "ops.chaos.books": "ops.chaos.audit",
+    "ops.chaos.injectors.connection_pool": "ops.chaos.injectors.postgres",
+    "ops.chaos.injectors.database_clock": "ops.chaos.injectors.postgres",
+    "ops.chaos.injectors.lost_commits": "ops.chaos.injectors.postgres",
     "ops.chaos.injectors.rivals": "ops.chaos.injectors.rival_processes",
+    "ops.chaos.injectors.store": "ops.chaos.injectors.postgres",
     "ops.chaos.ordeal": "ops.chaos.fault_injector",
     "ops.chaos.scene": "ops.chaos.observer",
     "ops.chaos.stage": "ops.chaos.cluster",
@@ -237,5 +241,9 @@ def import_hint(error: BaseException) -> str:
         found = find_spec(f"agentrl.{name}")
     except ImportError:
         found = None
-    present = FORMER.get(name, name if found else "")
-    return f"import agentrl.{present}" if present else ""
+    if name in FORMER:
+        return f"import agentrl.{FORMER[name]}"
+    if found is None:
+        return ""
+    is_folder = found.submodule_search_locations is not None
+    return f"import {'a module of ' if is_folder else ''}agentrl.{name}"

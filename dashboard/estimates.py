@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agentrl.core import statistics
-from agentrl.core.config.sections import Run
+from agentrl.core.config.sections.run import Run
 from agentrl.core.statistics import Z95, interval
 from agentrl.db.queries.curves import Point
 

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from agentrl.db.models import Base
+from agentrl.db.models.base import Base
 
 
 def columns_of(kind: type[Any], model: type[Base], **others: Any) -> list[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentrl.core.config.sections import ProcessRewards
+from agentrl.core.config.sections.tasks import ProcessRewards
 from agentrl.envs.contract import PROGRESS, Environment, Observation, Outcome, Tool, ToolCall
 
 Calls = Sequence[ToolCall] | str

@@ -6,6 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from agentrl.core.errors import AgentRLError
+
+CONTINUE = "run the same command to continue"
+
+
+class Interrupted(AgentRLError):
+    """Ctrl-C or SIGTERM stopped a command; what it had finished is kept."""
+
+    def __init__(self, text: str, *, hint: str = CONTINUE) -> None:
+        super().__init__(text, hint=hint)
+
 
 class Interruption:
     """Raises KeyboardInterrupt at a signal; within `whole()`, at its end instead."""

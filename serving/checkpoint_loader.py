@@ -23,7 +23,7 @@ from agentrl.checkpoints.manifest import CheckpointIOError, Probe
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
-from agentrl.db.models import Checkpoint
+from agentrl.db.models.updates import Checkpoint
 from agentrl.serving.engine_api import Engine, EngineAway
 
 MOST_OFF = {"float32": 0.01}  # median |Δlogp| of a text that two engines score; other dtypes: 0.15

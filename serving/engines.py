@@ -11,7 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from agentrl.core.config.sections import Lora, Model, PolicyServer
+from agentrl.core.config.sections.policies import Model, PolicyServer
+from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import require_known
 from agentrl.serving.checkpoint_loader import LoadingEngine
 

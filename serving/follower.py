@@ -21,7 +21,7 @@ from pathlib import Path
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
-from agentrl.db.models import Checkpoint
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.registry.tracks import parse_track, select_checkpoint
 from agentrl.db.store import Store

@@ -20,10 +20,11 @@ from agentrl.broker.api import Broker
 from agentrl.broker.events import EventListener, EventPublisher
 from agentrl.broker.messages import CheckpointPublished, PoolChanged
 from agentrl.core.config.secrets import secret
-from agentrl.core.config.sections import PolicyServer as ServerConfig
+from agentrl.core.config.sections.policies import PolicyServer as ServerConfig
 from agentrl.core.errors import PolicyError, StoreError, StoreUnavailable
 from agentrl.core.logging import get_logger
-from agentrl.db.models import Checkpoint, PolicyServer
+from agentrl.db.models.processes import PolicyServer
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store
 from agentrl.serving.checkpoint_loader import tolerance

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.core.config.sections import PolicyServer
+from agentrl.core.config.sections.policies import PolicyServer
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.serving.engine_api import Completion, ModelLimits, Request, check_request
 from agentrl.serving.engines import ServingConfig

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from agentrl.core.config.sections import Alarms
+from agentrl.core.config.sections.training import Alarms
 from agentrl.core.logging import get_logger
-from agentrl.db.models import Run
+from agentrl.db.models.runs import Run
 from agentrl.db.queries import episode_outcomes
 from agentrl.db.store import Store
 from agentrl.db.transitions import alarms, updates

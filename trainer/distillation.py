@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from agentrl.checkpoints.manifest import Probe, SaveReport, find_base
-from agentrl.core.config.sections import Lora
+from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import ConfigError
 from agentrl.db.transitions.updates import TeacherScore
 from agentrl.trainer.algorithm.objective import Objective

@@ -24,7 +24,7 @@ from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreU
 from agentrl.core.logging import get_logger
 from agentrl.core.trained_hash import running_hash
 from agentrl.core.types import RunState, Transition
-from agentrl.db.models import Checkpoint
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.db.transitions import refusals, runs, updates

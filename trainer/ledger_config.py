@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentrl.core.config.sections import Alarms, Run
+from agentrl.core.config.sections.run import Run
+from agentrl.core.config.sections.training import Alarms
 
 
 @dataclass(frozen=True, slots=True)

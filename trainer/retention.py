@@ -18,7 +18,8 @@ from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.core.errors import CheckpointError
 from agentrl.core.logging import get_logger
 from agentrl.core.types import CheckpointState
-from agentrl.db.models import Checkpoint, Run
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints as registry_checkpoints
 from agentrl.db.registry.tracks import needed_checkpoints
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentrl.core.config.sections import Dispatch, Model, Sampling, Task
-from agentrl.core.config.sections import Worker as WorkerSection
+from agentrl.core.config.sections.episodes import Dispatch, Sampling
+from agentrl.core.config.sections.episodes import Worker as WorkerSection
+from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.process import Instance
 from agentrl.core.structs import prepare_structs
 from agentrl.workers.conversation.conversation import Conversation, Converse

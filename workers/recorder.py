@@ -21,7 +21,7 @@ from agentrl.core.errors import StoreError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.trajectory import Judgement, PolicyRef, StepRecord, Trajectory
-from agentrl.db.models import Step
+from agentrl.db.models.episodes import Step
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.trajectories import bodies

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from agentrl.broker.api import Publisher
 from agentrl.broker.messages import EpisodeFinished
 from agentrl.broker.topology import TRAJECTORIES
-from agentrl.core.config.sections import Dispatch
+from agentrl.core.config.sections.episodes import Dispatch
 from agentrl.core.errors import AgentRLError, StoreUnavailable, in_words
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import FOREVER

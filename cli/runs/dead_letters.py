@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.runs.processes import CONFIG
+from agentrl.cli.options import CONFIG, JSON_ARRAY
 
 LETTER = typer.Argument(
     ..., metavar="LETTER", help="Name of the dead letter, from `dead list`.", show_default=False
@@ -30,7 +30,7 @@ def add(app: typer.Typer) -> None:
 
 def show_all(
     config: Path = CONFIG,
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON array."),
+    as_json: bool = JSON_ARRAY,
 ) -> None:
     """List the dead letters of a run with their reasons, oldest first.
 

@@ -5,10 +5,7 @@ from pathlib import Path
 
 import typer
 
-CONFIG = typer.Argument(
-    ..., metavar="CONFIG", help="Configuration file of the run (TOML).", show_default=False
-)
-SUPERVISED = typer.Option(False, "--supervised", hidden=True, help="Started by a supervisor.")
+from agentrl.cli.options import CONFIG, JSON_OBJECT, SUPERVISED
 
 ROLES = {
     "dispatcher": "Admit groups and send their episodes to the workers.",
@@ -101,7 +98,7 @@ def down(config: Path = CONFIG) -> None:
 
 def status(
     config: Path = CONFIG,
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    as_json: bool = JSON_OBJECT,
 ) -> None:
     """Show the state, processes and live policies of a run.
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.runs.processes import CONFIG
+from agentrl.cli.options import CONFIG, JSON_ARRAY, SET
 
 EPISODE = typer.Argument(
     "", metavar="EPISODE", help="Id of the episode. Omit it with --all.", show_default=False
@@ -12,12 +12,6 @@ EPISODE = typer.Argument(
 POLICY = "Policy that continues the episode, named as in `agentrl eval`."
 UPDATES = typer.Argument(
     ..., metavar="UPDATE", help="Versions or ids of the updates.", show_default=False
-)
-SET = typer.Option(
-    [],
-    "--set",
-    help="Configuration key to change: SECTION.KEY=VALUE. Repeatable.",
-    show_default=False,
 )
 OUT = typer.Option(
     None, "--out", help="File for the new trajectory (encoded message). Default: none."
@@ -90,7 +84,7 @@ def whatif(
     score: bool = typer.Option(
         True, help="Compute log-probabilities with the checkpoint before each update."
     ),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON array."),
+    as_json: bool = JSON_ARRAY,
 ) -> None:
     """Recompute stored updates with another configuration.
 

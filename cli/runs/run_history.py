@@ -6,19 +6,7 @@ from pathlib import Path
 
 import typer
 
-WHERE = typer.Argument(
-    "",
-    metavar="CONFIG",
-    help="Configuration file of the run (TOML). Omit it with --store.",
-    show_default=False,
-)
-RUN = typer.Argument(
-    ...,
-    metavar="RUN",
-    help="Configuration file of the run, or its name with --store.",
-    show_default=False,
-)
-STORE = typer.Option("", "--store", help="Database URL. Default: the configuration's.")
+from agentrl.cli.options import JSON_ARRAY, OPTIONAL_CONFIG, RUN, STORE
 
 
 class Format(StrEnum):
@@ -44,9 +32,9 @@ def add(app: typer.Typer) -> None:
 
 
 def runs(
-    config: str = WHERE,
+    config: str = OPTIONAL_CONFIG,
     store: str = STORE,
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON array."),
+    as_json: bool = JSON_ARRAY,
 ) -> None:
     """List the runs in a database.
 
@@ -62,7 +50,7 @@ def runs(
 
 
 def sql(
-    config: str = WHERE,
+    config: str = OPTIONAL_CONFIG,
     query: str = typer.Option("", "--command", "-c", help="SQL statement. Default: open a prompt."),
     question: str = typer.Option("", "--question", help="Name of a saved question to ask."),
     listed: bool = typer.Option(False, "--questions", help="List the saved questions."),

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.runs.processes import CONFIG
-from agentrl.cli.runs.run_history import RUN, STORE
+from agentrl.cli.options import CONFIG, RUN, SET, STORE
 
 RULES = typer.Option(
     ...,
@@ -28,12 +27,6 @@ SOURCE = typer.Option(
     "--from",
     metavar="RUN",
     help="Configuration file of the run with the history, or its name with --store.",
-    show_default=False,
-)
-SET = typer.Option(
-    [],
-    "--set",
-    help="Configuration key to change: SECTION.KEY=VALUE. Repeatable.",
     show_default=False,
 )
 AGE = typer.Option(

@@ -1,7 +1,7 @@
 """The whole configuration of a run.
 
 `core/config_loading.py` reads a TOML file and the variables AGENTRL__SECTION__KEY into a `Config`.
-The keys are in `core/config/sections.py`. Secrets are not part of it (`core/config/secrets.py`).
+The keys are in `core/config/sections/`. Secrets are not part of it (`core/config/secrets.py`).
 Paths are relative to the directory in which a command is started.
 """
 
@@ -10,29 +10,20 @@ from pathlib import Path
 import msgspec
 
 from agentrl.core.config.secrets import fill_secrets
-from agentrl.core.config.sections import (
-    Alarms,
-    Broker,
+from agentrl.core.config.sections.base import Positive, Section
+from agentrl.core.config.sections.episodes import Dispatch, Sampling, Worker
+from agentrl.core.config.sections.monitoring import (
     Dashboard,
-    Dispatch,
-    Envs,
     Eval,
     Logs,
     Metrics,
-    Model,
-    PolicyServer,
-    Positive,
-    Run,
-    Sampling,
-    Section,
-    Store,
-    Task,
-    Teacher,
     Tracing,
     Trackers,
-    Trainer,
-    Worker,
 )
+from agentrl.core.config.sections.policies import Model, PolicyServer
+from agentrl.core.config.sections.run import Broker, Run, Store
+from agentrl.core.config.sections.tasks import Envs, Task
+from agentrl.core.config.sections.training import Alarms, Teacher, Trainer
 from agentrl.core.errors import ConfigError
 
 

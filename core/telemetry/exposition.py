@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from agentrl.core.config.secrets import secret
-from agentrl.core.config.sections import Metrics
+from agentrl.core.config.sections.monitoring import Metrics
 from agentrl.core.http.access import admits, origin
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics

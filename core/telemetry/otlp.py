@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from agentrl.core.config.sections import Tracing
+from agentrl.core.config.sections.monitoring import Tracing
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from agentrl.core.statistics import Estimate, estimate
 from agentrl.dashboard.viewmodels.configuration import Values, values_of
 from agentrl.dashboard.viewmodels.run import POINT_GROUPS, POINTS, Head, head_of
-from agentrl.db.models import Run
+from agentrl.db.models.runs import Run
 from agentrl.db.queries import comparison, curves, progress
 from agentrl.db.queries.comparison import ItemScores, Kind
 from agentrl.db.queries.curves import Point

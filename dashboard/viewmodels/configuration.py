@@ -9,7 +9,7 @@ from msgspec import NODEFAULT
 
 from agentrl.core import config_loading
 from agentrl.core.errors import ConfigError
-from agentrl.db.models import Run
+from agentrl.db.models.runs import Run
 from agentrl.db.store import Store
 
 OWN = frozenset({"run.name", "run.home"})  # they differ between any two runs

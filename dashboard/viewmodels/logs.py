@@ -9,7 +9,7 @@ from typing import Any
 
 from agentrl.core import config_loading
 from agentrl.core.errors import ConfigError
-from agentrl.db.models import Run
+from agentrl.db.models.runs import Run
 from agentrl.db.store import Store
 
 MAX_BYTES = 1 << 20  # of the end of a file

@@ -10,7 +10,7 @@ from agentrl.core.telemetry.outages import Outage, read_outages
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.dashboard.estimates import Rule, stop_rules, success
 from agentrl.dashboard.viewmodels.logs import log_files
-from agentrl.db.models import Run
+from agentrl.db.models.runs import Run
 from agentrl.db.queries import curves, delays, progress
 from agentrl.db.queries.curves import Point
 from agentrl.db.queries.delays import Delay, Pace, Waiting

@@ -29,7 +29,8 @@ from sqlalchemy.exc import DBAPIError
 
 from agentrl.core.errors import StoreError, nearest
 from agentrl.db.admin import migrate
-from agentrl.db.models import Base, JournaledStep, StoredTrajectory
+from agentrl.db.models.base import Base
+from agentrl.db.models.episodes import JournaledStep, StoredTrajectory
 from agentrl.db.store import Store, now
 
 if TYPE_CHECKING:

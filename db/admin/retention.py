@@ -14,16 +14,9 @@ from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import GROUP_OPEN, RUN_OVER, CheckpointState
-from agentrl.db.models import (
-    Checkpoint,
-    Episode,
-    Group,
-    JournaledStep,
-    Run,
-    Step,
-    StoredTrajectory,
-    UpdateGroup,
-)
+from agentrl.db.models.episodes import Episode, Group, JournaledStep, Step, StoredTrajectory
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint, UpdateGroup
 from agentrl.db.store import Store, read_clock
 
 GROUPS = 50  # of one transaction

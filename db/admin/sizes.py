@@ -9,7 +9,9 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from agentrl.db.columns import count_by
-from agentrl.db.models import Base, Episode, Group, Run, StoredTrajectory
+from agentrl.db.models.base import Base
+from agentrl.db.models.episodes import Episode, Group, StoredTrajectory
+from agentrl.db.models.runs import Run
 from agentrl.db.store import read_clock
 
 DEAD = """

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session, aliased
 
 from agentrl.core.trained_hash import ROOT, running_hash
 from agentrl.core.types import UpdateState
-from agentrl.db.models import Checkpoint, Update, UpdateGroup
+from agentrl.db.models.updates import Checkpoint, Update, UpdateGroup
 
 AT_ONCE = 100  # updates whose members are fetched together
 

@@ -3,7 +3,7 @@
 from alembic import context
 from sqlalchemy import Connection
 
-from agentrl.db.models import Base
+from agentrl.db.models.base import Base
 
 connection: Connection = context.config.attributes["connection"]
 context.configure(

@@ -7,7 +7,7 @@ from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import SOLVED, EpisodeState
-from agentrl.db.models import Episode, Group
+from agentrl.db.models.episodes import Episode, Group
 from agentrl.db.queries.episode_outcomes import last_groups
 from agentrl.db.queries.progress import IS_SUCCESS
 

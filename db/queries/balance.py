@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.types import EpisodeState
 from agentrl.db.columns import count_by
-from agentrl.db.models import Episode, Group
+from agentrl.db.models.episodes import Episode, Group
 from agentrl.db.store import read_clock
 
 GIVEN_UP = (EpisodeState.FAILED, EpisodeState.CANCELLED)

@@ -7,7 +7,7 @@ from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import SOLVED
-from agentrl.db.models import Evaluation, EvaluationEpisode
+from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
 
 Kind = tuple[str, str, float, str]  # task, split, temperature, settings: alike where all are equal
 

@@ -12,7 +12,9 @@ from sqlalchemy import Subquery, case, func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import EpisodeState, GroupState, UpdateState
-from agentrl.db.models import Episode, Group, Run, Update
+from agentrl.db.models.episodes import Episode, Group
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Update
 from agentrl.db.queries.progress import IS_SUCCESS, updates_began
 
 FOREVER = 1e12  # seconds since the epoch

@@ -10,7 +10,9 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.types import GROUP_OPEN, EpisodeState, GroupState, UpdateState
 from agentrl.db.columns import count_by
-from agentrl.db.models import Episode, Group, Run, Update, UpdateGroup
+from agentrl.db.models.episodes import Episode, Group
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Update, UpdateGroup
 from agentrl.db.store import read_clock
 
 

@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.types import ABORT, SOLVED, EpisodeState, UpdateState
 from agentrl.db.columns import same_attempt
-from agentrl.db.models import Episode, Group, Step, Update
+from agentrl.db.models.episodes import Episode, Group, Step
+from agentrl.db.models.updates import Update
 
 
 @dataclass(frozen=True, slots=True)

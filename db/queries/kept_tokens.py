@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.journal import UnjudgedEpisode, decode_record
 from agentrl.db.columns import columns_of, same_attempt
-from agentrl.db.models import Episode, JournaledStep, Step
+from agentrl.db.models.episodes import Episode, JournaledStep, Step
 from agentrl.db.transitions.trajectories.journal import FormerStep, chain
 
 

@@ -8,7 +8,9 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.errors import StoreError
 from agentrl.core.types import TRAINABLE, EpisodeState, GroupState, UpdateState
-from agentrl.db.models import Checkpoint, Episode, Group, Run, Update, UpdateGroup
+from agentrl.db.models.episodes import Episode, Group
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint, Update, UpdateGroup
 
 CLOSED = (GroupState.FILTERED, GroupState.STALE)
 

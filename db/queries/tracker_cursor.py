@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from agentrl.db.models import Alarm, Evaluation, Update
+from agentrl.db.models.evaluations import Evaluation
+from agentrl.db.models.updates import Alarm, Update
 from agentrl.db.store import read_clock
 
 SETTLED_S = 60.0  # an evaluation that has not grown for so long is exported as it is

@@ -8,7 +8,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import UpdateState
-from agentrl.db.models import Run, Update
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Update
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,9 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import GROUP_OPEN, CheckpointState
-from agentrl.db.models import Checkpoint, Episode, Group, PolicyServer, Serving, Step
+from agentrl.db.models.episodes import Episode, Group, Step
+from agentrl.db.models.processes import PolicyServer, Serving
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.store import now
 
 MESSAGES = "external"  # the engine of a server that speaks messages instead of token ids

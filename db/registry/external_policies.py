@@ -6,7 +6,8 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import CheckpointState
-from agentrl.db.models import Checkpoint, Spending
+from agentrl.db.models.processes import Spending
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry.checkpoints import LivePolicy, live_policies
 from agentrl.db.store import now
 

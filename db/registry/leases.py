@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from agentrl.db.models import PolicyServer, Run, StoredTrajectory, Update, Worker
+from agentrl.db.models.episodes import StoredTrajectory
+from agentrl.db.models.processes import PolicyServer, Worker
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Update
 from agentrl.db.store import read_clock
 
 

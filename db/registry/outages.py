@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.telemetry.outages import STALE_S, Outage
 from agentrl.core.types import ID_LENGTH
-from agentrl.db.models import ServiceOutage
+from agentrl.db.models.processes import ServiceOutage
 from agentrl.db.store import now, read_clock
 
 

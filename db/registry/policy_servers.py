@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from sqlalchemy import exists, select, update
 from sqlalchemy.orm import Session
 
-from agentrl.db.models import Checkpoint, PolicyServer, Run, Serving
+from agentrl.db.models.processes import PolicyServer, Serving
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry.checkpoints import AWAY_S
 from agentrl.db.store import now, read_clock
 

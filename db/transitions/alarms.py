@@ -11,7 +11,9 @@ from sqlalchemy import func, or_, select, text
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import GroupState, UpdateState
-from agentrl.db.models import Alarm, Group, Run, Update
+from agentrl.db.models.episodes import Group
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Alarm, Update
 from agentrl.db.store import read_clock
 
 Counts = dict[str, dict[GroupState, int]]

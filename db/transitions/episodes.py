@@ -27,7 +27,7 @@ from agentrl.core.types import (
     Status,
     Transition,
 )
-from agentrl.db.models import Episode, Group
+from agentrl.db.models.episodes import Episode, Group
 from agentrl.db.store import now
 from agentrl.db.transitions import groups, prepared_statements, refusals
 from agentrl.db.transitions.groups import lock_group, lock_group_row, settle_group

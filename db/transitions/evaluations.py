@@ -11,7 +11,8 @@ from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from agentrl.db.models import Checkpoint, Evaluation, EvaluationEpisode
+from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry.checkpoints import live_checkpoints
 from agentrl.db.store import now
 

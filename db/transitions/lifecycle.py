@@ -9,9 +9,12 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.errors import StoreError
 from agentrl.core.types import CheckpointState, EpisodeState, RunState, UpdateState
-from agentrl.db import models
 from agentrl.db.columns import count_by
-from agentrl.db.models import Checkpoint, Episode, PolicyServer, Run, Update, Worker
+from agentrl.db.models.episodes import Episode, Group, JournaledStep, Step, StoredTrajectory
+from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
+from agentrl.db.models.processes import PolicyServer, ServiceOutage, Serving, Spending, Worker
+from agentrl.db.models.runs import Mixture, Refusal, Run
+from agentrl.db.models.updates import Alarm, Checkpoint, Update, UpdateGroup
 from agentrl.db.queries import progress
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import now, read_clock
@@ -192,31 +195,30 @@ def delete_run_rows(session: Session, run_id: str) -> int:
     """Delete all rows of the run, children first. Returns their number."""
     session.get(Run, run_id, with_for_update=True)  # a recorder that stores waits, and sees it gone
     updates = select(Update.update_id).where(Update.run_id == run_id)
-    measured = select(models.Evaluation.evaluation_id).where(models.Evaluation.run_id == run_id)
-    attempts = models.EvaluationEpisode
+    measured = select(Evaluation.evaluation_id).where(Evaluation.run_id == run_id)
     statements = [
-        delete(attempts).where(attempts.evaluation_id.in_(measured)),
-        delete(models.UpdateGroup).where(models.UpdateGroup.update_id.in_(updates)),
+        delete(EvaluationEpisode).where(EvaluationEpisode.evaluation_id.in_(measured)),
+        delete(UpdateGroup).where(UpdateGroup.update_id.in_(updates)),
         *(
             delete(model).where(model.run_id == run_id)
             for model in (
-                models.Alarm,
-                models.Refusal,
-                models.Mixture,
-                models.Update,
-                models.Step,
-                models.StoredTrajectory,
-                models.JournaledStep,
-                models.Episode,
-                models.Group,
-                models.Serving,
-                models.PolicyServer,
-                models.ServiceOutage,
-                models.Spending,
-                models.Worker,
-                models.Evaluation,
-                models.Checkpoint,
-                models.Run,
+                Alarm,
+                Refusal,
+                Mixture,
+                Update,
+                Step,
+                StoredTrajectory,
+                JournaledStep,
+                Episode,
+                Group,
+                Serving,
+                PolicyServer,
+                ServiceOutage,
+                Spending,
+                Worker,
+                Evaluation,
+                Checkpoint,
+                Run,
             )
         ),
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from agentrl.db.models import Mixture
+from agentrl.db.models.runs import Mixture
 from agentrl.db.store import read_clock
 
 

@@ -22,7 +22,8 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentrl.core.types import EpisodeState, RunState
-from agentrl.db.models import Episode, Group, Run
+from agentrl.db.models.episodes import Episode, Group
+from agentrl.db.models.runs import Run
 from agentrl.db.store import now
 
 _EPISODES, _GROUPS = cast(Table, Episode.__table__), cast(Table, Group.__table__)

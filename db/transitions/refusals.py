@@ -13,7 +13,8 @@ from sqlalchemy import Integer, SelectBase, delete, insert, literal, null, selec
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import Transition
-from agentrl.db.models import Episode, Group, Refusal, Run
+from agentrl.db.models.episodes import Episode, Group
+from agentrl.db.models.runs import Refusal, Run
 from agentrl.db.store import now
 
 KEPT = 10_000  # rows of a run; the dispatcher removes older ones

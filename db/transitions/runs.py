@@ -9,7 +9,9 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.errors import StoreError
 from agentrl.core.types import RUN_OVER, EpisodeState, RunState, Transition
-from agentrl.db.models import Episode, PolicyServer, Run, Serving, Worker
+from agentrl.db.models.episodes import Episode
+from agentrl.db.models.processes import PolicyServer, Serving, Worker
+from agentrl.db.models.runs import Run
 from agentrl.db.store import now, read_clock
 from agentrl.db.transitions import refusals
 from agentrl.db.transitions.groups import cancel_open

@@ -20,7 +20,9 @@ from agentrl.core.types import (
     UpdateState,
 )
 from agentrl.db.columns import columns_of
-from agentrl.db.models import Checkpoint, Episode, Group, Run, Update, UpdateGroup
+from agentrl.db.models.episodes import Episode, Group
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint, Update, UpdateGroup
 from agentrl.db.store import now
 from agentrl.db.transitions.groups import close_groups
 

@@ -68,23 +68,14 @@ class Program:
         self._closed = False
         self._report_end = report_end
         try:
-            with os.fdopen(
-                os.memfd_create("item"), "w+b"
-            ) as item_file:  # anybody may open it again
+            # Anybody may open it again.
+            with os.fdopen(os.memfd_create("item"), "w+b") as item_file:
                 item_file.write(item)
                 item_file.seek(0)
                 own = "1" if own_user and os.getuid() == 0 and _open_to_others(argv) else "0"
-                keep = [
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    str(KEEPER),
-                    str(GRACE_S),
-                    str(item_file.fileno()),
-                ]
-                keep += [own, ":".join(secret_files())]
+                settings = [str(GRACE_S), str(item_file.fileno()), own, ":".join(secret_files())]
                 self._keeper = subprocess.Popen(
-                    [*keep, *argv],
+                    [sys.executable, "-I", "-S", str(KEEPER), *settings, *argv],
                     env=environment | dict(variables),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,

@@ -4,10 +4,9 @@ from contextlib import closing
 
 import docker
 import docker.errors
-import requests
 
-from agentrl.core.errors import EnvironmentFailure
 from agentrl.envs.sandbox.docker_engine import RUN
+from agentrl.envs.sandbox.engine_errors import engine_errors
 
 TIMEOUT_S = 20.0
 
@@ -23,20 +22,18 @@ class ContainerInventory:
 
         Raises EnvironmentFailure if no engine answers.
         """
-        try:
-            with closing(docker.from_env(timeout=TIMEOUT_S)) as client:
-                listed = client.api.containers(all=all_of_them, filters={"label": self._label})
-        except (docker.errors.DockerException, requests.RequestException) as error:
-            raise EnvironmentFailure(f"Docker engine: cannot list containers: {error}") from error
+        with (
+            engine_errors("list containers"),
+            closing(docker.from_env(timeout=TIMEOUT_S)) as client,
+        ):
+            listed = client.api.containers(all=all_of_them, filters={"label": self._label})
         return sorted(each["Id"] for each in listed)
 
     def kill(self, container: str) -> bool:
         """Send SIGKILL to its processes; return False if it had already ended."""
-        try:
-            with closing(docker.from_env(timeout=TIMEOUT_S)) as client:
+        with engine_errors("kill"), closing(docker.from_env(timeout=TIMEOUT_S)) as client:
+            try:
                 client.api.kill(container)
-        except docker.errors.APIError:
-            return False
-        except (docker.errors.DockerException, requests.RequestException) as error:
-            raise EnvironmentFailure(f"Docker engine: cannot kill a container: {error}") from error
+            except docker.errors.APIError:
+                return False
         return True

@@ -12,7 +12,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl.core.config.sections import Envs
+from agentrl.core.config.sections.tasks import Envs
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.envs import registry
 from agentrl.envs.contract import (

@@ -16,7 +16,7 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from agentrl.core.config.secrets import secret
-from agentrl.core.config.sections import Envs
+from agentrl.core.config.sections.tasks import Envs
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.core.http.answers import read_answer
 from agentrl.core.logging import get_logger

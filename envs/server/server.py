@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from agentrl.core.config.secrets import secret
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.errors import ConfigError
 from agentrl.core.http.server import HttpServer
 from agentrl.core.logging import get_logger

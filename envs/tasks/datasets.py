@@ -10,10 +10,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from agentrl.core.errors import ItemError
+
+T = TypeVar("T")
 
 VARIABLE = "AGENTRL_DATA"
 
@@ -115,6 +118,14 @@ def read_rows(path: Path) -> Iterator[tuple[str, msgspec.Raw]]:
         for number, line in enumerate(content.splitlines(), 1):
             if line.strip():
                 yield f"{path}:{number}", msgspec.Raw(line)
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """Read a file that is one JSON value. Raises ItemError."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ItemError(f"{path}: {error}") from error
 
 
 def _is_json(content: bytes) -> bool:

@@ -10,7 +10,7 @@ from itertools import combinations, product
 from random import Random
 from typing import Any, get_args
 
-from agentrl.core.config.sections import Envs
+from agentrl.core.config.sections.tasks import Envs
 from agentrl.core.errors import AgentRLError, ItemError, with_hint
 from agentrl.core.types import SOLVED
 from agentrl.envs import registry

@@ -54,6 +54,11 @@ def read(item: Item, kind: type[T]) -> T:
     return _convert(item.content, kind, f"item {item.item_id}:")
 
 
+def content(problem: msgspec.Struct) -> dict[str, Any]:
+    """Return an item's content: lists and texts, as an env server receives them."""
+    return msgspec.json.decode(msgspec.json.encode(problem), type=dict[str, Any])
+
+
 def fill_env(task: str, option: str, given: Mapping[str, str]) -> dict[str, str]:
     """Replace each `${NAME}` in the values of an option. Raises ConfigError for one not set."""
     where = f"tasks.{task}.options.{option}"

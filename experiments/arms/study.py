@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from agentrl.core import config_loading, logging
-from agentrl.core.config.sections import Teacher
+from agentrl.core.config.sections.training import Teacher
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import CURRENT
 from agentrl.envs import registry

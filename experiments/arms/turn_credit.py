@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import ProcessRewards
+from agentrl.core.config.sections.tasks import ProcessRewards
 from agentrl.experiments.arms.declaration import ArmStudy
 from agentrl.experiments.report.comparison import START
 from agentrl.experiments.report.markdown import table

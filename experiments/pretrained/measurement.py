@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Task
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.types import SOLVED
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store

@@ -22,7 +22,7 @@ from agentrl.checkpoints import directories
 from agentrl.checkpoints.manifest import find_named_base
 from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Model
+from agentrl.core.config.sections.policies import Model
 from agentrl.core.types import CURRENT
 from agentrl.experiments.findings import read, require_same_design
 from agentrl.experiments.pretrained import report

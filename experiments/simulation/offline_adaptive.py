@@ -4,7 +4,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
-from agentrl.core.config.sections import Sampling
+from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import SOLVED
 from agentrl.experiments.simulation.simulator import Job, Simulator

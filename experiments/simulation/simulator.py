@@ -19,7 +19,7 @@ import torch
 from agentrl.checkpoints.directories import publish, remove
 from agentrl.checkpoints.manifest import SaveReport
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Sampling
+from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.errors import AgentRLError
 from agentrl.core.trajectory import Trajectory
 from agentrl.db.registry.checkpoints import LivePolicy

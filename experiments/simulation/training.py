@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from agentrl.checkpoints.directories import publish, remove
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Sampling
+from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CURRENT, SOLVED
 from agentrl.envs.contract import Item, TaskSource

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Task
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError
 from agentrl.envs import registry
 from agentrl.envs.contract import (

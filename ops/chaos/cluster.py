@@ -93,9 +93,7 @@ class Cluster:
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """To a supervised process, if it stands."""
-        if pid := self.pids().get(name):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        send_signal(self.pids().get(name, 0), number)
 
     def kill_all(self) -> None:
         """SIGKILL to the supervisor and all its children at once."""
@@ -103,8 +101,7 @@ class Cluster:
         if self._up is not None:
             self._up.kill()
         for pid in pids.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
         if self._up is not None:
             self._up.wait()
 
@@ -132,8 +129,7 @@ class Cluster:
             self.end()
         self.kill_all()
         for pid in self.left():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
         for proxy in self.proxies.values():
             proxy.close()
 
@@ -199,6 +195,13 @@ class Command:
             line = last_line(self._log)
             raise AgentRLError(f"{shlex.quote(self._command)} exited with {code}: {line}")
         return code == 0
+
+
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """To a process that may have ended; 0 is none."""
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def is_connected(pid: int, port: int) -> bool:

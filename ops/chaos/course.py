@@ -5,10 +5,7 @@ While it yields, the part is broken. When it returns, the part is healthy; the f
 the role that it names has done a unit of work.
 """
 
-import contextlib
-import os
 import random
-import signal
 import time
 from collections.abc import Callable, Generator
 
@@ -28,10 +25,3 @@ def wait_until(what: Callable[[], bool], within_s: float) -> Course:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline and not what():
         yield
-
-
-def send_signal(pid: int, number: signal.Signals) -> None:
-    """To a process that may have ended; 0 is none."""
-    if pid:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)

@@ -187,7 +187,7 @@ def _report(
     """chaos.json beside the logs: every fault with its times, every finding; the worst is told."""
     rows = [
         {
-            "fault": f"{active.fault.kind} {active.fault.target}",
+            "fault": active.name,
             "recovery_s": active.recovery_s,
             "outage_s": round(active.outage_s, 2),
         }

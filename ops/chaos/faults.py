@@ -12,17 +12,14 @@ from agentrl.db.admin import fault_injection
 from agentrl.ops.chaos.cluster import BROKER, STORE, TASKS
 from agentrl.ops.chaos.course import Injector
 from agentrl.ops.chaos.injectors import (
-    connection_pool,
     connections,
     containers,
-    database_clock,
     disks,
-    lost_commits,
+    postgres,
     processes,
     rabbitmq,
     restarts,
     rival_processes,
-    store,
 )
 from agentrl.ops.chaos.injectors.rabbitmq import Rabbitmqctl
 from agentrl.ops.chaos.observer import RunObserver, role_of
@@ -149,23 +146,17 @@ def _of_connections(observer: RunObserver) -> Iterator[Fault]:
 
 def _of_postgres(observer: RunObserver, url: str, means: Means) -> Iterator[Fault]:
     for kind, injector, alone, weight, lasts_s in (
-        ("read_only", store.refuse_writes, False, 1.0, store.READ_ONLY_S[1]),
-        ("lock", store.lock_episodes, True, 0.7, store.LOCK_S),
-        (
-            "exhaust",
-            connection_pool.exhaust,
-            False,
-            0.7,
-            connection_pool.EXHAUSTED_S[1],
-        ),
-        ("clock", database_clock.step_clock, False, 1.0, database_clock.BACK_S[1]),
+        ("read_only", postgres.refuse_writes, False, 1.0, postgres.READ_ONLY_S[1]),
+        ("lock", postgres.lock_episodes, True, 0.7, postgres.LOCK_S),
+        ("exhaust", postgres.exhaust, False, 0.7, postgres.EXHAUSTED_S[1]),
+        ("clock", postgres.step_clock, False, 1.0, postgres.BACK_S[1]),
     ):
         yield Fault(kind, STORE, injector, "any", alone=alone, weight=weight, lasts_s=lasts_s)
     server = fault_injection.server(url)
     if server is None:
         return
-    if lost_commits.is_local(server.walwriter):
-        lose, lasts_s = lost_commits.lose_commits, lost_commits.COMMIT_S
+    if postgres.is_local(server.walwriter):
+        lose, lasts_s = postgres.lose_commits, postgres.COMMIT_S
         yield Fault("lose_commit", STORE, lose, "trainer", alone=True, weight=0.7, lasts_s=lasts_s)
     yield from _of_disk(observer, STORE, server.folder, means)
 

@@ -11,7 +11,8 @@ import msgspec
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
-from agentrl.core.config.sections import Envs, Model, PolicyServer
+from agentrl.core.config.sections.policies import Model, PolicyServer
+from agentrl.core.config.sections.tasks import Envs
 from agentrl.core.errors import ConfigError, ItemError, nearest
 from agentrl.core.http.access import require_token
 from agentrl.core.types import CURRENT

@@ -5,7 +5,6 @@ import difflib
 import inspect
 import json
 import re
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, pairwise
@@ -16,7 +15,10 @@ import msgspec
 from msgspec import NODEFAULT
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import NAME, PolicyServer, Section, Trackers, Trainer
+from agentrl.core.config.sections.base import NAME, Section
+from agentrl.core.config.sections.monitoring import Trackers
+from agentrl.core.config.sections.policies import PolicyServer
+from agentrl.core.config.sections.training import Trainer
 from agentrl.core.errors import ConfigError, nearest
 from agentrl.ops.tables import console, plain
 from agentrl.ops.trackers.factory import TRACKERS
@@ -131,10 +133,7 @@ def choose_sections(section: str) -> list[KeySection]:
 
 def key_sections(kind: type[Section] = Config) -> list[KeySection]:
     """Return all sections, the top of the file first, each before its subsections."""
-    modules = dict.fromkeys((Section.__module__, kind.__module__))
-    texts = (read_key_texts(inspect.getsource(sys.modules[each])) for each in modules)
-    key_texts = {name: text for each in texts for name, text in each.items()}
-    return list(_walk(kind, None, KeySection("", "", key_texts[kind.__name__][0], ()), key_texts))
+    return list(_walk(kind, None, KeySection("", "", _key_text(kind)[0], ())))
 
 
 def page(sections: Sequence[KeySection]) -> str:
@@ -175,6 +174,10 @@ def _values_text(key: Key) -> str:
 
 def _section_link(name: str) -> str:
     return f"[{name}](#{name.replace('.', '')})"
+
+
+def _key_text(kind: type[Section]) -> KeyText:
+    return read_key_texts(inspect.getsource(kind))[kind.__name__]
 
 
 def read_key_texts(source: str) -> dict[str, KeyText]:
@@ -230,11 +233,9 @@ def _bounds_text(word: str, meta: msgspec.Meta) -> str:
     return word + "".join(f" {s} {bound:g}" for s, bound in signs.items() if bound is not None)
 
 
-def _walk(
-    kind: type[Section], value: Section | None, place: KeySection, key_texts: Mapping[str, KeyText]
-) -> Iterator[KeySection]:
+def _walk(kind: type[Section], value: Section | None, place: KeySection) -> Iterator[KeySection]:
     """Yield a section and its subsections. `value`: its default; None if it has none."""
-    keys, below = [], list[Iterator[KeySection]]()
+    keys, below, meanings = [], list[Iterator[KeySection]](), _key_text(kind)[1]
     for each in msgspec.structs.fields(kind):
         declared = each.default if each.default_factory is NODEFAULT else each.default_factory()
         default = getattr(value, each.name, declared)
@@ -242,7 +243,7 @@ def _walk(
             each.name,
             type="",
             default=None if default is NODEFAULT or isinstance(default, Section) else default,
-            meaning=key_texts[kind.__name__][1][each.name],
+            meaning=meanings[each.name],
             by=presets.preset_value(each.name) if kind is Trainer else {},
             required=default is NODEFAULT,
         )
@@ -250,10 +251,10 @@ def _walk(
         inner = get_args(each.type)[-1] if origin in (list, dict) else each.type
         if isinstance(inner, type) and issubclass(inner, Section):
             opens = f"{place.opens.strip('[]')}.{each.name}".lstrip(".")
-            about = key_texts[inner.__name__][0]
+            about = _key_text(inner)[0]
             within = KeySection(path, FORMS[origin].format(opens), about, ())
             own = default if isinstance(default, inner) else None
-            below.append(_walk(inner, own, within, key_texts))
+            below.append(_walk(inner, own, within))
             meaning = key.meaning or f"{within.about.partition('. ')[0].rstrip('.')}."
             keys.append(replace(key, type=f"section {within.opens}", meaning=meaning, within=path))
         else:

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from agentrl.core import config_loading
-from agentrl.core.config.sections import DeepSpeed
+from agentrl.core.config.sections.training import DeepSpeed
 from agentrl.core.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from agentrl.core.config.config import Config
 from agentrl.db.registry.tracks import parse_track
 from agentrl.ops.configuration.model_spec import ModelSpec
-from agentrl.ops.doctor.memory_items import GIB, element_bytes
+from agentrl.ops.doctor.memory_items import element_bytes, size_text
 from agentrl.ops.doctor.trainer_memory import trained_parameters
 from agentrl.trainer.retention import SNAPSHOTS
 
@@ -33,8 +33,8 @@ class Estimate:
 
     def words(self) -> str:
         return (
-            f"{self.checkpoints} checkpoints of {_size(self.checkpoint)} and {self.snapshots} "
-            f"snapshots of {_size(self.snapshot)} take {_size(self.total)}"
+            f"{self.checkpoints} checkpoints of {size_text(self.checkpoint)} and {self.snapshots} "
+            f"snapshots of {size_text(self.snapshot)} take {size_text(self.total)}"
         )
 
 
@@ -71,7 +71,3 @@ def bytes_under(folder: Path) -> int:
         state = path.lstat()
         found[state.st_ino] = state.st_size
     return sum(found.values())
-
-
-def _size(count: int) -> str:
-    return f"{count / GIB:.1f} GiB" if count >= GIB // 10 else f"{count / 2**20:.0f} MiB"

@@ -17,13 +17,13 @@ from agentrl.core.errors import ConfigError
 from agentrl.ops.configuration.model_spec import ModelSpec, read_spec
 from agentrl.ops.doctor.deepspeed_memory import over_ranks
 from agentrl.ops.doctor.memory_items import (
-    GIB,
     HOST,
     MIB,
     PLAIN,
     SHARE,
     MemoryItem,
     gpu_share,
+    size_text,
     vllm_devices,
 )
 from agentrl.ops.doctor.policy_memory import least_of_vllm, local_items, vllm_items
@@ -58,10 +58,10 @@ class Plan:
 
     def words(self) -> str:
         """Describe total and available memory."""
-        needs = f"{self.device} needs {_gib(self.total)}"
+        needs = f"{self.device} needs {size_text(self.total)}"
         if self.room is None:
             return f"{needs}; its memory is unknown, because this machine has no {self.device}"
-        return "; ".join([f"{needs} of {_gib(self.room)}", *self.refusals])
+        return "; ".join([f"{needs} of {size_text(self.room)}", *self.refusals])
 
     def hint(self) -> str:
         """Return a hint with the keys of the largest parts; empty if it fits."""
@@ -80,8 +80,8 @@ class Plan:
 
     def _words_of(self, process: str) -> str:
         own = sorted((p for p in self.parts if p.process == process), key=lambda p: -p.size)
-        listed = ", ".join(f"{part.what} {_gib(part.size)}" for part in own if part.size)
-        return f"{_gib(sum(part.size for part in own))}: {listed}"
+        listed = ", ".join(f"{part.what} {size_text(part.size)}" for part in own if part.size)
+        return f"{size_text(sum(part.size for part in own))}: {listed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +150,8 @@ def refusals(config: Config, shape: ModelSpec, cards: Mapping[str, int]) -> dict
         for device in vllm_devices(config, server):
             if device in cards and least > share * cards[device]:
                 found.setdefault(device, []).append(
-                    f"policy {server.name}: vLLM needs {_gib(least)}, but its share is "
-                    f"{_gib(int(share * cards[device]))}"
+                    f"policy {server.name}: vLLM needs {size_text(least)}, but its share is "
+                    f"{size_text(int(share * cards[device]))}"
                 )
     return found
 
@@ -187,7 +187,3 @@ def _cards() -> dict[str, int]:
     except (OSError, ValueError, subprocess.SubprocessError):
         return {}
     return {f"cuda:{index}": size for index, size in enumerate(sizes)}
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.1f} GiB" if size >= GIB // 10 else f"{size / 2**20:.0f} MiB"

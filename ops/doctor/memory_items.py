@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import PolicyServer
+from agentrl.core.config.sections.policies import PolicyServer
 from agentrl.core.errors import ConfigError
 
 MIB, GIB = 2**20, 2**30
@@ -100,6 +100,10 @@ def _argument(server: PolicyServer, name: str) -> str | None:
     """What follows an argument of vLLM's; empty where nothing does."""
     words = [word for argument in server.vllm.args for word in argument.split("=", 1)]
     return (words[words.index(name) + 1 :] or [""])[0] if name in words else None
+
+
+def size_text(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB // 10 else f"{size / MIB:.0f} MiB"
 
 
 def element_bytes(config: Config) -> int:

@@ -10,15 +10,10 @@ from pathlib import Path
 from typing import Literal
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import (
-    DeepSpeed,
-    Lora,
-    Model,
-    PolicyServer,
-    Sampling,
-    Task,
-    Trainer,
-)
+from agentrl.core.config.sections.episodes import Sampling
+from agentrl.core.config.sections.policies import Model, PolicyServer
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.config.sections.training import DeepSpeed, Lora, Trainer
 from agentrl.ops.configuration.model_spec import ModelSpec, known_spec, read_spec
 from agentrl.ops.configuration.published_models import PUBLISHED
 from agentrl.ops.doctor.memory import TRAINER, Machine, memory_plans

@@ -9,7 +9,7 @@ docs/one-gpu.md has the formulas in words, and their measured error.
 from collections.abc import Iterator, Mapping
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import PolicyServer
+from agentrl.core.config.sections.policies import PolicyServer
 from agentrl.core.errors import ConfigError
 from agentrl.ops.configuration.model_spec import ModelSpec
 from agentrl.ops.doctor.memory_items import (

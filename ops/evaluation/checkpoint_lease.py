@@ -17,7 +17,8 @@ from agentrl.core.errors import CheckpointError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.threads import vital_thread
 from agentrl.core.types import CheckpointState
-from agentrl.db.models import PolicyServer, Run
+from agentrl.db.models.processes import PolicyServer
+from agentrl.db.models.runs import Run
 from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store
 

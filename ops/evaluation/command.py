@@ -17,7 +17,7 @@ from rich.progress import Progress
 
 from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
-from agentrl.core.errors import AgentRLError, ConfigError, ItemError, nearest
+from agentrl.core.errors import ConfigError, ItemError, nearest
 from agentrl.core.telemetry.outages import current_outages
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
@@ -30,6 +30,7 @@ from agentrl.ops.evaluation.evaluation_rows import EvaluationRecord, forget_eval
 from agentrl.ops.evaluation.expert import ExpertEvaluator
 from agentrl.ops.evaluation.server import Servers
 from agentrl.ops.evaluation.target import EXPERT, Target, fit_config, resolve, versions
+from agentrl.ops.interruption import Interrupted
 from agentrl.ops.runs.begin import make_home
 from agentrl.ops.tables import console, plain
 from agentrl.ops.tasks.task_sources import task_sources
@@ -54,10 +55,6 @@ class EvalRequest:
     temperature: float | None = None
     again: bool = False
     paper: bool = False
-
-
-class Interrupted(AgentRLError):
-    """Ctrl-C: finished episodes are stored."""
 
 
 def evaluate(path: Path, request: EvalRequest, *, as_json: bool) -> None:
@@ -200,10 +197,8 @@ class Matrix:
                 for target in targets:
                     results.append((target, self.one(target, partial(tick, target))))
             except KeyboardInterrupt:
-                raise Interrupted(
-                    f"interrupted: {done} of {total} episodes are stored",
-                    hint="run the same command to continue",
-                ) from None
+                text = f"interrupted: {done} of {total} episodes are stored"
+                raise Interrupted(text) from None
         return results
 
     def one(

@@ -19,7 +19,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import SOLVED
 from agentrl.db.admin.readonly import open_history
-from agentrl.db.models import Evaluation
+from agentrl.db.models.evaluations import Evaluation
 from agentrl.db.transitions import evaluations
 from agentrl.ops.evaluation.paired_comparison import PairedResult, compare_items
 from agentrl.ops.evaluation.target import find

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import External
+from agentrl.core.config.sections.policies import External
 from agentrl.core.telemetry import metrics
 from agentrl.core.types import Status
-from agentrl.db.models import Evaluation, EvaluationEpisode
+from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
 from agentrl.db.store import Store
 from agentrl.db.transitions import evaluations
 from agentrl.ops.evaluation.evaluate import (

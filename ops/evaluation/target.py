@@ -12,11 +12,12 @@ from sqlalchemy.orm import Session
 
 from agentrl.checkpoints import checkpoint_store, manifest
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import PolicyServer
+from agentrl.core.config.sections.policies import PolicyServer
 from agentrl.core.errors import ConfigError, nearest
 from agentrl.core.types import CheckpointState
 from agentrl.db.admin.readonly import open_history
-from agentrl.db.models import Checkpoint, Run
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.registry.external_policies import track_of
 from agentrl.db.store import Store

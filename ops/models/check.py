@@ -7,7 +7,8 @@ from typing import Literal
 from msgspec import structs
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Lora, Model
+from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import ConfigError
 from agentrl.envs.contract import ToolCall, strings
 from agentrl.ops.configuration import model_spec

@@ -9,7 +9,7 @@ import msgspec
 
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.directories import write_directory
-from agentrl.core.config.sections import Dtype
+from agentrl.core.config.sections.base import Dtype
 from agentrl.core.errors import ConfigError
 from agentrl.ops.configuration import model_spec
 from agentrl.ops.models import source as sources

@@ -14,7 +14,7 @@ from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core.errors import ConfigError, MessageError, in_words
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.trajectory_body import body_of, decode_as_received
-from agentrl.db.models import Group
+from agentrl.db.models.episodes import Group
 from agentrl.db.store import Store
 from agentrl.db.transitions.trajectories import bodies, group_copies
 from agentrl.db.transitions.trajectories.group_copies import GroupCopy

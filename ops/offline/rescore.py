@@ -12,11 +12,11 @@ from functools import partial
 import msgspec
 
 from agentrl.core import config_loading
-from agentrl.core.config.sections import check_name
+from agentrl.core.config.sections.base import check_name
 from agentrl.core.errors import StoreError
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import RunState
-from agentrl.db.models import Run
+from agentrl.db.models.runs import Run
 from agentrl.db.queries import history_batches
 from agentrl.db.queries.history_batches import HistoryBatch
 from agentrl.db.store import Store, now

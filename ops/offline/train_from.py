@@ -17,10 +17,11 @@ from sqlalchemy.orm import Session
 from agentrl.checkpoints import checkpoint_store
 from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import check_name
+from agentrl.core.config.sections.base import check_name
 from agentrl.core.errors import ConfigError, StoreError
 from agentrl.core.types import RUN_OVER, GroupState, RunState
-from agentrl.db.models import Checkpoint, Run
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.queries import history_batches
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store

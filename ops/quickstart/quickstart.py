@@ -29,6 +29,7 @@ from agentrl.db.transitions import runs
 from agentrl.ops.evaluation.evaluate import Evaluator, Plan, PlanResult, Work, work_of
 from agentrl.ops.evaluation.evaluation_rows import EvaluationRecord
 from agentrl.ops.evaluation.target import Target, fit_config, resolve
+from agentrl.ops.interruption import CONTINUE, Interrupted
 from agentrl.ops.processes.entry import stop_on_signals
 from agentrl.ops.quickstart.live_panel import LivePanel
 from agentrl.ops.quickstart.recipes import Recipe
@@ -54,11 +55,6 @@ from agentrl.ops.tasks.task_sources import task_sources
 
 POLL_S = 0.1
 FIRST, LAST = "0", "latest"  # versions that are measured
-GOES_ON = "run the same command to continue"
-
-
-class Interrupted(AgentRLError):
-    """Ctrl-C or SIGTERM stopped the quickstart."""
 
 
 def quickstart(recipe: Recipe, choices: Choices, runs_folder: Path = Path("runs")) -> Outcome:
@@ -99,7 +95,7 @@ class Quickstart:
         self._work: dict[Plan, list[Work]] = {}
         self._training_seconds = 0.0
         # what an interruption is told
-        self._hint = "run the same command to start again" if recipe.begin_anew else GOES_ON
+        self._hint = "run the same command to start again" if recipe.begin_anew else CONTINUE
 
     def run(self, console: Console, path: Path, items: int, *, is_over: bool) -> Outcome:
         """Start all processes, measure, train, measure, and stop all processes.

@@ -23,7 +23,8 @@ from agentrl.core.trajectory import Trajectory
 from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import CheckpointState, UpdateState
 from agentrl.db.admin.readonly import open_history
-from agentrl.db.models import Checkpoint, Run, Update
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint, Update
 from agentrl.db.queries import recorded_updates
 from agentrl.db.queries.recorded_updates import SeenMember
 from agentrl.db.registry import checkpoints

@@ -22,14 +22,15 @@ from agentrl.checkpoints import checkpoint_store, directories
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, TransferLimits, WeightsAway
 from agentrl.core import config_loading, disk_errors
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Model
+from agentrl.core.config.sections.policies import Model
 from agentrl.core.errors import CheckpointError, ConfigError, StoreError
 from agentrl.core.logging import bind_process, get_logger
 from agentrl.core.retry import FOREVER
 from agentrl.core.types import RUN_OVER, CheckpointState, RunState
 from agentrl.db.admin import migrate
 from agentrl.db.admin.readonly import refuse_absent
-from agentrl.db.models import Checkpoint, Run
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints as registry_checkpoints
 from agentrl.db.store import Store, now, open_store
 from agentrl.db.transitions import runs

@@ -19,12 +19,13 @@ from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import fill_secrets
-from agentrl.core.config.sections import check_name
+from agentrl.core.config.sections.base import check_name
 from agentrl.core.errors import AgentRLError, ConfigError, StoreError
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.db.admin import migrate
 from agentrl.db.admin.readonly import open_history, refuse_absent
-from agentrl.db.models import Checkpoint, Run
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import lifecycle, runs
 from agentrl.db.transitions.lifecycle import Fork, RunSummary

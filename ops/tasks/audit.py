@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.core import logging
-from agentrl.core.config.sections import Envs
+from agentrl.core.config.sections.tasks import Envs
 from agentrl.envs.tasks.audit import AuditSettings, audit_figures
 from agentrl.ops.tasks.check import print_rows, timed_rows
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from agentrl.core import logging
-from agentrl.core.config.sections import Envs
+from agentrl.core.config.sections.tasks import Envs
 from agentrl.core.errors import AgentRLError, ItemError, nearest
 from agentrl.envs import registry
 from agentrl.envs.contract import Item, Message, TaskSource, Tool

@@ -15,7 +15,8 @@ from random import Random
 from statistics import fmean
 from types import MappingProxyType
 
-from agentrl.core.config.sections import Dtype, Task
+from agentrl.core.config.sections.base import Dtype
+from agentrl.core.config.sections.tasks import Task
 from agentrl.envs.contract import TaskSource
 from agentrl.ops.interruption import Interruption
 from agentrl.ops.warmstart import demonstrations

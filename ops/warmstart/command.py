@@ -5,17 +5,13 @@ import sys
 import time
 from collections.abc import Callable
 
-from agentrl.core.errors import AgentRLError
+from agentrl.ops.interruption import Interrupted
 from agentrl.ops.tables import console, plain
 from agentrl.ops.warmstart.cloning_trainer import Progress, Watch
 from agentrl.ops.warmstart.demonstrations import Preparation
 from agentrl.ops.warmstart.warmstart import WarmstartOptions, WarmstartReport, warmstart
 
 EVERY_S = 10.0  # seconds between two lines where nothing was measured
-
-
-class Interrupted(AgentRLError):
-    """Ctrl-C or SIGTERM stopped it; its state is kept."""
 
 
 def make(options: WarmstartOptions, watch: Watch | None = None) -> None:
@@ -29,9 +25,7 @@ def make(options: WarmstartOptions, watch: Watch | None = None) -> None:
     except KeyboardInterrupt:
         if options.out.exists():  # its last act was to make it
             raise
-        raise Interrupted(
-            "interrupted: the progress is kept", hint="run the same command to continue"
-        ) from None
+        raise Interrupted("interrupted: the progress is kept") from None
     show(report)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from agentrl.core.config.sections import Task
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Item, Message, Outcome, TaskSource, Tool, ToolCall
 from agentrl.envs.play import Act, take_turns

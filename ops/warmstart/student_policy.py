@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from agentrl.core.config.sections import Dtype, Task
+from agentrl.core.config.sections.base import Dtype
+from agentrl.core.config.sections.tasks import Task
 from agentrl.envs.contract import TaskSource
 from agentrl.ops.warmstart import play, tokenizer
 from agentrl.ops.warmstart.play import Player

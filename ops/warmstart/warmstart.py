@@ -23,7 +23,9 @@ import torch
 
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.directories import publish
-from agentrl.core.config.sections import Dtype, Lora, Task, Trainer
+from agentrl.core.config.sections.base import Dtype
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.errors import ConfigError
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.registry import source

@@ -18,10 +18,11 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from agentrl.core.config.secrets import secret
-from agentrl.core.config.sections import PolicyServer as ServerConfig
+from agentrl.core.config.sections.policies import PolicyServer as ServerConfig
 from agentrl.core.http.server import HttpServer
 from agentrl.core.logging import get_logger
-from agentrl.db.models import Checkpoint, PolicyServer
+from agentrl.db.models.processes import PolicyServer
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import external_policies, policy_servers
 from agentrl.db.registry.checkpoints import MESSAGES, LivePolicy
 from agentrl.db.store import Store

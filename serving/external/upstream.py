@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import msgspec
 import urllib3
 
-from agentrl.core.config.sections import External
+from agentrl.core.config.sections.policies import External
 from agentrl.core.errors import ConfigError, PolicyError
 from agentrl.core.http.answers import AnswerTooLong, read_answer
 from agentrl.core.logging import get_logger

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from agentrl.core.config.sections import PolicyServer
+from agentrl.core.config.sections.policies import PolicyServer
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.serving import checkpoint_loader

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from agentrl.checkpoints import manifest
-from agentrl.core.config.sections import Lora
+from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import CheckpointError
 from agentrl.serving.vllm.client import VllmError
 from agentrl.serving.vllm.vllm_worker import digest, weight_files

@@ -5,7 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
-from agentrl.core.config.sections import Vllm
+from agentrl.core.config.sections.policies import Vllm
 from agentrl.serving.engine_api import EngineAway
 from agentrl.serving.vllm.client import VllmError
 from agentrl.serving.vllm.process import VllmProcess

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.core.config.sections import PolicyServer
+from agentrl.core.config.sections.policies import PolicyServer
 from agentrl.core.errors import PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics

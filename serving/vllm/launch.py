@@ -9,7 +9,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from agentrl.core.config.sections import PolicyServer, Vllm
+from agentrl.core.config.sections.policies import PolicyServer, Vllm
 from agentrl.core.errors import ConfigError
 from agentrl.serving.engines import ServingConfig
 from agentrl.serving.vllm.process import NAME, Launch

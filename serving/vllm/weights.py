@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from agentrl.checkpoints import manifest
-from agentrl.core.config.sections import Lora
+from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.serving.vllm.adapter import (
     check_digests,

@@ -14,7 +14,10 @@ from structlog.testing import capture_logs
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import fill_secrets, secret, secret_files, strip_secrets
-from agentrl.core.config.sections import Dispatch, PolicyServer, Run, Sampling, Task
+from agentrl.core.config.sections.episodes import Dispatch, Sampling
+from agentrl.core.config.sections.policies import PolicyServer
+from agentrl.core.config.sections.run import Run
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.config_loading import loads
 from agentrl.core.errors import ConfigError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.core.config.sections import Run
+from agentrl.core.config.sections.run import Run
 from agentrl.core.config_loading import command, loads
 from agentrl.core.errors import ConfigError
 

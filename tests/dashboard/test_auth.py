@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Run, Store, Task
+from agentrl.core.config.sections.run import Run, Store
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.core.http.access import origin
 from agentrl.dashboard import auth

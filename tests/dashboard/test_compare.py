@@ -7,7 +7,7 @@ from agentrl.core.types import Status
 from agentrl.dashboard.pages.compare import curve_rows, paired_row, side_row
 from agentrl.dashboard.viewmodels.compare import pair_scores, pool_points, read_side
 from agentrl.db.admin.readonly import open_history
-from agentrl.db.models import EvaluationEpisode
+from agentrl.db.models.evaluations import EvaluationEpisode
 from agentrl.db.store import Store, now
 
 

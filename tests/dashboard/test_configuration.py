@@ -2,8 +2,10 @@ import json
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import PolicyServer, Task, Trainer
-from agentrl.core.config.sections import Run as RunSection
+from agentrl.core.config.sections.policies import PolicyServer
+from agentrl.core.config.sections.run import Run as RunSection
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.config.sections.training import Trainer
 from agentrl.dashboard.viewmodels.configuration import (
     NO_VALUE,
     config_rows,

@@ -9,7 +9,8 @@ from running import ROOT
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Model, Task
+from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.types import EpisodeState, Status
 from agentrl.dashboard import vocabulary
 from agentrl.dashboard.links import Here

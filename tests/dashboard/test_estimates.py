@@ -1,6 +1,6 @@
 import pytest
 
-from agentrl.core.config.sections import Run
+from agentrl.core.config.sections.run import Run
 from agentrl.dashboard.estimates import (
     duration,
     left_s,

@@ -6,8 +6,8 @@ from streamlit.testing.v1 import AppTest
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Run as RunSection
-from agentrl.core.config.sections import Task
+from agentrl.core.config.sections.run import Run as RunSection
+from agentrl.core.config.sections.tasks import Task
 from agentrl.dashboard.links import address
 from agentrl.dashboard.navigation import PAGES
 from agentrl.db.store import Store

@@ -15,7 +15,7 @@ from run_transitions import World
 from sqlalchemy import text
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Task
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.telemetry.outages import AWAY
 from agentrl.db.admin import migrate
 from agentrl.db.questions import questions

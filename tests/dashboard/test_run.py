@@ -4,8 +4,8 @@ import pytest
 from run_history import begun, ended, trained
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Run as RunSection
-from agentrl.core.config.sections import Task
+from agentrl.core.config.sections.run import Run as RunSection
+from agentrl.core.config.sections.tasks import Task
 from agentrl.dashboard.curve_charts import success_chart
 from agentrl.dashboard.pages.run import health, recent_rows, staleness, update_rows
 from agentrl.dashboard.theme import colours

@@ -6,7 +6,7 @@ from policy_servers import ScriptedEnvironment, ScriptedSource, won
 
 from agentrl.core.errors import ItemError
 from agentrl.core.types import ID_LENGTH
-from agentrl.db.models import Episode
+from agentrl.db.models.episodes import Episode
 from agentrl.envs.contract import Item, recovery_of
 from agentrl.envs.gateway.source import read
 

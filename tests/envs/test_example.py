@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.envs import registry
 from agentrl.envs.contract import Outcome
 from agentrl.envs.play import play

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from agentrl.core.config.sections import ProcessRewards
+from agentrl.core.config.sections.tasks import ProcessRewards
 from agentrl.envs import registry
 from agentrl.envs.contract import PROGRESS, Item, Observation, Outcome, Tool, ToolCall, strings
 from agentrl.envs.process_rewards import with_process_rewards

@@ -7,7 +7,7 @@ import pytest
 import torch
 from trajectories import trajectory
 
-from agentrl.core.config.sections import Trainer
+from agentrl.core.config.sections.training import Trainer
 from agentrl.experiments.simulation.gradients import Gauge, part
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch

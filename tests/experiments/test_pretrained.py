@@ -13,7 +13,7 @@ from running import ROOT
 
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.manifest import find_base
-from agentrl.core.config.sections import Model
+from agentrl.core.config.sections.policies import Model
 from agentrl.core.errors import ConfigError, ItemError
 from agentrl.experiments.findings import keep, read
 from agentrl.experiments.pretrained import report, study

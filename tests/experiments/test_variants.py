@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Task
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError, ItemError
 from agentrl.envs.contract import ToolCall
 from agentrl.experiments.task_norm.variants import variants

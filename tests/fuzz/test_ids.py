@@ -13,7 +13,7 @@ from agentrl.broker.api import Delivery
 from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core.errors import ItemError
 from agentrl.core.trajectory import Trajectory
-from agentrl.db.models import Run
+from agentrl.db.models.runs import Run
 from agentrl.db.store import Store
 from agentrl.db.transitions import groups
 from agentrl.db.transitions.groups import NewGroup

@@ -24,15 +24,16 @@ from agentrl.broker import connect
 from agentrl.broker.messages import encode
 from agentrl.broker.topology import TRAJECTORIES, trainer_queue
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Store as StoreSection
-from agentrl.core.config.sections import Task
+from agentrl.core.config.sections.run import Store as StoreSection
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import MessageRefused, StoreUnavailable
 from agentrl.core.telemetry import metrics
 from agentrl.db.admin import fault_injection, migrate
 from agentrl.db.queries.liveness import Liveness
 from agentrl.db.store import open_store
 from agentrl.ops.chaos.cluster import Cluster
-from agentrl.ops.chaos.injectors import disks, lost_commits
+from agentrl.ops.chaos.injectors import disks
+from agentrl.ops.chaos.injectors.postgres import is_local, lose_commits
 from agentrl.ops.chaos.injectors.rabbitmq import Rabbitmqctl
 from agentrl.ops.chaos.observer import RunObserver
 from agentrl.ops.chaos.packets import can_drop, drop_packets
@@ -218,7 +219,7 @@ def test_a_commit_that_was_answered_is_lost(postgres: str) -> None:
     observer.claims.add(("episode", 1, "sha256"))
     do(postgres, "CHECKPOINT")
     observer.look()
-    course = lost_commits.lose_commits(observer, random.Random(1))
+    course = lose_commits(observer, random.Random(1))
     next(course)
     do(postgres, "INSERT INTO versions VALUES (1)")
     assert ask(postgres, "SELECT count(*) FROM versions") == 1, "it was answered, others saw it"
@@ -234,7 +235,7 @@ def test_a_commit_that_was_answered_is_lost(postgres: str) -> None:
 def test_a_full_disk_of_postgres_refuses_rows_until_it_has_room(postgres: str) -> None:
     server = fault_injection.server(postgres)
     assert server is not None
-    assert lost_commits.is_local(server.walwriter)
+    assert is_local(server.walwriter)
     folder = Path(server.folder).parent
     assert disks.has_own_disk(folder, ROOT)
     assert not disks.has_own_disk(ROOT, ROOT), "the disk of the run is never filled"

@@ -12,7 +12,7 @@ from torch_device import DEVICE
 
 from agentrl.checkpoints import directories, manifest
 from agentrl.checkpoints.manifest import Manifest
-from agentrl.core.config.sections import Lora, Trainer
+from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.serving.checkpoint_loader import median_gap
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.trainer.algorithm.presets import resolve_settings

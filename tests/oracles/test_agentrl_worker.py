@@ -14,7 +14,7 @@ from env_server_client import PLACES, ControllerServer, Exchange, run_conversati
 from lossy_proxy import Flaky
 from running import eventually
 
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.types import Status
 from agentrl.envs import registry

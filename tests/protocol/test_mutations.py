@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import EpisodeState
-from agentrl.db.models import Episode
+from agentrl.db.models.episodes import Episode
 from agentrl.db.transitions import due_episodes, episodes, updates
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.workers.settlement import Settlement

@@ -10,10 +10,10 @@ from checkpoint_rows import begin, begin_server, register
 from prometheus_scrape import free_port, scrape
 
 from agentrl.checkpoints import manifest
-from agentrl.core.config.sections import Metrics
+from agentrl.core.config.sections.monitoring import Metrics
 from agentrl.core.errors import ConfigError, PolicyError
 from agentrl.core.telemetry.exposition import serve_metrics
-from agentrl.db.models import Checkpoint
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store, open_store
 from agentrl.serving.checkpoint_loader import RETRY_S, median_gap, tolerance

@@ -25,12 +25,15 @@ from agentrl.broker.topology import EVENTS
 from agentrl.checkpoints import manifest
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import PolicyServer, Task
+from agentrl.core.config.sections.policies import PolicyServer
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError, StoreError
 from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.admin import migrate
-from agentrl.db.models import Checkpoint, Run, Serving
-from agentrl.db.models import PolicyServer as ServerRow
+from agentrl.db.models.processes import PolicyServer as ServerRow
+from agentrl.db.models.processes import Serving
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store, now, open_store
 from agentrl.db.transitions import runs

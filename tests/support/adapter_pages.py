@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from agentrl.core import config_loading
-from agentrl.core.config.sections import Task
+from agentrl.core.config.sections.tasks import Task
 
 PAGES = Path(__file__).parents[2] / "docs" / "adapters"
 

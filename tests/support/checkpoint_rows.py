@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from agentrl.core.types import CheckpointState, RunState
-from agentrl.db.models import Checkpoint, PolicyServer, Run
+from agentrl.db.models.processes import PolicyServer
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store, now
 

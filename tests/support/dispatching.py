@@ -10,7 +10,8 @@ from run_transitions import World
 
 from agentrl.broker.messages import RunEpisode
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Dispatch, Task
+from agentrl.core.config.sections.episodes import Dispatch
+from agentrl.core.config.sections.tasks import Task
 from agentrl.envs.contract import Item
 from agentrl.ops.processes.dispatcher import dispatcher_config
 from agentrl.workers.dispatch.dispatcher import Dispatcher

@@ -8,7 +8,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from agentrl.core.config.sections import DeepSpeed, Lora, Trainer
+from agentrl.core.config.sections.training import DeepSpeed, Lora, Trainer
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.presets import Settings, resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch

@@ -9,7 +9,7 @@ from pathlib import Path
 from policy_servers import CLAIMED, FixedPool, serve
 from running import ROOT
 
-from agentrl.core.config.sections import Sampling
+from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.trajectory_body import check
 from agentrl.db.registry.checkpoints import LivePolicy

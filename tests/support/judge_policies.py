@@ -10,7 +10,9 @@ from openai_endpoint import Answer, Endpoint, completion, serve_endpoint
 from running import eventually
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import External, Model, PolicyServer, Task, Worker
+from agentrl.core.config.sections.episodes import Worker
+from agentrl.core.config.sections.policies import External, Model, PolicyServer
+from agentrl.core.config.sections.tasks import Task
 from agentrl.db.registry.external_policies import live_judge
 from agentrl.db.store import Store
 from agentrl.ops.configuration.serving import serving_config

@@ -4,7 +4,7 @@ from openai_endpoint import Endpoint
 from policy_servers import ScriptedEnvironment, ScriptedSource, won
 from takeovers import ANSWERS, Workers
 
-from agentrl.core.config.sections import Judge
+from agentrl.core.config.sections.tasks import Judge
 from agentrl.workers.worker import EpisodeWorker
 
 CRITIC = Judge(policy="critic", weight=2.0)

@@ -1,16 +1,19 @@
 """Rows beside the episodes of the known runs: runs, lineage, processes, evaluations."""
 
 from agentrl.core.types import CheckpointState, RunState, Status, Transition
-from agentrl.db import models
-from agentrl.db.models import Base
+from agentrl.db.models.base import Base
+from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
+from agentrl.db.models.processes import PolicyServer, ServiceOutage, Serving, Spending, Worker
+from agentrl.db.models.runs import Mixture, Refusal, Run
+from agentrl.db.models.updates import Alarm, Checkpoint
 
 BEGAN = 1_000_000.0
 NEVER = 1e12  # no deadline of the story passes
 CHECKPOINTS = ("c0", "c1", "c2x", "c2")
 
 
-def run(name: str, forked_from: str | None, began: float = BEGAN) -> models.Run:
-    return models.Run(
+def run(name: str, forked_from: str | None, began: float = BEGAN) -> Run:
+    return Run(
         run_id=f"{name}-1",
         name=name,
         config="{}",
@@ -33,7 +36,7 @@ def lineage() -> list[Base]:
         ("fork-1", "k0", 0, "c1", live, None),
     ]
     return [
-        models.Checkpoint(
+        Checkpoint(
             checkpoint_id=checkpoint_id,
             run_id=run_id,
             version=version,
@@ -49,7 +52,7 @@ def lineage() -> list[Base]:
 
 def processes() -> list[Base]:
     found: list[Base] = [
-        models.Worker(
+        Worker(
             worker_id=name,
             run_id="story-1",
             host=host,
@@ -62,15 +65,13 @@ def processes() -> list[Base]:
     ]
     server = {"run_id": "story-1", "engine": "local", "url": "http://127.0.0.1:1"}
     found.append(
-        models.PolicyServer(
-            server_id="s1", name="policy", lease_until=NEVER, started_at=BEGAN, **server
-        )
+        PolicyServer(server_id="s1", name="policy", lease_until=NEVER, started_at=BEGAN, **server)
     )
     return found
 
 
-def serving(checkpoint_id: str, track: str, since: float, until: float | None) -> models.Serving:
-    return models.Serving(
+def serving(checkpoint_id: str, track: str, since: float, until: float | None) -> Serving:
+    return Serving(
         server_id="s1",
         run_id="story-1",
         track=track,
@@ -86,19 +87,15 @@ def side_rows() -> list[Base]:
     alarm = {"run_id": "story-1", "threshold": 0.5, "task": ""}
     entropy = {**alarm, "name": "entropy"}
     found: list[Base] = [
-        models.Alarm(update_id="u1", version=1, value=0.6, raised_at=BEGAN, **entropy),
-        models.Alarm(
-            update_id="u2", version=2, value=0.4, raised_at=BEGAN, ended_at=BEGAN + 9, **entropy
-        ),
-        models.Alarm(
-            update_id="u2", version=2, value=9.0, raised_at=BEGAN, name="max_ratio", **alarm
-        ),
-        models.Alarm(update_id="u2x", version=2, value=9.0, raised_at=BEGAN, name="kl", **alarm),
+        Alarm(update_id="u1", version=1, value=0.6, raised_at=BEGAN, **entropy),
+        Alarm(update_id="u2", version=2, value=0.4, raised_at=BEGAN, ended_at=BEGAN + 9, **entropy),
+        Alarm(update_id="u2", version=2, value=9.0, raised_at=BEGAN, name="max_ratio", **alarm),
+        Alarm(update_id="u2x", version=2, value=9.0, raised_at=BEGAN, name="kl", **alarm),
     ]
     for number, shares in enumerate(((0.5, 0.5), (0.25, 0.75))):
         for task, share in zip(("alfworld", "dbbench"), shares, strict=True):
             found.append(
-                models.Mixture(
+                Mixture(
                     run_id="story-1",
                     number=number,
                     task=task,
@@ -111,7 +108,7 @@ def side_rows() -> list[Base]:
             )
     for fence in (1, 2):
         found.append(
-            models.Refusal(
+            Refusal(
                 run_id="story-1",
                 transition=Transition.FINISH,
                 subject="g-g-0",
@@ -123,7 +120,7 @@ def side_rows() -> list[Base]:
         )
     for version, success in ((0, 0.25), (2, 0.75)):
         found.append(
-            models.Evaluation(
+            Evaluation(
                 evaluation_id=f"v{version}",
                 run_id="story-1",
                 checkpoint_id=f"c{version}",
@@ -140,16 +137,16 @@ def side_rows() -> list[Base]:
                 created_at=BEGAN,
             )
         )
-    found.append(models.Spending(run_id="story-1", name="teacher", requests=3, tokens=99))
-    outage = models.ServiceOutage(run_id="story-1", process="worker", service="broker", error="no")
+    found.append(Spending(run_id="story-1", name="teacher", requests=3, tokens=99))
+    outage = ServiceOutage(run_id="story-1", process="worker", service="broker", error="no")
     outage.since, outage.until = BEGAN, BEGAN + 300.0
     found.append(outage)
     return found
 
 
-def evaluation_episode() -> models.EvaluationEpisode:
+def evaluation_episode() -> EvaluationEpisode:
     """Return one episode of the first evaluation."""
-    return models.EvaluationEpisode(
+    return EvaluationEpisode(
         evaluation_id="v0",
         item_id="item-7",
         repeat=0,

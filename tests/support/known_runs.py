@@ -38,8 +38,9 @@ from agentrl.core.types import (
     Status,
     UpdateState,
 )
-from agentrl.db import models
-from agentrl.db.models import Base, Group
+from agentrl.db.models.base import Base
+from agentrl.db.models.episodes import Episode, Group, Step, StoredTrajectory
+from agentrl.db.models.updates import Update, UpdateGroup
 from agentrl.db.store import Store
 
 RUN = "story"
@@ -165,7 +166,7 @@ def _finish(
     )
     for attempt in range(1, fence + 1):
         steps = [_step(episode_id, attempt, number, *step) for number, step in enumerate(acted)]
-        body = models.StoredTrajectory(
+        body = StoredTrajectory(
             episode_id=episode_id,
             fence=attempt,
             run_id="story-1",
@@ -181,8 +182,8 @@ def _fence(episode_id: str) -> int:
     return 2 if episode_id == "g-f-1" else 1
 
 
-def _episode(group: Group, member: int, **values: Any) -> models.Episode:
-    return models.Episode(
+def _episode(group: Group, member: int, **values: Any) -> Episode:
+    return Episode(
         episode_id=f"{group.group_id}-{member}",
         run_id=group.run_id,
         group_id=group.group_id,
@@ -193,9 +194,9 @@ def _episode(group: Group, member: int, **values: Any) -> models.Episode:
     )
 
 
-def _step(episode_id: str, fence: int, number: int, checkpoint_id: str, track: str) -> models.Step:
+def _step(episode_id: str, fence: int, number: int, checkpoint_id: str, track: str) -> Step:
     """2 s of policy, 0.5 s of environment, 10 tokens sampled after 20 of prompt a step."""
-    return models.Step(
+    return Step(
         episode_id=episode_id,
         fence=fence,
         number=number,
@@ -275,7 +276,7 @@ def _learn(session: Session) -> None:
     for update_id, version, epoch, checkpoint_id, state, names, at in plan:
         steps = [len(acted) for p in PLAYED if p.name in names for acted in p.steps]
         metrics = {"success": 0.5, "entropy": 1.5 / version, "grad_norm": 0.25, "reward": 0.5}
-        update = models.Update(
+        update = Update(
             update_id=update_id,
             run_id="story-1",
             version=version,
@@ -291,7 +292,7 @@ def _learn(session: Session) -> None:
         )
         _write(session, [update])
         members = [
-            models.UpdateGroup(
+            UpdateGroup(
                 update_id=update_id,
                 episode_id=f"g-{played.name}-{member}",
                 group_id=f"g-{played.name}",

@@ -15,10 +15,10 @@ from pause_points import Killed, Process, pause
 from trajectories import trajectory
 
 from agentrl.checkpoints.manifest import Probe, SaveReport
-from agentrl.core.config.sections import Worker as WorkerSection
+from agentrl.core.config.sections.episodes import Worker as WorkerSection
 from agentrl.core.journal import SampledStep
 from agentrl.core.trajectory import Trajectory
-from agentrl.db import models
+from agentrl.db.models.processes import Worker
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.db.transitions.trajectories.journal import NewStep, append_steps
@@ -167,7 +167,7 @@ class PausedWorker(EpisodeWorker):
             run.store, run.broker, run.config.dispatch, self.stop, WaitingAttempts()
         )
         self._beats = self._paused_lease.process()
-        row = models.Worker(worker_id=name, run_id=run.run_id, host="here", pid=1)
+        row = Worker(worker_id=name, run_id=run.run_id, host="here", pid=1)
         run.store.transact(lambda s: runs.register_worker(s, row, lease_s=WORKER.lease_s))
 
     def beat(self) -> None:

@@ -24,11 +24,15 @@ from agentrl.broker.messages import RunEpisode
 from agentrl.broker.topology import EVENTS
 from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Dispatch, Run, Task, Trainer
+from agentrl.core.config.sections.episodes import Dispatch
+from agentrl.core.config.sections.run import Run
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.config.sections.training import Trainer
 from agentrl.core.errors import BrokerError
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CheckpointState, RunState
-from agentrl.db import models
+from agentrl.db.models.runs import Run as RunRow
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.store import Store, now
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.episodes import ClaimedEpisode
@@ -96,10 +100,10 @@ class PausedRun:
         owners = [dispatcher._owner for dispatcher in self.dispatchers]
         with self.store.write() as session:
             session.execute(
-                update(models.Run)
-                .where(models.Run.run_id == self.run_id, models.Run.dispatcher.in_(owners))
-                .where(models.Run.dispatcher_until > 0)
-                .values(dispatcher_until=models.Run.dispatcher_until + seconds)
+                update(RunRow)
+                .where(RunRow.run_id == self.run_id, RunRow.dispatcher.in_(owners))
+                .where(RunRow.dispatcher_until > 0)
+                .values(dispatcher_until=RunRow.dispatcher_until + seconds)
             )
 
     def deliver(self, place: int, worker: int, *, again: bool) -> None:
@@ -213,7 +217,7 @@ class PausedRun:
     def _begin(self) -> None:
         with self.store.write() as session:
             session.add(
-                models.Run(
+                RunRow(
                     run_id=self.run_id,
                     name=self.run_id,
                     config="{}",
@@ -224,7 +228,7 @@ class PausedRun:
             )
             session.flush()
             session.add(
-                models.Checkpoint(
+                Checkpoint(
                     checkpoint_id=f"{self.run_id}-v000000",
                     run_id=self.run_id,
                     version=0,

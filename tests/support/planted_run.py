@@ -11,7 +11,7 @@ from run_transitions import World
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.types import Status
-from agentrl.db.models import Worker
+from agentrl.db.models.processes import Worker
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs, updates
 from agentrl.db.transitions.updates import TrainedMember

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from agentrl.core.config.sections import Trainer
+from agentrl.core.config.sections.training import Trainer
 from agentrl.core.process import MEETING, find_rank_place
 from agentrl.trainer.batch import Batch
 

@@ -16,7 +16,7 @@ from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CURRENT, EpisodeState, GroupState
-from agentrl.db.models import Episode, Group, StoredTrajectory
+from agentrl.db.models.episodes import Episode, Group, StoredTrajectory
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions.episodes import ClaimedEpisode

@@ -13,7 +13,10 @@ from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.types import CheckpointState, RunState, Status, UpdateState
 from agentrl.db.admin import migrate
-from agentrl.db.models import Checkpoint, Evaluation, PolicyServer, Run, Worker
+from agentrl.db.models.evaluations import Evaluation
+from agentrl.db.models.processes import PolicyServer, Worker
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store, now, open_store, read_clock
 from agentrl.db.transitions import due_episodes, episodes, groups, runs, updates

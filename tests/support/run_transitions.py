@@ -15,7 +15,10 @@ from agentrl.broker.api import Delivery
 from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CheckpointState, EpisodeState, RunState, Status, UpdateState
-from agentrl.db.models import Checkpoint, Episode, Group, PolicyServer, Run, Update, Worker
+from agentrl.db.models.episodes import Episode, Group
+from agentrl.db.models.processes import PolicyServer, Worker
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint, Update
 from agentrl.db.registry.policy_servers import begin_serving, register_server
 from agentrl.db.store import Store, now
 from agentrl.db.transitions import episodes, groups, runs, updates

@@ -17,8 +17,10 @@ from agentrl.broker.api import Broker
 from agentrl.broker.messages import EpisodeFinished, RunEpisode, decode
 from agentrl.broker.topology import recorder_queue
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Dispatch, Judge, Model, PolicyServer, Task
-from agentrl.core.config.sections import Worker as WorkerConfig
+from agentrl.core.config.sections.episodes import Dispatch
+from agentrl.core.config.sections.episodes import Worker as WorkerConfig
+from agentrl.core.config.sections.policies import Model, PolicyServer
+from agentrl.core.config.sections.tasks import Judge, Task
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import Reason, Status
 from agentrl.db.store import Store

@@ -5,7 +5,9 @@ from pathlib import Path
 import run_history
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Run, Task, Trackers
+from agentrl.core.config.sections.monitoring import Trackers
+from agentrl.core.config.sections.run import Run
+from agentrl.core.config.sections.tasks import Task
 from agentrl.db.store import Store
 
 

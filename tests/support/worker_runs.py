@@ -9,8 +9,10 @@ from run_transitions import World
 from agentrl.broker.api import Publisher, Waiting
 from agentrl.broker.messages import EpisodeFinished, Message, RunEpisode
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Dispatch, Model, Task
-from agentrl.core.config.sections import Worker as WorkerConfig
+from agentrl.core.config.sections.episodes import Dispatch
+from agentrl.core.config.sections.episodes import Worker as WorkerConfig
+from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.tasks import Task
 from agentrl.db.transitions import due_episodes
 from agentrl.envs.contract import TaskSource
 from agentrl.ops.processes.worker import worker_config

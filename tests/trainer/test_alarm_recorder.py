@@ -6,7 +6,7 @@ import pytest
 import structlog
 from run_transitions import World
 
-from agentrl.core.config.sections import Alarms
+from agentrl.core.config.sections.training import Alarms
 from agentrl.core.types import UpdateState
 from agentrl.db.store import Store
 from agentrl.db.transitions import alarms, updates

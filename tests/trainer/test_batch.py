@@ -3,7 +3,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from agentrl.core.config.sections import Trainer
+from agentrl.core.config.sections.training import Trainer
 from agentrl.core.errors import ConfigError
 from agentrl.core.trajectory import PolicyRef, Trajectory
 from agentrl.core.types import Status

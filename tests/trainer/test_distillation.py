@@ -12,7 +12,7 @@ from engine_updates import ragged_batch
 from random_model import save_random_qwen3
 from tokenizers import Tokenizer, models
 
-from agentrl.core.config.sections import Trainer
+from agentrl.core.config.sections.training import Trainer
 from agentrl.core.errors import ConfigError
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.presets import resolve_settings

@@ -18,12 +18,12 @@ from agentrl import broker
 from agentrl.broker.api import Broker, Consumer, Delivery, Publisher
 from agentrl.broker.messages import CheckpointPublished, EpisodeFinished, Message, encode
 from agentrl.broker.topology import TRAJECTORIES, trainer_queue
-from agentrl.core.config.sections import Metrics
+from agentrl.core.config.sections.monitoring import Metrics
 from agentrl.core.errors import BrokerError
 from agentrl.core.telemetry.exposition import serve_metrics
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import EpisodeState, GroupState, Reason, RunState
-from agentrl.db.models import Checkpoint
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs, updates
 from agentrl.db.transitions.updates import TrainerReplaced

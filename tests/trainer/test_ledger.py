@@ -25,7 +25,10 @@ from agentrl.checkpoints import manifest
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, TransferLimits, WeightsAway, fetch
 from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import PolicyServer, Run, Task, Trainer
+from agentrl.core.config.sections.policies import PolicyServer
+from agentrl.core.config.sections.run import Run
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.config.sections.training import Trainer
 from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
 from agentrl.core.trained_hash import ROOT, running_hash
 from agentrl.core.types import GroupState, Reason, RunState

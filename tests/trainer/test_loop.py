@@ -20,7 +20,9 @@ from agentrl.broker.topology import EVENTS, TRAJECTORIES, trainer_queue
 from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.checkpoints.manifest import SaveReport, verify
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Run, Task, Trainer
+from agentrl.core.config.sections.run import Run
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.config.sections.training import Trainer
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.types import RunState
 from agentrl.db.store import Store

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from agentrl.core.config.sections import Trainer
+from agentrl.core.config.sections.training import Trainer
 from agentrl.core.trajectory import BranchPoint, BranchReward, Trajectory
 from agentrl.core.trajectory_body import check
 from agentrl.core.types import ABORT, Status

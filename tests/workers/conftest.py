@@ -14,7 +14,7 @@ from worker_runs import Begin, Checking, scripted_worker
 from agentrl import broker
 from agentrl.broker.api import Broker
 from agentrl.broker.messages import RunEpisode
-from agentrl.core.config.sections import Sampling
+from agentrl.core.config.sections.episodes import Sampling
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store
 from agentrl.envs.contract import Environment, TaskSource

@@ -13,10 +13,10 @@ from store_outage import Outage, forbid_waiting, lose_next_answer
 from structlog.testing import capture_logs
 from worker_runs import Begin, Checking, admit
 
-from agentrl.core.config.sections import Worker as WorkerSection
+from agentrl.core.config.sections.episodes import Worker as WorkerSection
 from agentrl.core.process import Instance
 from agentrl.core.types import EpisodeState, Reason
-from agentrl.db.models import Worker
+from agentrl.db.models.processes import Worker
 from agentrl.db.transitions import due_episodes
 from agentrl.workers.episode_context import Clock
 from agentrl.workers.lease import WorkerLease

@@ -16,7 +16,9 @@ from policy_servers import CLAIMED, FixedPool, serve
 from random_model import save_random_qwen3
 from torch_device import DEVICE
 
-from agentrl.core.config.sections import Dtype, Lora, Sampling, Trainer
+from agentrl.core.config.sections.base import Dtype
+from agentrl.core.config.sections.episodes import Sampling
+from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.trajectory_body import check
 from agentrl.db.registry.checkpoints import LivePolicy

@@ -28,7 +28,7 @@ from takeovers import (
 
 from agentrl.broker.api import Broker
 from agentrl.broker.messages import RunEpisode
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.telemetry import metrics
 from agentrl.core.types import EpisodeState
 from agentrl.envs import registry

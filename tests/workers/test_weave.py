@@ -16,7 +16,7 @@ from trace_collector import run_collector
 from worker_runs import admit, scripted_worker
 
 from agentrl import broker
-from agentrl.core.config.sections import Tracing
+from agentrl.core.config.sections.monitoring import Tracing
 from agentrl.core.telemetry import otlp
 from agentrl.core.telemetry.otlp import Patience
 from agentrl.core.types import EpisodeState

@@ -6,7 +6,7 @@ metrics, those of late ─▶ readings ─▶ edges: what is raised now and was 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from agentrl.core.config.sections import Alarms
+from agentrl.core.config.sections.training import Alarms
 from agentrl.core.types import GroupState
 from agentrl.db.transitions.alarms import AlarmReading, Counts, RaisedAlarm
 

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentrl.core.config.sections import Dispatch, Lora, Sampling, Trainer
+from agentrl.core.config.sections.episodes import Dispatch, Sampling
+from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.errors import ConfigError, require_known
 from agentrl.trainer.algorithm.advantages import ADVANTAGES
 from agentrl.trainer.algorithm.credit.registry import known_credits, read_options

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from agentrl.checkpoints.manifest import Probe, SaveReport
-from agentrl.core.config.sections import DeepSpeed
+from agentrl.core.config.sections.training import DeepSpeed
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Protocol
 
 from agentrl.checkpoints.manifest import Probe, SaveReport
-from agentrl.core.config.sections import Model, Trainer
+from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.training import Trainer
 from agentrl.db.transitions.updates import TeacherScore
 from agentrl.trainer.algorithm.presets import CHUNK_LOGITS, chunk_logits
 from agentrl.trainer.batch import Batch

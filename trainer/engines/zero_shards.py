@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentrl.core.config.sections import DeepSpeed
+from agentrl.core.config.sections.training import DeepSpeed
 from agentrl.core.errors import ConfigError
 from agentrl.trainer.engines.ranks import Ranks
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agentrl.core.config.sections import Dtype
+from agentrl.core.config.sections.base import Dtype
 from agentrl.core.errors import CheckpointError
 from agentrl.trainer.model.attention import hidden_states, pack
 from agentrl.trainer.model.files.loading import load_model

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from agentrl.checkpoints.manifest import Probe, SaveReport
-from agentrl.core.config.sections import Lora
+from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.engines.learner import Hardware

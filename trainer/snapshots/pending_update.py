@@ -21,7 +21,7 @@ from agentrl.checkpoints.manifest import verify
 from agentrl.core.errors import CheckpointError
 from agentrl.core.logging import get_logger
 from agentrl.core.types import CheckpointState, UpdateState
-from agentrl.db.models import Checkpoint
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.store import now
 from agentrl.db.transitions.updates import NewUpdate, TeacherScore, TrainedMember
 from agentrl.trainer.batch import TrainableGroup

@@ -8,7 +8,7 @@ from agentrl.checkpoints.manifest import Manifest
 from agentrl.core.errors import CheckpointError
 from agentrl.core.logging import get_logger
 from agentrl.core.trained_hash import ROOT
-from agentrl.db.models import Checkpoint
+from agentrl.db.models.updates import Checkpoint
 from agentrl.trainer.checkpoint_writer import snapshot_directory
 from agentrl.trainer.snapshots import snapshots
 from agentrl.trainer.snapshots.snapshots import State

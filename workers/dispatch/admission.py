@@ -11,9 +11,10 @@ from collections.abc import Mapping
 
 from sqlalchemy.orm import Session
 
-from agentrl.core.config.sections import Dispatch, Task
+from agentrl.core.config.sections.episodes import Dispatch
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.logging import get_logger
-from agentrl.db.models import Run
+from agentrl.db.models.runs import Run
 from agentrl.db.transitions import item_streams, mixtures
 from agentrl.db.transitions.groups import NewGroup
 from agentrl.db.transitions.item_streams import LatestSuccess, StreamPlace

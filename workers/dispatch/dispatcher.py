@@ -19,13 +19,14 @@ from functools import partial
 from sqlalchemy.orm import Session
 
 from agentrl.broker.messages import RunEpisode
-from agentrl.core.config.sections import Dispatch, Task
+from agentrl.core.config.sections.episodes import Dispatch
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import BrokerError, ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import Backoff, Retry
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState, Status
-from agentrl.db.models import Run
+from agentrl.db.models.runs import Run
 from agentrl.db.registry.checkpoints import live_policies
 from agentrl.db.registry.policy_servers import close_abandoned_servings
 from agentrl.db.store import Store

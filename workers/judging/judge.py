@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from agentrl.core.config.sections import Judge as JudgeSection
+from agentrl.core.config.sections.tasks import Judge as JudgeSection
 from agentrl.core.errors import JudgeError, PolicyError
 from agentrl.core.journal import UnjudgedEpisode
 from agentrl.core.retry import Retry

@@ -10,8 +10,8 @@ from pathlib import Path
 from jinja2 import StrictUndefined, Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from agentrl.core.config.sections import Judge as JudgeSection
-from agentrl.core.config.sections import Task
+from agentrl.core.config.sections.tasks import Judge as JudgeSection
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError, PolicyError
 from agentrl.core.retry import Retry
 from agentrl.db.registry.checkpoints import LivePolicy

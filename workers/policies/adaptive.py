@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl.core.config.sections import Sampling
+from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.types import CURRENT
 
 Floats = NDArray[np.float64]

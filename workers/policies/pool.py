@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from agentrl.core.config.sections import Sampling
+from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.core.threads import vital_thread
 from agentrl.core.types import CURRENT

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from agentrl.core.config.sections import Sampling
+from agentrl.core.config.sections.episodes import Sampling
 from agentrl.db.queries.episode_outcomes import EpisodeOutcome, recent_episodes, recent_metrics
 from agentrl.db.store import Store
 from agentrl.workers.policies.adaptive import Attempt, OffPolicy, Weigh, learn, make_weigher

@@ -8,7 +8,8 @@ from sqlalchemy import ColumnElement, Float, Select, SQLColumnExpression, cast, 
 from sqlalchemy.orm import InstrumentedAttribute
 
 from agentrl.core.types import EpisodeState, Status
-from agentrl.db.models import Episode, Group, Step, Update, UpdateGroup
+from agentrl.db.models.episodes import Episode, Group, Step
+from agentrl.db.models.updates import Update, UpdateGroup
 
 OPEN = frozenset({EpisodeState.QUEUED, EpisodeState.RUNNING})
 LEAST = -1e300  # stands, in an order, for what an episode does not have

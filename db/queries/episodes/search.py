@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session, aliased
 
 from agentrl.core.types import EpisodeState
-from agentrl.db.models import Episode, Group
+from agentrl.db.models.episodes import Episode, Group
 from agentrl.db.queries.episodes.filter import (
     OPEN,
     EpisodeFilter,

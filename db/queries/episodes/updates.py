@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import UpdateState
-from agentrl.db.models import Update, UpdateGroup
+from agentrl.db.models.updates import Update, UpdateGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from sqlalchemy.orm import DeclarativeBase, Session
 
 from agentrl.core.errors import StoreError
 from agentrl.core.types import EpisodeState, Reason
-from agentrl.db.models import Episode, Run, Step, StoredTrajectory
+from agentrl.db.models.episodes import Episode, Step, StoredTrajectory
+from agentrl.db.models.runs import Run
 from agentrl.db.transitions.episodes import ClaimedEpisode, lose_body
 from agentrl.db.transitions.trajectories import journal
 

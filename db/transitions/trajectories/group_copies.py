@@ -13,7 +13,8 @@ from sqlalchemy import func, inspect, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import TRAINABLE, EpisodeState, GroupState
-from agentrl.db.models import Base, Episode, Group
+from agentrl.db.models.base import Base
+from agentrl.db.models.episodes import Episode, Group
 from agentrl.db.transitions.trajectories import bodies
 from agentrl.db.transitions.trajectories.bodies import Rows
 from agentrl.db.transitions.updates import ReadyMember

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.types import GROUP_OPEN, EpisodeState
 from agentrl.db.columns import columns_of, same_attempt
-from agentrl.db.models import Episode, Group, JournaledStep, StoredTrajectory
+from agentrl.db.models.episodes import Episode, Group, JournaledStep, StoredTrajectory
 from agentrl.db.transitions import refusals
 
 AT_ONCE = 500  # ids of one statement

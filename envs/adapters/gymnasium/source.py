@@ -72,7 +72,6 @@ class GymnasiumEnvironment(StepEnvironment):
         self.tools: tuple[Tool, ...] = (tool,)
 
     def start(self) -> Observation:
-        """Raises EnvironmentFailure."""
         try:
             observation, _ = self._env.reset(seed=self._seed)
             text = self._text_of(observation)
@@ -156,12 +155,10 @@ class GymnasiumSource:
         )
 
     def items(self, split: str) -> Sequence[Item]:
-        """Raises ItemError."""
         count = self._options.items if split == "train" else self._options.test_items
         return seed_items(self.name, split, count, f"gymnasium {self._options.seed}")
 
     def make(self, item: Item) -> Environment:
-        """Raises ItemError."""
         return GymnasiumEnvironment(self._make(), item, self._tool, self._options)
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:  # noqa: ARG002

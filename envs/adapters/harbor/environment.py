@@ -109,7 +109,6 @@ class HarborEnvironment(StepEnvironment):
         self._used_s = 0.0  # by the agent's commands
 
     def start(self) -> Observation:
-        """Raises EnvironmentFailure."""
         self._machine = self._prepared()
         self._machine.command(self._setting({}), PLAIN_S)
         return Observation.of(self._options.prompt, self._task.instruction)

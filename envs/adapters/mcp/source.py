@@ -84,7 +84,6 @@ class McpEnvironment:
         return first
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
-        """Raises EnvironmentFailure."""
         self._turns += 1
         if isinstance(calls, str) or not calls:
             answer = calls if isinstance(calls, str) else ""

@@ -60,7 +60,6 @@ class OpenEnvSource:
         return tuple(self._counts()) or SPLITS
 
     def items(self, split: str) -> Sequence[Item]:
-        """Raises ItemError."""
         counts, settings = self._counts(), self._options
         if not counts:
             count = settings.items if split == "train" else settings.test_items

@@ -182,12 +182,10 @@ class TextArenaSource:
             raise ItemError(text, hint=hint) from error
 
     def items(self, split: str) -> Sequence[Item]:
-        """Raises ItemError."""
         count = self._options.items if split == "train" else self._options.test_items
         return seed_items(self.name, split, count, f"textarena {self._options.seed}")
 
     def make(self, item: Item) -> TextArenaEnvironment:
-        """Raises ItemError."""
         raw = self._id + RAW
         try:
             game = textarena.make(raw if raw in ENV_REGISTRY else self._id, **self._options.config)

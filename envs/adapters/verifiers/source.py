@@ -68,7 +68,6 @@ class VerifiersEnvironment(Gateway):
         self._metrics: Mapping[str, float] = {}
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
-        """Raises EnvironmentFailure."""
         outcome = super().call(calls)
         return dataclasses.replace(outcome, metrics=self._metrics) if outcome.done else outcome
 

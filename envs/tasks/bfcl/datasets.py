@@ -10,6 +10,7 @@ import msgspec
 
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Item, require_split
+from agentrl.envs.tasks import options
 from agentrl.envs.tasks.bfcl.package import INSTALL, load_class, read_lines
 from agentrl.envs.tasks.bfcl.problem import Call, Problem, Request
 from agentrl.envs.tasks.datasets import Dataset
@@ -52,7 +53,7 @@ def published_items(split: str) -> tuple[Item, ...]:
     name = f"BFCL_v4_multi_turn_{split}.json"
     answers = {each.id: each.ground_truth for each in read_lines(f"possible_answer/{name}", Answer)}
     return tuple(
-        Item(TASK, entry.id, _problem(entry, answers[entry.id], split).content())
+        Item(TASK, entry.id, options.content(_problem(entry, answers[entry.id], split)))
         for entry in read_lines(name, Entry)
     )
 

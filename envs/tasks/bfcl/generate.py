@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
+from agentrl.envs.tasks import options
 from agentrl.envs.tasks.bfcl import templates, words
 from agentrl.envs.tasks.bfcl.problem import Problem, Request
 from agentrl.envs.tasks.bfcl.simulation import Simulation, is_error
@@ -38,7 +39,7 @@ def draw(difficulty: Difficulty, random: Random, number: int) -> Drawn:
             return None
     problem = Problem(draft.requests, classes, config)
     key = "\n".join([*(request.text for request in draft.requests), *draft.results])
-    return problem.content(), key
+    return options.content(problem), key
 
 
 def _add_request(draft: Draft, template: Template) -> bool:

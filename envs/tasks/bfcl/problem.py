@@ -1,6 +1,6 @@
 """The content of an item: requests, the initial state, and the calls of each request."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -39,11 +39,6 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     classes: list[str]
     config: dict[str, dict[str, Any]] = {}
     long_context: bool = False
-
-    def content(self) -> Mapping[str, Any]:
-        """Return the content of an Item: JSON values."""
-        content: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
-        return content
 
     def tools(self, number: int) -> Iterator[Tool]:
         """Yield the tools that the agent has at request `number`. Raises ItemError."""

@@ -34,6 +34,10 @@ class Draft:
     def file(self) -> str:
         return self.random.choice(self.list_names(folders=False))
 
+    def last_line(self, name: str) -> str:
+        last: str = self.look("tail", file_name=name, lines=1)["last_lines"]
+        return last
+
     def new_file(self) -> str:
         existing = self.list_names(folders=False)
         return self._new(existing, lambda: file_name(self.random))
@@ -64,8 +68,11 @@ def _read(draft: Draft) -> Drawn:
 
 def _last(draft: Draft) -> Drawn:
     name = draft.file()
-    call = Call("tail", {"file_name": name, "lines": 1})
-    return f"What is the last line of {name}?", f"last line of {name}", [call]
+    return f"What is the last line of {name}?", f"last line of {name}", [_tail(name)]
+
+
+def _tail(name: str) -> Call:
+    return Call("tail", {"file_name": name, "lines": 1})
 
 
 def _words(draft: Draft) -> Drawn:
@@ -88,10 +95,7 @@ def _write(draft: Draft) -> Drawn:
 
 def _written(name: str, text: str) -> list[Call]:
     """Return the calls that write a new file; `echo` writes to a file that exists."""
-    return [
-        Call("touch", {"file_name": name}),
-        Call("echo", {"content": text, "file_name": name}),
-    ]
+    return [Call("touch", {"file_name": name}), Call("echo", {"content": text, "file_name": name})]
 
 
 def _copy(draft: Draft) -> Drawn:
@@ -143,11 +147,8 @@ def _open_ticket(draft: Draft) -> Drawn:
 
 def _close_ticket(draft: Draft) -> Drawn:
     number = _number(draft)
-    return (
-        f"Close ticket {number}.",
-        f"close {number}",
-        [Call("close_ticket", {"ticket_id": number})],
-    )
+    call = Call("close_ticket", {"ticket_id": number})
+    return f"Close ticket {number}.", f"close {number}", [call]
 
 
 def _edit_ticket(draft: Draft) -> Drawn:
@@ -155,11 +156,8 @@ def _edit_ticket(draft: Draft) -> Drawn:
     now = draft.look("get_ticket", ticket_id=number)["priority"]
     priority = draft.random.choice([each for each in range(1, 6) if each != now])
     call = Call("edit_ticket", {"ticket_id": number, "updates": {"priority": priority}})
-    return (
-        f"Set the priority of ticket {number} to {priority}.",
-        f"priority {number} {priority}",
-        [call],
-    )
+    text = f"Set the priority of ticket {number} to {priority}."
+    return text, f"priority {number} {priority}", [call]
 
 
 def _number(draft: Draft) -> int:
@@ -171,11 +169,8 @@ def _number(draft: Draft) -> int:
 def _resolve_ticket(draft: Draft) -> Drawn:
     """By what a file says last."""
     name, number = draft.file(), _number(draft)
-    last = draft.look("tail", file_name=name, lines=1)["last_lines"]
-    calls = [
-        Call("tail", {"file_name": name, "lines": 1}),
-        Call("resolve_ticket", {"ticket_id": number, "resolution": last}),
-    ]
+    last = draft.last_line(name)
+    calls = [_tail(name), Call("resolve_ticket", {"ticket_id": number, "resolution": last})]
     text = f"Resolve ticket {number}; the resolution is the last line of {name}."
     return text, f"resolve {number} with last line of {name}", calls
 
@@ -200,11 +195,8 @@ def _comment(draft: Draft) -> Drawn:
 
 def _post_line(draft: Draft) -> Drawn:
     name = draft.file()
-    last = draft.look("tail", file_name=name, lines=1)["last_lines"]
-    calls = [
-        Call("tail", {"file_name": name, "lines": 1}),
-        Call("post_tweet", {"content": last}),
-    ]
+    last = draft.last_line(name)
+    calls = [_tail(name), Call("post_tweet", {"content": last})]
     return f"Post the last line of {name}, as it is.", f"post last line of {name}", calls
 
 
@@ -215,10 +207,9 @@ def _tell(draft: Draft) -> Drawn:
 
 def _tell_line(draft: Draft) -> Drawn:
     name, user = draft.file(), draft.random.choice(words.USERS[1:])
-    last = draft.look("tail", file_name=name, lines=1)["last_lines"]
-    look = Call("tail", {"file_name": name, "lines": 1})
+    last = draft.last_line(name)
     text = f"Send {user} the last line of {name}, as it is."
-    return text, f"tell {user} last line of {name}", [look, *_sent(draft, user, last)]
+    return text, f"tell {user} last line of {name}", [_tail(name), *_sent(draft, user, last)]
 
 
 def _sent(draft: Draft, user: str, text: str) -> list[Call]:

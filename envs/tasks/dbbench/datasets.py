@@ -13,7 +13,7 @@ from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Item
 from agentrl.envs.tasks.datasets import Dataset, locate, locate_file, read_rows
 from agentrl.envs.tasks.dbbench.databases.functions import key
-from agentrl.envs.tasks.dbbench.problem import Problem, Table
+from agentrl.envs.tasks.dbbench.problem import Problem, Table, table_description
 
 TASK = "dbbench"
 AGENTBENCH = Dataset(
@@ -87,13 +87,16 @@ def items(origin: str, split: str, given: str = "") -> tuple[Item, ...]:
     if origin == AGENTBENCH.name:
         dataset = AGENTBENCH if split == "dev" else STANDARD
         return tuple(_benchmark(locate_file(dataset, SPLITS[origin][split], given), split))
-    return tuple(_wiki(locate(WIKITABLEQUESTIONS, given), split))
+    return tuple(_wiki(given, split))
 
 
 def tables(given: str = "") -> dict[str, Mapping[str, Any]]:
     """Read the tables of WikiTableQuestions, by path. Raises ItemError."""
-    folder = locate(WIKITABLEQUESTIONS, given) / Path(WIKITABLEQUESTIONS.paths[0]).parent
-    return wiki_tables(folder / "csv.tar.xz")
+    return wiki_tables(_wiki_folder(given) / "csv.tar.xz")
+
+
+def _wiki_folder(given: str) -> Path:
+    return locate(WIKITABLEQUESTIONS, given) / Path(WIKITABLEQUESTIONS.paths[0]).parent
 
 
 def _benchmark(path: Path, split: str) -> Iterator[Item]:
@@ -128,9 +131,9 @@ def _problem(line: _Line) -> Problem:
     return msgspec.structs.replace(problem, answer_md5=md5, gold_sql="".join(labels[:1]))
 
 
-def _wiki(root: Path, split: str) -> Iterator[Item]:
+def _wiki(given: str, split: str) -> Iterator[Item]:
     """Drop repeated questions and those without a table or an answer."""
-    folder = root / Path(WIKITABLEQUESTIONS.paths[0]).parent
+    folder = _wiki_folder(given)
     tables = wiki_tables(folder / "csv.tar.xz")
     splits = SPLITS[WIKITABLEQUESTIONS.name]
     seen: set[tuple[str, str]] = set()
@@ -157,16 +160,8 @@ def _questions(path: Path) -> Iterator[tuple[str, str, str, str]]:
 
 def _content(question: str, table: Mapping[str, Any], answers: list[str]) -> dict[str, Any]:
     """Return an item's content; its questions share the table."""
-    description = (
-        f"The name of this table is {table['name']}, "
-        f"and the headers of this table are {','.join(table['columns'])}."
-    )
-    return {
-        "question": question,
-        "tables": [table],
-        "answers": answers,
-        "description": description,
-    }
+    description = table_description(table["name"], table["columns"])
+    return {"question": question, "tables": [table], "answers": answers, "description": description}
 
 
 def wiki_tables(path: Path) -> dict[str, Mapping[str, Any]]:

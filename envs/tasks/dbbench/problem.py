@@ -52,6 +52,12 @@ class Template:
         return next((kind for kind in CHANGES if self.sql.startswith(kind.lower())), QUERY)
 
 
+def table_description(name: str, columns: Sequence[str]) -> str:
+    """Return what a prompt tells of a table of Wikipedia."""
+    headers = ",".join(columns)
+    return f"The name of this table is {name}, and the headers of this table are {headers}."
+
+
 class Database(Protocol):
     """The item's tables in an engine of their own. Not thread-safe."""
 

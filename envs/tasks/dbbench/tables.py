@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from agentrl.envs.tasks.dbbench.problem import Problem, Table, Template
+from agentrl.envs.tasks.dbbench.problem import Problem, Table, Template, table_description
 from agentrl.envs.tasks.generated import Drawn
 
 MOST_COLUMNS, MOST_NAMES = 8, 80  # of a table, and letters of all their names
@@ -122,8 +122,7 @@ def _problem(
         kind=template.kind,
         answers=answers,
         gold_sql=template.sql.format_map(slots),
-        description=f"The name of this table is {table.name}, "
-        f"and the headers of this table are {','.join(table.columns)}.",
+        description=table_description(table.name, table.columns),
     )
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Item
-from agentrl.envs.tasks.datasets import Dataset, locate, locate_file, read_rows
+from agentrl.envs.tasks import options
+from agentrl.envs.tasks.datasets import Dataset, locate, locate_file, read_json, read_rows
 from agentrl.envs.tasks.kg.graph import LocalGraph
 from agentrl.envs.tasks.kg.problem import Ontology, Problem, Rules
 from agentrl.envs.tasks.kg.program import NAME
@@ -109,7 +110,7 @@ class Freebase:
     def read(cls, given: str) -> "Freebase":
         """Raises ItemError."""
         root = locate(ONTOLOGY, given) / "kg"
-        vocabulary = _json(root / _VOCABULARY)
+        vocabulary = read_json(root / _VOCABULARY, dict[str, Any])
         return cls(
             ranges_of(root),
             frozenset(vocabulary["relations"]),
@@ -171,7 +172,7 @@ def agentbench(split: str, given: str, *, graphs: bool = True) -> tuple[Item, ..
             problem = _problem(record, graph, schema)
         except (KeyError, TypeError, ValueError) as error:
             raise ItemError(f"kg: {place}: no item: {error!r}") from error
-        items.append(Item("kg", f"{split}-{record['qid']}", problem.content()))
+        items.append(Item("kg", f"{split}-{record['qid']}", options.content(problem)))
     return tuple(items)
 
 
@@ -214,13 +215,6 @@ def _names(path: Path) -> Iterator[tuple[str, str]]:
             entity, _, name = line.rstrip("\n").partition("\t")
             if NAME.fullmatch(entity) and name:
                 yield entity, name
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ItemError(f"{path}: {error}") from error
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:

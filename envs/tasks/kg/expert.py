@@ -31,9 +31,7 @@ class KgExpert:
         self._noise = noise
         self._position = 0
         self._last_list: list[str] = []
-        self._variables: list[
-            str
-        ] = []  # the variable of each gold one, which errors may have moved
+        self._variables: list[str] = []  # of each gold variable; errors may have moved it
         self._awaits = False
 
     def act(self, messages: Sequence[Message]) -> ToolCall | str:

@@ -50,7 +50,8 @@ class LocalGraph:
         self._timeout_s = timeout_s
         self._library = _library()
         self.store = self._library.Store()
-        self._add_triples(triples)
+        quad = self._library.Quad
+        self.store.extend(quad(_node(s), _node(r), _node(str(o))) for s, r, o in triples)
         self._add_attributes(attributes)
 
     @classmethod
@@ -94,10 +95,6 @@ class LocalGraph:
 
     def __len__(self) -> int:
         return len(self.store)
-
-    def _add_triples(self, triples: Iterable[Triple]) -> None:
-        quad = self._library.Quad
-        self.store.extend(quad(_node(s), _node(r), _node(str(o))) for s, r, o in triples)
 
     def _add_attributes(self, attributes: Iterable[Triple]) -> None:
         """The values of an attribute are numbers where all of them look like one, else text."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -42,11 +42,6 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     ranges: dict[str, str] = {}
     hidden: list[str] = []
     short: str = ""
-
-    def content(self) -> dict[str, Any]:
-        """Return an Item's content: lists and texts, as an env server receives them."""
-        content: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
-        return content
 
     def ontology(self, rules: Rules) -> Ontology:
         """Return the ontology; the permissive rules include hidden predicates."""

@@ -112,7 +112,7 @@ class KgSource(generated.SplitSource):
         if found is None:
             return None
         problem = msgspec.structs.replace(found, shared=datasets.FB15K237.name)
-        return problem.content(), "\n".join([found.short, *found.answers])
+        return options.content(problem), "\n".join([found.short, *found.answers])
 
 
 def label(relation: str) -> str:

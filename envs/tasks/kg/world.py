@@ -5,6 +5,7 @@ from random import Random
 
 import msgspec
 
+from agentrl.envs.tasks import options
 from agentrl.envs.tasks.generated import Drawn
 from agentrl.envs.tasks.kg.graph import LocalGraph
 from agentrl.envs.tasks.kg.problem import Problem
@@ -68,7 +69,7 @@ def draw(difficulty: Difficulty, random: Random, number: int) -> Drawn:
     problem = msgspec.structs.replace(
         found, triples=world.triples, attributes=world.attributes, ranges=world.ranges
     )
-    return problem.content(), "\n".join([found.short, *found.answers])
+    return options.content(problem), "\n".join([found.short, *found.answers])
 
 
 def invent(random: Random) -> Problem:

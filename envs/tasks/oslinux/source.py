@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from agentrl.core.errors import ConfigError, ItemError
-from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.envs.contract import Expert, Item
 from agentrl.envs.sandbox.program import OS
 from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
 from agentrl.envs.tasks import generated, options
@@ -55,16 +55,8 @@ class OsSource(generated.SplitSource):
         )
         self._pools: Mapping[str, Sandboxes] = {}
 
-    @property
-    def script_timeout_s(self) -> float:
-        return self._options.script_timeout_s
-
-    def make(self, item: Item) -> Environment:
+    def make(self, item: Item) -> OsEnvironment:
         """Make an episode's environment. Raises ConfigError without containers."""
-        return self.environment(item)
-
-    def environment(self, item: Item) -> OsEnvironment:
-        """Make an environment, as `make` does."""
         problem = read(item)
         if not self._pools:
             raise ConfigError(

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from agentrl.core.errors import ItemError
-from agentrl.envs.tasks.datasets import Dataset, locate
+from agentrl.envs.tasks.datasets import Dataset, locate, read_json
 from agentrl.envs.tasks.webshop.catalogue.catalogue import MemoryCatalogue
 from agentrl.envs.tasks.webshop.catalogue.product import (
     Product,
@@ -49,8 +49,8 @@ def sample(data: str = "") -> MemoryCatalogue:
 def agentbench_products(data: str = "") -> Iterator[Product]:
     """All products of the benchmark, read bit by bit. Raises ItemError."""
     folder = locate(AGENTBENCH, data) / "webshop"
-    templates = _read_json(folder / "items_ins_v2.json")
-    people = _read_json(folder / "items_human_ins.json")
+    templates = read_json(folder / "items_ins_v2.json", dict[str, Any])
+    people = read_json(folder / "items_human_ins.json", dict[str, Any])
     for record in records(folder / "items_shuffle.json"):
         product = from_record(record, templates, people)
         if product is not None:
@@ -59,7 +59,7 @@ def agentbench_products(data: str = "") -> Iterator[Product]:
 
 @lru_cache(maxsize=1)
 def _sample(folder: Path) -> MemoryCatalogue:
-    templates = _read_json(folder / "items_ins_v2_1000.json")
+    templates = read_json(folder / "items_ins_v2_1000.json", dict[str, Any])
     path = folder / "documents_1k.jsonl"
     lines = path.read_bytes().splitlines()
     try:
@@ -67,10 +67,3 @@ def _sample(folder: Path) -> MemoryCatalogue:
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise ItemError(f"webshop: {path}: {error!r}") from error
     return MemoryCatalogue(products)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError) as error:
-        raise ItemError(f"webshop: {path}: {error}") from error

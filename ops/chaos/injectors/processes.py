@@ -4,7 +4,8 @@ import random
 import resource
 import signal
 
-from agentrl.ops.chaos.course import Course, hold_for, send_signal
+from agentrl.ops.chaos.cluster import send_signal
+from agentrl.ops.chaos.course import Course, hold_for
 from agentrl.ops.chaos.observer import RunObserver, role_of
 
 LATE_S = 15.0  # beyond dispatch.body_timeout_s
@@ -20,14 +21,7 @@ def kill_process(observer: RunObserver, _random: random.Random, name: str) -> Co
 
 def pause_process(observer: RunObserver, random: random.Random, name: str) -> Course:
     """SIGSTOP until its lease is over, then SIGCONT."""
-    before = observer.mark(name)
-    send_signal(before.pid, signal.SIGSTOP)
-    try:
-        yield from hold_for(lease_s(observer, name) + random.uniform(0.5, 3.0))
-    finally:
-        send_signal(before.pid, signal.SIGCONT)
-    while not observer.is_healthy(name):
-        yield
+    yield from _pause_for(observer, name, lease_s(observer, name) + random.uniform(0.5, 3.0))
 
 
 def limit_files(observer: RunObserver, random: random.Random, name: str) -> Course:
@@ -46,10 +40,14 @@ def limit_files(observer: RunObserver, random: random.Random, name: str) -> Cour
 
 def pause_recorder(observer: RunObserver, _random: random.Random, name: str) -> Course:
     """SIGSTOP for longer than a body may be on its way, then SIGCONT."""
+    yield from _pause_for(observer, name, observer.config.dispatch.body_timeout_s + LATE_S)
+
+
+def _pause_for(observer: RunObserver, name: str, seconds: float) -> Course:
     pid = observer.pid(name) or 0
     send_signal(pid, signal.SIGSTOP)
     try:
-        yield from hold_for(observer.config.dispatch.body_timeout_s + LATE_S)
+        yield from hold_for(seconds)
     finally:
         send_signal(pid, signal.SIGCONT)
     while not observer.is_healthy(name):

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 from prometheus_scrape import free_port, request_metrics
 
-from agentrl.core.config.sections import Metrics
+from agentrl.core.config.sections.monitoring import Metrics
 from agentrl.core.errors import ConfigError
 from agentrl.core.telemetry import metrics
 from agentrl.core.telemetry.exposition import serve_metrics

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 from trace_collector import run_collector
 
-from agentrl.core.config.sections import Tracing
+from agentrl.core.config.sections.monitoring import Tracing
 from agentrl.core.errors import ConfigError
 from agentrl.core.telemetry import metrics, otlp, tracing
 from agentrl.core.telemetry.otlp import (

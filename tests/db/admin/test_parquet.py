@@ -17,7 +17,7 @@ from agentrl.core.errors import StoreError
 from agentrl.db.admin import migrate
 from agentrl.db.admin.parquet import TABLES, ExportRequest, export
 from agentrl.db.admin.readonly import open_history
-from agentrl.db.models import Run
+from agentrl.db.models.runs import Run
 from agentrl.db.store import Store
 
 PEAK = """

@@ -12,7 +12,8 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import EpisodeState, GroupState, RunState, Status, Transition
-from agentrl.db.models import EvaluationEpisode, Run
+from agentrl.db.models.evaluations import EvaluationEpisode
+from agentrl.db.models.runs import Run
 from agentrl.db.queries import attempts, balance, comparison, curves, delays, progress
 from agentrl.db.registry import leases
 from agentrl.db.store import Store, now

@@ -4,7 +4,7 @@ import pytest
 from run_history import begun, trained
 from sqlalchemy import text
 
-from agentrl.db.models import Worker
+from agentrl.db.models.processes import Worker
 from agentrl.db.queries import liveness
 from agentrl.db.queries.liveness import Liveness
 from agentrl.db.store import Store

@@ -6,7 +6,8 @@ from sqlalchemy import select, text
 from sqlalchemy import update as update_rows
 from sqlalchemy.orm import Session
 
-from agentrl.db.models import Group, Update
+from agentrl.db.models.episodes import Group
+from agentrl.db.models.updates import Update
 from agentrl.db.queries.recorded_updates import seen_members
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store

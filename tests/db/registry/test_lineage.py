@@ -5,7 +5,8 @@ from run_history import evaluation
 from run_transitions import World
 
 from agentrl.core.types import CheckpointState
-from agentrl.db.models import Checkpoint, PolicyServer, Serving
+from agentrl.db.models.processes import PolicyServer, Serving
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import lineage, policy_servers
 from agentrl.db.store import Store
 

@@ -7,7 +7,7 @@ from run_transitions import SIZE, World, run_concurrently
 from sqlalchemy import event
 
 from agentrl.core.types import EpisodeState, GroupState, Reason, RunState, Status
-from agentrl.db.models import Run
+from agentrl.db.models.runs import Run
 from agentrl.db.store import Store
 from agentrl.db.transitions import due_episodes, episodes, groups, runs
 from agentrl.db.transitions.episodes import ClaimedEpisode

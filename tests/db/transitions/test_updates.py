@@ -10,7 +10,7 @@ from agentrl.core.trained_hash import running_hash
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CheckpointState, GroupState, Reason
 from agentrl.db.audit.trained_hashes import find_different_hashes
-from agentrl.db.models import Checkpoint
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, item_streams, updates

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Task
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError, ItemError
 from agentrl.envs import registry
 from agentrl.envs.tasks.check import Settings

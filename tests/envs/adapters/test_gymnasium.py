@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.core.types import Status
 from agentrl.envs import registry

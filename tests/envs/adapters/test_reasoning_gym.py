@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from adapter_pages import task_of_page
 
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.envs import registry
 from agentrl.envs.contract import Outcome, TaskSource, ToolCall

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from agent_programs import LOOK, Play
 
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.envs.contract import Attachable, Environment, Message
 from agentrl.envs.server.client import RemoteSource
 from agentrl.envs.server.server import EnvServer

@@ -11,7 +11,7 @@ from sqlalchemy import select, text
 from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import RunState
-from agentrl.db.models import StoredTrajectory
+from agentrl.db.models.episodes import StoredTrajectory
 from agentrl.db.queries import progress
 from agentrl.db.questions import answer_question
 from agentrl.db.store import Store, open_store

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lossy_proxy import Flaky
 
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.envs import registry
 from agentrl.envs.contract import Item, Outcome, TaskSource, ToolCall

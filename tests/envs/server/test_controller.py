@@ -9,7 +9,7 @@ from env_server_client import ControllerServer, post, run_conversation, start
 from running import eventually
 from structlog.testing import capture_logs
 
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.envs import registry
 from agentrl.envs.server.server import EnvServer
 from agentrl.envs.server.session import Timings

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.http.server import MAX_HEAD
 from agentrl.envs import registry
 from agentrl.envs.server import wire

@@ -13,7 +13,7 @@ import pytest
 import urllib3
 from counting_task import CountingSource
 
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.errors import ConfigError, EnvironmentFailure
 from agentrl.envs import registry
 from agentrl.envs.contract import ToolCall

@@ -10,7 +10,7 @@ import pytest
 from env_server_client import PLACES, run_conversation
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.envs import registry
 from agentrl.envs.server.server import EnvServer
 from agentrl.envs.server.session import Timings

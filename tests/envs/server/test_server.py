@@ -11,7 +11,7 @@ import pytest
 import urllib3
 from running import eventually
 
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.errors import ConfigError, ItemError
 from agentrl.envs import registry
 from agentrl.envs.server import wire

@@ -18,7 +18,9 @@ from running import ROOT, eventually
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Run, Task, Trainer
+from agentrl.core.config.sections.run import Run
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.config.sections.training import Trainer
 from agentrl.core.errors import AgentRLError
 from agentrl.db.admin import migrate
 from agentrl.db.audit.run_audit import Finding

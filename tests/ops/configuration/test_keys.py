@@ -11,7 +11,10 @@ from msgspec import Meta
 
 from agentrl.cli.main import main
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import PolicyServer, Section, Task, Teacher
+from agentrl.core.config.sections.base import Section
+from agentrl.core.config.sections.policies import PolicyServer
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.config.sections.training import Teacher
 from agentrl.core.errors import ConfigError
 from agentrl.ops.configuration import keys
 from agentrl.trainer.algorithm import presets
@@ -95,7 +98,7 @@ def test_every_key_of_a_configuration_is_listed_with_its_default() -> None:
 
 def test_every_key_says_what_it_means() -> None:
     mute = [f"{section}.{key}" for (section, key), one in found().items() if not one.meaning]
-    assert not mute, "core/config/sections.py: write a docstring below the key"
+    assert not mute, "core/config/sections/: write a docstring below the key"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from small_model import PARAMETERS, SMALL, small_model
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Lora
+from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.ops.configuration import model_spec
 from agentrl.ops.doctor import deepspeed_memory, memory

@@ -13,7 +13,8 @@ from sqlalchemy import func, select
 from agentrl.core import config_loading
 from agentrl.core.errors import CheckpointError, ConfigError, StoreError
 from agentrl.core.types import RunState
-from agentrl.db.models import Evaluation, EvaluationEpisode, PolicyServer
+from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
+from agentrl.db.models.processes import PolicyServer
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.configuration import configs

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from agentrl.core.errors import CheckpointError
 from agentrl.core.types import CheckpointState
-from agentrl.db.models import Checkpoint
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store
 from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint

@@ -19,7 +19,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.errors import CheckpointError, ConfigError, ItemError, StoreError
 from agentrl.core.types import RunState
 from agentrl.db.admin import migrate
-from agentrl.db.models import Evaluation, EvaluationEpisode
+from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.evaluation.command import EvalRequest, Matrix, evaluate, make_plans

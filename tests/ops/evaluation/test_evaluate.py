@@ -8,7 +8,9 @@ import pytest
 from policy_servers import ScriptedEnvironment, ScriptedSource, serve, won
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Dispatch, Model, PolicyServer, Sampling, Task
+from agentrl.core.config.sections.episodes import Dispatch, Sampling
+from agentrl.core.config.sections.policies import Model, PolicyServer
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError, PolicyError
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import Environment, Item

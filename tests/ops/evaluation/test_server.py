@@ -23,7 +23,7 @@ from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.errors import AgentRLError, PolicyError
 from agentrl.core.types import RunState
-from agentrl.db.models import EvaluationEpisode
+from agentrl.db.models.evaluations import EvaluationEpisode
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.configuration.model_spec import read_spec

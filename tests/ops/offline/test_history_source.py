@@ -10,7 +10,7 @@ import pytest
 from planted_run import SPREAD, PlantedRun
 
 from agentrl.core.types import GroupState, Reason, RunState
-from agentrl.db.models import Run
+from agentrl.db.models.runs import Run
 from agentrl.db.queries import history_batches
 from agentrl.db.queries.history_batches import HistoryBatch
 from agentrl.db.store import now

@@ -15,7 +15,8 @@ from agentrl.core.errors import ConfigError, ItemError, StoreError
 from agentrl.core.trajectory import Judgement, Trajectory
 from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import GroupState, Reason, RunState
-from agentrl.db.models import Group, Run, StoredTrajectory
+from agentrl.db.models.episodes import Group, StoredTrajectory
+from agentrl.db.models.runs import Run
 from agentrl.db.queries import history_batches
 from agentrl.db.transitions import groups, runs
 from agentrl.ops.offline.rescore import rescore

@@ -16,10 +16,13 @@ from running import ROOT, agentrl, eventually
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Dispatch, Model, Run, Task
+from agentrl.core.config.sections.episodes import Dispatch
+from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.run import Run
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.process import TERMINATED
 from agentrl.core.types import RunState
-from agentrl.db.models import Worker
+from agentrl.db.models.processes import Worker
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.runs.begin import begin, clear_queues, require_queues

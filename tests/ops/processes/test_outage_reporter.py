@@ -6,7 +6,8 @@ from run_history import begun
 from running import eventually
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Run, Task
+from agentrl.core.config.sections.run import Run
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.telemetry.outages import report_available, report_away
 from agentrl.db.queries import progress
 from agentrl.db.registry.outages import read_outages

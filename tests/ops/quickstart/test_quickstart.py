@@ -17,10 +17,10 @@ from running import ROOT
 from sqlalchemy import update
 
 from agentrl.core import config_loading
-from agentrl.core.config.sections import Task
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import GroupState
-from agentrl.db.models import Group
+from agentrl.db.models.episodes import Group
 from agentrl.db.queries import progress
 from agentrl.experiments.pretrained.study import SmollmRequest, study_config
 from agentrl.ops.quickstart.live_panel import LivePanel

@@ -16,7 +16,9 @@ from agentrl import broker
 from agentrl.checkpoints.checkpoint_store import fetch
 from agentrl.checkpoints.manifest import verify
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Broker, Model, Run, Store, Task
+from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.run import Broker, Run, Store
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import BrokerUnavailable, ConfigError
 from agentrl.core.telemetry import metrics
 from agentrl.ops.chaos.proxy import Proxy

@@ -13,7 +13,8 @@ from agentrl.broker.messages import encode
 from agentrl.broker.topology import recorder_queue, trainer_queue
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Run, Task
+from agentrl.core.config.sections.run import Run
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError, StoreError
 from agentrl.ops.runs.dead_letters import requeue, show, show_all
 

@@ -16,10 +16,10 @@ from running import eventually
 
 from agentrl import broker
 from agentrl.broker.topology import recorder_queue, trainer_queue
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import RunState
-from agentrl.db.models import Worker
+from agentrl.db.models.processes import Worker
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.envs.server.server import EnvServer

@@ -14,11 +14,17 @@ from agentrl.checkpoints import manifest
 from agentrl.cli.runs import run_history
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Broker, Model, Store, Task
-from agentrl.core.config.sections import Run as RunSection
+from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.run import Broker, Store
+from agentrl.core.config.sections.run import Run as RunSection
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError, StoreError
 from agentrl.core.types import CheckpointState, RunState
-from agentrl.db.models import Base, Checkpoint, Evaluation, PolicyServer, Run, Serving
+from agentrl.db.models.base import Base
+from agentrl.db.models.evaluations import Evaluation
+from agentrl.db.models.processes import PolicyServer, Serving
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
 from agentrl.db.transitions import evaluations, groups, runs

@@ -13,7 +13,7 @@ from agentrl.core.errors import StoreUnavailable
 from agentrl.core.process import process_began
 from agentrl.core.telemetry.outages import AWAY, Outage
 from agentrl.core.types import RunState
-from agentrl.db.models import PolicyServer
+from agentrl.db.models.processes import PolicyServer
 from agentrl.db.queries import progress
 from agentrl.db.registry import policy_servers
 from agentrl.db.registry.outages import put_outages

@@ -14,8 +14,8 @@ from running import ROOT
 from sqlalchemy import text
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Run as RunSection
-from agentrl.core.config.sections import Store as StoreSection
+from agentrl.core.config.sections.run import Run as RunSection
+from agentrl.core.config.sections.run import Store as StoreSection
 from agentrl.core.errors import StoreError
 from agentrl.core.types import RunState
 from agentrl.db.store import Store, open_store

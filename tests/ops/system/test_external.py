@@ -19,14 +19,11 @@ from agentrl.core.errors import ConfigError
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import RunState, UpdateState
 from agentrl.db.admin import migrate
-from agentrl.db.models import (
-    EvaluationEpisode,
-    PolicyServer,
-    Run,
-    StoredTrajectory,
-    Update,
-    UpdateGroup,
-)
+from agentrl.db.models.episodes import StoredTrajectory
+from agentrl.db.models.evaluations import EvaluationEpisode
+from agentrl.db.models.processes import PolicyServer
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Update, UpdateGroup
 from agentrl.db.queries import progress
 from agentrl.db.registry import external_policies
 from agentrl.db.registry.policy_servers import begin_serving, end_server, register_server

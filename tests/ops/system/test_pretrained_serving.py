@@ -19,10 +19,13 @@ from tokenizers import Tokenizer
 from torch_device import DEVICE
 
 from agentrl.checkpoints import directories, manifest
-from agentrl.core.config import sections
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Dtype, Lora, PolicyServer, Task, Trainer, Vllm
-from agentrl.db.models import Checkpoint
+from agentrl.core.config.sections.base import Dtype
+from agentrl.core.config.sections.policies import Model, PolicyServer, Vllm
+from agentrl.core.config.sections.run import Run
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.config.sections.training import Lora, Trainer
+from agentrl.db.models.updates import Checkpoint
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.checkpoint_loader import CheckpointLoader, median_gap, tolerance
 from agentrl.serving.engine_api import Request
@@ -104,8 +107,8 @@ def vllm(rank: int, smollm2: Path, vllm_python: Path, tmp_path: Path) -> Iterato
     server = PolicyServer(name="p", engine="vllm", vllm=section)
     config = Config(
         tasks={"dbbench": Task()},
-        run=sections.Run(home=str(tmp_path / "home")),
-        model=sections.Model(path=str(smollm2), dtype=DTYPE),
+        run=Run(home=str(tmp_path / "home")),
+        model=Model(path=str(smollm2), dtype=DTYPE),
         policy=[server],
         trainer=Trainer(lora=Lora(rank=rank)),
     )

@@ -16,8 +16,12 @@ from agentrl import broker
 from agentrl.broker.messages import RunEpisode
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Model, Run, Task, Worker
-from agentrl.db.models import Checkpoint, PolicyServer
+from agentrl.core.config.sections.episodes import Worker
+from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.run import Run
+from agentrl.core.config.sections.tasks import Task
+from agentrl.db.models.processes import PolicyServer
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry.policy_servers import begin_serving, register_server
 from agentrl.db.store import open_store
 from agentrl.db.transitions import due_episodes

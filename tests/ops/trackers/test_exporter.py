@@ -23,7 +23,7 @@ from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import RunState
-from agentrl.db.models import Update
+from agentrl.db.models.updates import Update
 from agentrl.db.store import Store
 from agentrl.db.transitions import alarms, runs
 from agentrl.db.transitions.alarms import AlarmReading

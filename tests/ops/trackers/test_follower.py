@@ -17,10 +17,11 @@ from structlog.testing import capture_logs
 from tracker_runs import begin_tracked_run, tracker_config
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Store as StoreSection
+from agentrl.core.config.sections.run import Store as StoreSection
 from agentrl.core.telemetry.outages import AVAILABLE, AWAY
 from agentrl.core.types import RunState
-from agentrl.db.models import Evaluation, Update
+from agentrl.db.models.evaluations import Evaluation
+from agentrl.db.models.updates import Update
 from agentrl.db.queries import tracker_cursor
 from agentrl.db.queries.tracker_cursor import TrackerCursor
 from agentrl.db.store import Store

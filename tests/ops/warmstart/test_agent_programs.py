@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from agent_programs import PRELUDE
 
-from agentrl.core.config.sections import Task
+from agentrl.core.config.sections.tasks import Task
 from agentrl.envs.gateway.source import GatewaySource
 from agentrl.ops.warmstart.demonstrations import Demonstrator, encode
 from agentrl.ops.warmstart.play import Player, scores

@@ -11,13 +11,15 @@ from safetensors.torch import load_file
 from torch_device import DEVICE
 
 from agentrl.checkpoints import manifest
-from agentrl.core.config.sections import Lora, Task
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import AgentRLError, CheckpointError, ConfigError, ItemError
 from agentrl.envs.contract import Tool
 from agentrl.envs.registry import source
+from agentrl.ops.interruption import Interrupted
 from agentrl.ops.warmstart import demonstrations
 from agentrl.ops.warmstart.cloning_trainer import Phase, Progress
-from agentrl.ops.warmstart.command import Interrupted, ProgressLines, make
+from agentrl.ops.warmstart.command import ProgressLines, make
 from agentrl.ops.warmstart.demonstrations import Demonstrator
 from agentrl.ops.warmstart.start_adapter import FILE, StartAdapter, StartRecord
 from agentrl.ops.warmstart.tokenizer import OPENINGS

@@ -20,11 +20,15 @@ from running import eventually
 from sqlalchemy import select, text
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import External, Model, PolicyServer, Task, Worker
+from agentrl.core.config.sections.episodes import Worker
+from agentrl.core.config.sections.policies import External, Model, PolicyServer
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.admin import migrate
-from agentrl.db.models import Checkpoint, Run, Serving
-from agentrl.db.models import PolicyServer as ServerRow
+from agentrl.db.models.processes import PolicyServer as ServerRow
+from agentrl.db.models.processes import Serving
+from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints, external_policies
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, now, open_store
@@ -233,7 +237,8 @@ def test_its_process_ends_while_the_model_is_silent(there: Endpoint) -> None:
     program = f'''
 import threading
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import External, PolicyServer, Task
+from agentrl.core.config.sections.policies import External, PolicyServer
+from agentrl.core.config.sections.tasks import Task
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.external.engine import serve_for_evaluation
 import urllib3, json

@@ -12,7 +12,7 @@ import pytest
 from openai_endpoint import KEY, Answer, Endpoint, completion, failure, serve_endpoint
 from running import eventually
 
-from agentrl.core.config.sections import External
+from agentrl.core.config.sections.policies import External
 from agentrl.core.errors import ConfigError
 from agentrl.serving.external.upstream import (
     BACKOFF_S,

@@ -15,7 +15,8 @@ from torch_device import DEVICE
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3Config
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Model, PolicyServer, Task
+from agentrl.core.config.sections.policies import Model, PolicyServer
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.engine_api import Completion, Request

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.core.config.sections import Lora
+from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import CheckpointError
 from agentrl.serving.vllm.adapter import check_same, shapes, write_zero
 

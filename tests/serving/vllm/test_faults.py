@@ -20,11 +20,14 @@ from safetensors.numpy import load_file, save_file
 from sqlalchemy import select
 
 from agentrl.checkpoints import manifest
-from agentrl.core.config import sections
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Lora, PolicyServer, Task, Trainer, Vllm
+from agentrl.core.config.sections.policies import PolicyServer, Vllm
+from agentrl.core.config.sections.run import Run
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.errors import CheckpointError, ConfigError, PolicyError
-from agentrl.db.models import Checkpoint, Serving
+from agentrl.db.models.processes import Serving
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.store import Store, open_store
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.engine_api import Completion, EngineAway, Request
@@ -52,7 +55,7 @@ def configured(
     server = PolicyServer(name="p", engine="vllm", vllm=section, **options)  # type: ignore[arg-type]
     return Config(
         tasks={"dbbench": Task()},
-        run=sections.Run(home=str(folder / "home")),
+        run=Run(home=str(folder / "home")),
         policy=[server],
         trainer=Trainer(lora=Lora(rank=rank)),
     )

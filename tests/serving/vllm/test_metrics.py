@@ -14,9 +14,11 @@ from fake_vllm import set_faults
 from prometheus_scrape import free_port, request_metrics
 from running import eventually, fakes_of
 
-from agentrl.core.config import sections
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Metrics, PolicyServer, Task, Vllm
+from agentrl.core.config.sections.monitoring import Metrics
+from agentrl.core.config.sections.policies import PolicyServer, Vllm
+from agentrl.core.config.sections.run import Run
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.telemetry import metrics
 from agentrl.core.telemetry.exposition import serve_metrics
 from agentrl.ops.configuration.serving import serving_config
@@ -35,7 +37,7 @@ def config(tmp_path: Path) -> Config:
     section = Vllm(python=str(fake_vllm.write_interpreter(tmp_path)), start_s=60.0)
     return Config(
         tasks={"dbbench": Task()},
-        run=sections.Run(home=str(tmp_path / "home")),
+        run=Run(home=str(tmp_path / "home")),
         policy=[PolicyServer(name="p", engine="vllm", vllm=section)],
         metrics=Metrics(port=free_port()),
     )

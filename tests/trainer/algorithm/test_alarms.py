@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.core.config.sections import AlarmName, Alarms
+from agentrl.core.config.sections.training import AlarmName, Alarms
 from agentrl.core.types import GroupState
 from agentrl.db.transitions.alarms import AlarmReading, RaisedAlarm
 from agentrl.trainer.algorithm.alarms import (

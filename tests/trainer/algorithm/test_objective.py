@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torch_device import DEVICE
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentrl.core.config.sections import Trainer
+from agentrl.core.config.sections.training import Trainer
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.metrics import TokenRecord
 from agentrl.trainer.algorithm.objective import Objective

@@ -1,7 +1,9 @@
 import msgspec
 import pytest
 
-from agentrl.core.config.sections import DeepSpeed, Dispatch, Lora, Model, Sampling, Trainer
+from agentrl.core.config.sections.episodes import Dispatch, Sampling
+from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.training import DeepSpeed, Lora, Trainer
 from agentrl.core.errors import ConfigError
 from agentrl.trainer.algorithm.presets import (
     Importance,

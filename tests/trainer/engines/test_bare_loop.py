@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch_device import DEVICE
 
-from agentrl.core.config.sections import Lora, Trainer
+from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware

@@ -13,7 +13,7 @@ from backends import NEEDS_DEEPSPEED
 from engine_updates import BASE, LORA, MakeTrajectory, flatten, relative_distance, update_on_torch
 from running import eventually, processes_of
 
-from agentrl.core.config.sections import DeepSpeed
+from agentrl.core.config.sections.training import DeepSpeed
 from agentrl.core.errors import ConfigError
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import TrainableGroup, assemble_batch
@@ -175,7 +175,7 @@ def test_offload_gives_the_updates_and_snapshots_of_torch(
 
 STEPS = """
 import sys, torch
-from agentrl.core.config.sections import DeepSpeed
+from agentrl.core.config.sections.training import DeepSpeed
 from agentrl.trainer.engines import deepspeed_build, zero_shards
 library = zero_shards.import_deepspeed("cpu")
 deepspeed_build.load_optimizer(sys.argv[1])

@@ -22,7 +22,7 @@ from engine_updates import (
 )
 from torch import Tensor
 
-from agentrl.core.config.sections import Trainer
+from agentrl.core.config.sections.training import Trainer
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware

@@ -22,7 +22,7 @@ from engine_updates import (
 )
 from tokenizers import Tokenizer
 
-from agentrl.core.config.sections import Lora, Trainer
+from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.trajectory import PolicyRef
 from agentrl.serving.engine_api import Request
 from agentrl.serving.local.engine import LocalEngine

@@ -21,7 +21,7 @@ from engine_updates import (
     update_on_torch,
 )
 
-from agentrl.core.config.sections import Trainer
+from agentrl.core.config.sections.training import Trainer
 from agentrl.trainer.batch import Batch
 
 pytest.importorskip("deepspeed", reason="pip install 'agentrl-system[deepspeed]'")

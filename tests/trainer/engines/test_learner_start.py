@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentrl.core.config.sections import Trainer
+from agentrl.core.config.sections.training import Trainer
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.checkpoints import directories
 from agentrl.checkpoints.manifest import ADAPTER
-from agentrl.core.config.sections import Lora, Trainer
+from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.presets import Settings, resolve_settings

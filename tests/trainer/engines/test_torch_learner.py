@@ -11,7 +11,7 @@ from engine_updates import ragged_batch
 from torch import Tensor
 from torch_device import DEVICE
 
-from agentrl.core.config.sections import Lora, Trainer
+from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.metrics import TokenRecord

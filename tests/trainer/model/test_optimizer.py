@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from agentrl.core.config.sections import Trainer
+from agentrl.core.config.sections.training import Trainer
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.model.optimizer import learning_rate, make_optimizer, set_learning_rate
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch_device import DEVICE
 
-from agentrl.core.config.sections import Lora, Trainer
+from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.errors import CheckpointError
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.presets import resolve_settings

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Dispatch, Task
+from agentrl.core.config.sections.episodes import Dispatch
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError
 from agentrl.db.transitions.item_streams import LatestSuccess
 from agentrl.workers.dispatch.curriculum import (

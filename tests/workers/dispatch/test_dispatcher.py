@@ -11,10 +11,11 @@ from structlog.testing import capture_logs
 
 from agentrl.broker.messages import RunEpisode
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Task, Trainer
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.config.sections.training import Trainer
 from agentrl.core.errors import BrokerError, ConfigError
 from agentrl.core.types import CURRENT, EpisodeState, GroupState, Reason, RunState
-from agentrl.db.models import PolicyServer
+from agentrl.db.models.processes import PolicyServer
 from agentrl.db.registry import policy_servers
 from agentrl.db.store import Store
 from agentrl.db.transitions import due_episodes, episodes, groups, refusals, runs

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from agentrl import broker
 from agentrl.broker.api import Broker
-from agentrl.core.config.sections import Metrics
+from agentrl.core.config.sections.monitoring import Metrics
 from agentrl.core.telemetry.exposition import serve_metrics
 from agentrl.db.store import open_store
 from agentrl.db.transitions import alarms

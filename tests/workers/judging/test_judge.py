@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from running import eventually
 from trajectories import trajectory
 
-from agentrl.core.config.sections import Judge as JudgeSection
+from agentrl.core.config.sections.tasks import Judge as JudgeSection
 from agentrl.core.errors import JudgeError
 from agentrl.core.journal import UnjudgedEpisode
 from agentrl.core.retry import Backoff, Retry

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from takeovers import ANSWERS, TURNS, Script, lose, next_command, only_body, record
 
 from agentrl.broker.messages import RunEpisode
-from agentrl.core.config.sections import Judge
+from agentrl.core.config.sections.tasks import Judge
 from agentrl.core.trajectory import Judgement
 from agentrl.core.types import EpisodeState, Reason, Status
 from agentrl.db.queries.kept_tokens import kept_tokens

@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 from takeovers import TURNS, Script, lose, next_command, only_body, record
 
 from agentrl.broker.messages import EpisodeFinished, RunEpisode, decode
-from agentrl.core.config.sections import Judge, Trainer
+from agentrl.core.config.sections.tasks import Judge
+from agentrl.core.config.sections.training import Trainer
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import EpisodeState, Reason
 from agentrl.trainer.algorithm.presets import resolve_settings

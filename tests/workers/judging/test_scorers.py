@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.core.config.sections import Judge, Task
+from agentrl.core.config.sections.tasks import Judge, Task
 from agentrl.core.errors import ConfigError
 from agentrl.workers.judging.judge import (
     EpisodeToJudge,

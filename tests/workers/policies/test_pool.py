@@ -13,9 +13,10 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Judge, Sampling, Task
+from agentrl.core.config.sections.episodes import Sampling
+from agentrl.core.config.sections.tasks import Judge, Task
 from agentrl.core.errors import PolicyError, StoreUnavailable
-from agentrl.db.models import PolicyServer
+from agentrl.db.models.processes import PolicyServer
 from agentrl.db.registry import external_policies, policy_servers
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store

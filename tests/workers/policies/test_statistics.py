@@ -10,7 +10,8 @@ from run_transitions import World
 from sqlalchemy import event
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Sampling, Task
+from agentrl.core.config.sections.episodes import Sampling
+from agentrl.core.config.sections.tasks import Task
 from agentrl.db.queries.episode_outcomes import EpisodeOutcome
 from agentrl.db.store import Store
 from agentrl.ops.processes.worker import pool_config

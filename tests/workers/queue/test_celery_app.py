@@ -16,7 +16,8 @@ from running import ROOT, eventually
 from agentrl.broker.messages import RunEpisode
 from agentrl.broker.topology import episodes_queue
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Broker, Run, Task
+from agentrl.core.config.sections.run import Broker, Run
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.config_loading import dumps
 from agentrl.core.errors import BrokerError, BrokerUnavailable
 from agentrl.workers.queue.celery_app import SWITCH_S, CommandSender, celery_app, purge_queue
@@ -125,7 +126,8 @@ def test_a_signal_that_came_before_celerys_handlers_is_not_lost(
     program = f"""
 import threading
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections import Broker, Run, Task
+from agentrl.core.config.sections.run import Broker, Run
+from agentrl.core.config.sections.tasks import Task
 from agentrl.workers.queue.celery_app import celery_app, run_celery
 
 class Stop(threading.Event):

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from agentrl.core.config.sections import Dtype
+from agentrl.core.config.sections.base import Dtype
 from agentrl.core.errors import CheckpointError
 
 TOKENIZER_FILES = (

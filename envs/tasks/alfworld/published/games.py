@@ -84,10 +84,7 @@ def release(data: str = "") -> Release:
 def listed_games(data: str = "", dataset: datasets.Dataset = LIST) -> list[str]:
     """Return the paths of one of AgentBench's lists, in its order. Raises ItemError."""
     path = datasets.locate_file(dataset, dataset.paths[0], data)
-    try:
-        kinds = msgspec.json.decode(path.read_bytes(), type=dict[str, list[str]])
-    except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise ItemError(f"{path}: {error}") from error
+    kinds = datasets.read_json(path, dict[str, list[str]])
     return [game for games in kinds.values() for game in games]
 
 

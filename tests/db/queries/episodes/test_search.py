@@ -7,7 +7,7 @@ from run_transitions import World
 from sqlalchemy import update
 
 from agentrl.core.types import EpisodeState, Status
-from agentrl.db.models import Episode, Step
+from agentrl.db.models.episodes import Episode, Step
 from agentrl.db.queries.episodes.detail import episode_detail, model_directories
 from agentrl.db.queries.episodes.filter import EpisodeFilter, Order
 from agentrl.db.queries.episodes.search import (

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.core.config.sections import Envs, Task
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.envs.contract import Item, Message, Outcome, TaskSource
 from agentrl.envs.server.client import RemoteSource
 from agentrl.envs.server.server import EnvServer

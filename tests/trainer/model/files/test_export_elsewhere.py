@@ -21,7 +21,8 @@ from running import ROOT
 
 from agentrl.checkpoints import directories
 from agentrl.checkpoints.manifest import Probe
-from agentrl.core.config.sections import Dtype, Lora, Trainer
+from agentrl.core.config.sections.base import Dtype
+from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.trajectory import Trajectory
 from agentrl.envs.contract import Message, strings
 from agentrl.serving.engine_api import Request

@@ -1,0 +1,37 @@
+"""Arguments and options that several commands share."""
+
+import typer
+
+CONFIG = typer.Argument(
+    ..., metavar="CONFIG", help="Configuration file of the run (TOML).", show_default=False
+)
+SUPERVISED = typer.Option(False, "--supervised", hidden=True, help="Started by a supervisor.")
+OPTIONAL_CONFIG = typer.Argument(
+    "",
+    metavar="CONFIG",
+    help="Configuration file of the run (TOML). Omit it with --store.",
+    show_default=False,
+)
+RUN = typer.Argument(
+    ...,
+    metavar="RUN",
+    help="Configuration file of the run, or its name with --store.",
+    show_default=False,
+)
+STORE = typer.Option("", "--store", help="Database URL. Default: the configuration's.")
+SET = typer.Option(
+    [],
+    "--set",
+    help="Configuration key to change: SECTION.KEY=VALUE. Repeatable.",
+    show_default=False,
+)
+TASK = typer.Argument(
+    ..., metavar="TASK", help="Name of the task, or ADAPTER:ARGUMENT.", show_default=False
+)
+TASKS = typer.Argument(
+    None, metavar="TASK", help="Names of tasks. Default: all.", show_default=False
+)
+DATA = typer.Option("", "--data", help="Data folder. Default: the variable AGENTRL_DATA.")
+OUT_DIRECTORY = typer.Option(..., "--out", help="Output directory.", show_default=False)
+JSON_ARRAY = typer.Option(False, "--json", help="Print one JSON array.")
+JSON_OBJECT = typer.Option(False, "--json", help="Print one JSON object.")

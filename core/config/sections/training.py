@@ -1,0 +1,198 @@
+"""The trainer, its teachers and its alarms."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from agentrl.core.config.sections.base import (
+    Above0,
+    AtLeast0,
+    Name,
+    Natural,
+    Positive,
+    Seconds,
+    Section,
+    Share,
+)
+
+
+class Lora(Section, frozen=True):
+    """Training of a LoRA adapter on the frozen model."""
+
+    rank: Natural = 0
+    """Rank of the adapter. 0: all weights are trained."""
+    alpha: Above0 = 16.0
+    """The adapter's output is scaled by alpha / rank."""
+    targets: list[str] = msgspec.field(
+        default_factory=lambda: [
+            *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+        ]
+    )
+    """Linear modules that get an adapter."""
+
+
+class DeepSpeed(Section, frozen=True):
+    """Settings of `engine = "deepspeed"` (docs/deepspeed.md)."""
+
+    zero: Literal[0, 1, 2, 3] = 2
+    """ZeRO stage. 1 shards the optimizer state over the ranks, 2 also the gradients, 3 also the
+    weights."""
+    offload: Literal["none", "optimizer", "all"] = "none"
+    """What host memory holds: the optimizer state, or (with ZeRO 3) also the weights."""
+    weights: Literal["float32", "model"] = "float32"
+    """Type of the ranks' weights. `model`: `model.dtype`, with float32 master weights; needs ZeRO
+    3."""
+    timeout_s: Seconds = 60.0
+    """Time limit of a collective operation."""
+    extensions: str = ""
+    """Folder of compiled extensions. Empty: ~/.cache/agentrl/extensions."""
+
+
+class Trainer(Section, frozen=True):
+    """The trainer (docs/algorithms.md). π is the trained policy, π_prox is π before the update, μ
+    is the policy that sampled the token.
+    """
+
+    preset: Literal["default", "paper"] = "default"
+    """Set of defaults for other keys."""
+    learning_rate: Above0 | None = None
+    """Learning rate after the warm-up."""
+    weight_decay: float = 0.0
+    """Weight decay of matrices."""
+    warmup_updates: Natural = 0
+    """Updates in which the learning rate rises from 0."""
+    max_grad_norm: Above0 = 1.0
+    """Gradients are clipped to this norm."""
+    loss: str | None = None
+    """Loss, which decides how the ratio is bounded."""
+    old: Literal["behaviour", "proximal"] | None = None
+    """Denominator of the ratio: μ (`behaviour`) or π_prox (`proximal`)."""
+    clip_low: Above0 | None = None
+    """The ratio is bounded below by 1 - clip_low."""
+    clip_high: Above0 | None = None
+    """The ratio is bounded above by 1 + clip_high."""
+    dual_clip: Annotated[float, Meta(gt=1.0)] | None = None
+    """Upper bound of the ratio in `ppo_clip` where the advantage is negative."""
+    importance: Literal["none", "truncated", "icepop"] | None = None
+    """How tokens are weighted by π_prox/μ. With `old = "behaviour"` the default is none."""
+    min_weight: Share | None = None
+    """`icepop` masks tokens with smaller weights."""
+    max_weight: Annotated[float, Meta(ge=1.0)] | None = None
+    """`truncated` caps larger weights at this; `icepop` masks their tokens."""
+    mixed_sequences: bool = False
+    """Whether `gspo` may train on trajectories of several policies."""
+    kl_weight: AtLeast0 | None = None
+    """Weight of the KL divergence to the run's first checkpoint."""
+    rewards: bool = True
+    """Whether rewards are trained on, or only [[teacher]]s teach (docs/teachers.md)."""
+    credit: str | None = None
+    """How the turns of an episode are credited (docs/credit.md)."""
+    credit_options: dict[str, Any] = {}
+    """Options of `credit`."""
+    advantage: str | None = None
+    """How the rewards of a group are compared."""
+    normalise: Literal["none", "task", "environment"] | None = None
+    """Whether advantages are normalised per task, over loss tokens (`task`) or over trajectories
+    (`environment`)."""
+    task_norm_min_tokens: Positive = 64
+    """With `normalise = "task"`, tasks with fewer loss tokens in the batch are not normalised."""
+    aggregate: Literal["token_mean", "group_mean"] | None = None
+    """Whether every loss token has the same weight, or every group."""
+    task_weights: dict[str, AtLeast0] = {}
+    """Weight of each task in the loss. A task that is not named has 1."""
+    abnormal_reward: float | None = None
+    """Reward of the last turn of episodes that end as task_limit or invalid_action."""
+    turn_penalty: float = 0.0
+    """Subtracted from the reward for each step."""
+    token_penalty: float = 0.0
+    """Subtracted from the reward for each sampled token."""
+    keep_share: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
+    """Share of each task's groups that are trained on: those with the highest variance of
+    rewards."""
+    min_groups: Positive | None = None
+    """Fewest groups in a batch. Absent: `dispatch.groups_per_update`."""
+    max_groups: Positive | None = None
+    """Most groups in a batch. Absent: twice `min_groups`."""
+    micro_batch_tokens: Positive = 1536
+    """Most tokens in one forward pass. A longer trajectory gets its own."""
+    chunk_logits: Positive | None = None
+    """Logits in memory at the same time. More are faster. Absent: 2^22 on a CPU, 2^27 on a GPU."""
+    packing: bool = True
+    """Whether trajectories share a forward pass, without attention between them."""
+    gradient_checkpointing: bool = False
+    """Whether activations are computed again: less memory, about a third more computing."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """Optimizer. `sgd` is plain gradient descent."""
+    lora: Lora = Lora()
+    engine: Literal["torch", "deepspeed"] = "torch"
+    """`torch` is one process, `deepspeed` is `ranks` processes."""
+    ranks: Positive = 1
+    """Processes of `engine = "deepspeed"` on this machine."""
+    deepspeed: DeepSpeed = DeepSpeed()
+    inbox_bytes: Positive | None = None
+    """Memory for received episodes, in bytes. Absent: one batch, at least 512 MiB."""
+    snapshot_every: Positive = 10
+    """Updates between two snapshots. The last two are kept."""
+    stop_s: Seconds = 30.0
+    """Time from SIGTERM to SIGKILL. An update with its checkpoint and snapshot must fit."""
+    keep_checkpoints: Positive = 8
+    """Newest checkpoints that are kept, beside those in use and those since the last snapshot."""
+    threads: Positive = 1
+    """CPU threads of each process."""
+
+
+class Teacher(Section, frozen=True):
+    """A model to which the policy is distilled (docs/teachers.md)."""
+
+    name: Name
+    """Unique name."""
+    checkpoint: str
+    """Directory, or a checkpoint of the store by its ID or as RUN@VERSION. It must have the
+    policy's tokenizer."""
+    tasks: list[str] = []
+    """Tasks that it teaches. Empty: all. A task has at most one teacher."""
+    weight: Above0 = 1.0
+    """Weight of log π_teacher − log π, which is added to each token's advantage."""
+
+
+AlarmName = Literal[
+    "skipped",
+    "snapshot_failed",
+    "grad_norm",
+    "effective_sample_size",
+    "mismatch_kl",
+    "max_ratio",
+    "clip_fraction",
+    "entropy",
+    "entropy_fall",
+    "zero_spread_share",
+    "stale_share",
+]
+
+
+class Alarms(Section, frozen=True):
+    """Thresholds of the alarms, checked for each task at every update (docs/alarms.md)."""
+
+    min_effective_sample_size: Share = 0.5
+    """Smallest effective sample size, as a share of the loss tokens."""
+    max_mismatch_kl: AtLeast0 = 0.05
+    """Largest KL(μ ‖ π), in nats per token."""
+    max_ratio: AtLeast0 = 100.0
+    """Largest π/μ of a single token."""
+    max_clip_fraction: Share = 0.3
+    """Largest share of loss tokens with a clipped ratio."""
+    min_entropy: AtLeast0 = 0.01
+    """Smallest mean entropy, in nats per token."""
+    max_entropy_fall: Share = 0.5
+    """Largest fall of the entropy below its mean over the last ten updates, as a share of it."""
+    max_grad_norm: AtLeast0 = 10.0
+    """Largest gradient norm, as a multiple of `trainer.max_grad_norm`."""
+    max_zero_spread_share: Share = 0.8
+    """Largest share of groups without spread since the last update."""
+    max_stale_share: Share = 0.2
+    """Largest share of stale groups since the last update."""
+    min_groups: Positive = 8
+    """Fewest groups for the two alarms above."""
+    off: list[AlarmName] = []
+    """Alarms that are switched off."""
