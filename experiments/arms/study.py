@@ -48,7 +48,7 @@ def run(
 ) -> Path:
     """Create missing files, unless `only_report`, and the page; return its path.
 
-    `quick`: one seed and sizes of about a minute. Raises SimulationInterrupted, ConfigError,
+    `quick`: one seed and sizes of about a minute. Raises Interrupted, ConfigError,
     ItemError, CheckpointError.
     """
     if quick:

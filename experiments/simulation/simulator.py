@@ -20,7 +20,6 @@ from agentrl.checkpoints.directories import publish, remove
 from agentrl.checkpoints.manifest import SaveReport
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.episodes import Sampling
-from agentrl.core.errors import AgentRLError
 from agentrl.core.trajectory import Trajectory
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.registry.tracks import select_checkpoint
@@ -28,6 +27,7 @@ from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.envs.process_rewards import with_process_rewards
 from agentrl.experiments.simulation.lockstep_episode import Question, Work, play
+from agentrl.ops.interruption import Interrupted
 from agentrl.serving.engine_api import Completion as Answer
 from agentrl.serving.engine_api import Request
 from agentrl.serving.local.batch import Batch, Row
@@ -45,14 +45,8 @@ MAX_ROWS = 512  # of one policy's batch
 DEADLINE_S = 3600.0  # of an episode; it waits while others compute
 
 
-class SimulationInterrupted(AgentRLError):
-    """Ctrl-C or SIGTERM; finished files are kept."""
-
-
-def interruption_error() -> SimulationInterrupted:
-    return SimulationInterrupted(
-        "interrupted: finished trainings are kept", hint="run the same command to continue"
-    )
+def interruption_error() -> Interrupted:
+    return Interrupted("interrupted: finished trainings are kept")
 
 
 @dataclass(frozen=True, slots=True)

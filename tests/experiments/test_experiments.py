@@ -10,8 +10,8 @@ from agentrl.experiments.cross_policy import report, study
 from agentrl.experiments.cross_policy.study import CrossPolicyRequest
 from agentrl.experiments.findings import Design, Drift, Training, keep, read
 from agentrl.experiments.runner import Sizes
-from agentrl.experiments.simulation.simulator import SimulationInterrupted
 from agentrl.experiments.simulation.training import Trainee
+from agentrl.ops.interruption import Interrupted
 from agentrl.ops.tasks.task_sources import task_sources
 
 pytestmark = pytest.mark.usefixtures("signals")
@@ -152,7 +152,7 @@ def test_a_study_told_to_stop_leaves_no_half_a_file(config: Path) -> None:
     stop.set()
     arm = study.arm_config("current", made)
     trainee = Trainee(made, task_sources(made), design, arm, 0, lambda *_: None, stop)
-    with pytest.raises(SimulationInterrupted):
+    with pytest.raises(Interrupted):
         trainee.train()
     assert threading.active_count() == 1 or not any(
         thread.name == "strand" for thread in threading.enumerate()
