@@ -245,5 +245,5 @@ def import_hint(error: BaseException) -> str:
         return f"import agentrl.{FORMER[name]}"
     if found is None:
         return ""
-    is_folder = found.submodule_search_locations is not None
+    is_folder = "." in name and found.submodule_search_locations is not None
     return f"import {'a module of ' if is_folder else ''}agentrl.{name}"

@@ -29,7 +29,7 @@ from agentrl.workers.policies.client import CheckpointNotServed, CompletionClien
 
 RUBRIC = "rubric.jinja"  # beside this module
 # "Score: 0.7", but no "7/10", "70%" or "1e-3", of which a part would be another score
-SCORE = r"(?i)\bscore\b[\s:=*_]*(-?(?:\d+(?:\.\d+)?|\.\d+))(?!\.?\d|\s*[/%]|\w)"
+SCORE = r"(?i)\bscore\b[\s:=*_]*(-?(?:\d+(?:\.\d+)?|\.\d+))(?!\.?\d|[ \t]*[/%]|\w)"
 AWAY = (ConnectionError, TimeoutError)  # a function says so that what it needs is unavailable
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentrl.core.config.sections.tasks import Judge, Task
@@ -89,6 +89,7 @@ LINES = st.lists(st.tuples(PROSE, st.floats(0.0, 1.0).map("{:.6f}".format)), max
 
 
 @given(LINES, PROSE, st.integers(0, 9))
+@example([("", "0.000000")], "/", 1)
 def test_scores_of_turns_are_read_in_order_or_not_at_all(
     lines: list[tuple[str, str]], end: str, turns: int
 ) -> None:
