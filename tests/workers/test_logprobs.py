@@ -41,7 +41,7 @@ from agentrl.workers.policies.pool import Sampler
 RANKS = {"SmolLM2, whole": 0, "SmolLM2, adapter": 4}
 REAL = [pytest.mark.slow, pytest.mark.timeout(1500)]
 TOLERANCE = 1e-4  # of a log-probability in float32
-K3 = 0.01  # of tokens of SmolLM2 in bfloat16; measured: 0.002
+K3 = 0.01  # of tokens of SmolLM2 in bfloat16; measured: 0.003
 SETTINGS = resolve_settings(Trainer(normalise="none"))
 
 
@@ -80,7 +80,7 @@ def policies(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def _moved(model: Path, rank: int, folder: Path) -> Policies:
     chosen = replace(SETTINGS, lora=Lora(rank=rank))
     first, moved = (TorchLearner(model, chosen, Hardware(DEVICE, "bfloat16")) for _ in range(2))
-    move_weights(moved, rank, 0.01)
+    move_weights(moved, rank, 0.05 if rank else 0.01)
     moved.save(folder)
     return Policies({"c0": model, "c1": folder}, {"c0": first, "c1": moved}, "bfloat16", "hermes")
 
