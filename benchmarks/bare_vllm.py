@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
-from agentrl.core.types import CURRENT
-from agentrl.db.registry.checkpoints import LivePolicy
+from vllm_pool import policy_server
+
 from agentrl.serving.engine_api import Completion, Request
-from agentrl.serving.served_checkpoints import ServedCheckpoints
-from agentrl.serving.server import PolicyApp, Server
 from agentrl.serving.vllm.engine import VllmEngine
-from agentrl.workers.policies.client import Ask, PolicyClient
+from agentrl.workers.policies.client import Ask
 
 TIMEOUT_S = 600.0
 
@@ -37,7 +35,7 @@ class Caller:
 
 
 @contextmanager
-def direct(engine: VllmEngine, most: int) -> Iterator[Caller]:
+def without_server(engine: VllmEngine, most: int) -> Iterator[Caller]:
     """Ask vLLM itself, for no more than a plain client needs to go on with the conversation."""
     line = engine.line("policy")
 
@@ -59,15 +57,9 @@ def direct(engine: VllmEngine, most: int) -> Iterator[Caller]:
 
 
 @contextmanager
-def served(engine: VllmEngine, most: int) -> Iterator[Caller]:
+def through_server(engine: VllmEngine, most: int) -> Iterator[Caller]:
     """Ask a policy server in front of vLLM, with log-probabilities as in training."""
-    table = ServedCheckpoints()
-    table.serve(CURRENT, "policy", 0)
-    with (
-        closing(Server(PolicyApp(engine, table, ""), "127.0.0.1", 0, guarded=False)) as server,
-        closing(PolicyClient(connections=most)) as client,
-    ):
-        live = LivePolicy("server", server.url, CURRENT, "policy", 0)
+    with policy_server(engine, "policy", most) as (client, live):
 
         def call(request: Request) -> list[int]:
             ask = Ask(

@@ -199,7 +199,10 @@ def serve(chosen: argparse.Namespace) -> Figures:
 
 def vllm_in_two_ways(vllm: VllmEngine, vocabulary: int, count: int, repeats: int) -> Figures:
     """The speed through our server and that of vLLM alone, in turn, and the median ratio."""
-    with bare_vllm.served(vllm, count) as ours, bare_vllm.direct(vllm, count) as bare:
+    with (
+        bare_vllm.through_server(vllm, count) as ours,
+        bare_vllm.without_server(vllm, count) as bare,
+    ):
         pairs = [
             (episodes(ours, vocabulary, count), episodes(bare, vocabulary, count))
             for _ in range(repeats)

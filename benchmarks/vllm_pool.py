@@ -15,9 +15,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.config.sections.policies import Model, PolicyServer, Vllm
 from agentrl.core.config.sections.run import Run
 from agentrl.core.config.sections.training import Lora, Trainer
+from agentrl.core.types import CURRENT
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.engine_api import EngineAway, Request
@@ -119,15 +120,23 @@ def pss(folder: Path) -> float:
     return total / 2**20
 
 
+@contextmanager
+def policy_server(
+    engine: VllmEngine, policy: str, connections: int = 1
+) -> Iterator[tuple[PolicyClient, LivePolicy]]:
+    """A policy server before vLLM, and a worker's client of it."""
+    table = ServedCheckpoints()
+    table.serve(CURRENT, policy, 0)
+    with (
+        closing(Server(PolicyApp(engine, table, ""), "127.0.0.1", 0, guarded=False)) as server,
+        closing(PolicyClient(connections=connections)) as client,
+    ):
+        yield client, LivePolicy("server", server.url, CURRENT, policy, 0)
+
+
 def proxy(engine: VllmEngine, line: VllmClient, rounds: int = 200) -> dict[str, float]:
     """Milliseconds of a one-token request, directly and through our server, in turn."""
-    served = ServedCheckpoints()
-    served.serve("current", "zero", 0)
-    server = Server(PolicyApp(engine, served, ""), "127.0.0.1", 0, guarded=False)
-    client, prompt = PolicyClient(), list(range(PROMPT))
-    live = LivePolicy(
-        server_id="s", url=server.url, track="current", checkpoint_id="zero", version=0
-    )
+    prompt = list(range(PROMPT))
     ask = Ask(prompt, 1, 1.0, [1], 0, "s")
     body: dict[str, Any] = {
         "model": "zero", "prompt": prompt, "max_tokens": 1, "logprobs": 0,
@@ -137,18 +146,18 @@ def proxy(engine: VllmEngine, line: VllmClient, rounds: int = 200) -> dict[str, 
     def straight() -> object:
         return line.post("/v1/completions", body, 60)
 
-    def ours() -> object:
-        return client.complete(live, ask, timeout_s=60)
+    with policy_server(engine, "zero") as (client, live):
 
-    cpu = []
-    for what in (straight, ours):
-        began = time.process_time()
-        for _ in range(rounds):
-            what()
-        cpu.append((time.process_time() - began) / rounds)
-    pairs = [(timed(straight), timed(ours)) for _ in range(rounds)]
-    client.close()
-    server.close()
+        def ours() -> object:
+            return client.complete(live, ask, timeout_s=60)
+
+        cpu = []
+        for what in (straight, ours):
+            began = time.process_time()
+            for _ in range(rounds):
+                what()
+            cpu.append((time.process_time() - began) / rounds)
+        pairs = [(timed(straight), timed(ours)) for _ in range(rounds)]
     return {
         "direct_ms": 1e3 * statistics.median(one for one, _ in pairs),
         "through_ms": 1e3 * statistics.median(other for _, other in pairs),

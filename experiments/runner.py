@@ -8,7 +8,7 @@ Existing files are kept, so an interrupted study continues where it stopped.
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -120,12 +120,11 @@ class Setup:
 
 def plan_trainings(
     folder: Path,
-    seeds: int,
-    arms: Sequence[str],
+    planned: Iterable[tuple[Path, str, int]],
     design: Design,
     prepare: Callable[[str, int], Setup],
 ) -> Iterator[Work]:
-    """Return the trainings of arms.
+    """Return the trainings of arms. `planned`: as of `in_order`.
 
     `prepare`: from arm and seed, called when that training begins. Raises ConfigError if the folder
     has trainings of another design.
@@ -142,7 +141,7 @@ def plan_trainings(
             Trainee(made.config, made.sources, design, arm, seed, report_progress, stop, made.kept)
         )
 
-    for path, arm, seed in in_order(folder, seeds, arms):
+    for path, arm, seed in planned:
         yield Work(path, design.tokens, partial(training, arm, seed))
 
 

@@ -1,5 +1,9 @@
 """Commands that run the studies of arms: `experiment turn-credit | teachers | tool-use | …`."""
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import typer
 
 from agentrl.experiments.options import (
@@ -18,6 +22,9 @@ from agentrl.experiments.options import (
     Tokens,
     names,
 )
+
+if TYPE_CHECKING:
+    from agentrl.experiments.arms.declaration import ArmStudy
 
 
 def add(experiment: typer.Typer) -> None:
@@ -55,13 +62,10 @@ def turn_credit(
 
     Example: agentrl experiment turn-credit --out runs/turn-credit --arms outcome,gigpo --seeds 2
     """
-    from agentrl.experiments.arms.study import ArmStudyRequest, run
     from agentrl.experiments.arms.turn_credit import STUDY
-    from agentrl.experiments.runner import Sizes
 
-    sizes = Sizes(seeds, items, attempts, checks, check_items, threads)
-    request = ArmStudyRequest(out, config, sizes, tokens, names(arms))
-    print(run(STUDY, request, quick=quick, only_report=only_report))
+    sizes = (seeds, items, attempts, checks, check_items, threads)
+    conduct(STUDY, out, config, sizes, tokens, names(arms), quick, only_report)
 
 
 def tool_use(
@@ -86,13 +90,10 @@ def tool_use(
 
     Example: agentrl experiment tool-use --out runs/tool-use --seeds 1 --tokens 20000
     """
-    from agentrl.experiments.arms.study import ArmStudyRequest, run
     from agentrl.experiments.arms.tool_use import STUDY
-    from agentrl.experiments.runner import Sizes
 
-    sizes = Sizes(seeds, items, attempts, checks, check_items, threads)
-    request = ArmStudyRequest(out, config, sizes, tokens, STUDY.trained_arms)
-    print(run(STUDY, request, quick=quick, only_report=only_report))
+    sizes = (seeds, items, attempts, checks, check_items, threads)
+    conduct(STUDY, out, config, sizes, tokens, STUDY.trained_arms, quick, only_report)
 
 
 def teachers(
@@ -121,13 +122,10 @@ def teachers(
 
     Example: agentrl experiment teachers --out runs/teachers --seeds 1 --tokens 20000
     """
-    from agentrl.experiments.arms.study import ArmStudyRequest, run
     from agentrl.experiments.arms.teachers import STUDY
-    from agentrl.experiments.runner import Sizes
 
-    sizes = Sizes(seeds, items, attempts, checks, check_items, threads)
-    request = ArmStudyRequest(out, config, sizes, tokens, names(arms))
-    print(run(STUDY, request, quick=quick, only_report=only_report))
+    sizes = (seeds, items, attempts, checks, check_items, threads)
+    conduct(STUDY, out, config, sizes, tokens, names(arms), quick, only_report)
 
 
 def specialists(
@@ -158,9 +156,24 @@ def specialists(
     Example: agentrl experiment specialists --out runs/specialists --seeds 2 --tokens 20000
     """
     from agentrl.experiments.arms.specialists import STUDY
+
+    sizes = (seeds, items, attempts, checks, check_items, threads)
+    conduct(STUDY, out, config, sizes, tokens, names(arms), quick, only_report)
+
+
+def conduct(
+    study: "ArmStudy",
+    out: Path,
+    config: Path,
+    sizes: tuple[int, int, int, int, int, int],
+    tokens: int,
+    arms: Sequence[str],
+    quick: bool,
+    only_report: bool,
+) -> None:
+    """Run the study and print the path of its page. `sizes`: the fields of Sizes, in order."""
     from agentrl.experiments.arms.study import ArmStudyRequest, run
     from agentrl.experiments.runner import Sizes
 
-    sizes = Sizes(seeds, items, attempts, checks, check_items, threads)
-    request = ArmStudyRequest(out, config, sizes, tokens, names(arms))
-    print(run(STUDY, request, quick=quick, only_report=only_report))
+    request = ArmStudyRequest(out, config, Sizes(*sizes), tokens, arms)
+    print(run(study, request, quick=quick, only_report=only_report))

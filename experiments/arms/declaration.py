@@ -3,6 +3,8 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from agentrl.core.config.config import Config
 from agentrl.experiments.findings import Training
 from agentrl.experiments.report.comparison import Measure, is_untrained
@@ -64,3 +66,9 @@ class ArmStudy:
         """Return the arms whose trained policies other arms need."""
         teaching = {arm for by_task in self.teachers.values() for arm in by_task.values()}
         return teaching.union(*(pool.arms for pool in self.pools.values()))
+
+
+def with_own_task(config: Config, arm: str, specialists: Mapping[str, str]) -> Config:
+    """Leave a specialist only its task; other arms keep all. `specialists`: arms, by task."""
+    own = {task: config.tasks[task] for task, each in specialists.items() if each == arm}
+    return replace(config, tasks=own or config.tasks)

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from agentrl.core.config.config import Config
 from agentrl.core.types import CURRENT
-from agentrl.experiments.arms.declaration import ArmStudy, Pool
+from agentrl.experiments.arms.declaration import ArmStudy, Pool, with_own_task
 from agentrl.experiments.findings import Training
 from agentrl.experiments.report.comparison import START
-from agentrl.experiments.report.measures import WAY, on_the_way, passed
+from agentrl.experiments.report.measures import WAY, on_the_way, pass_at_k
 
 ALONE = {"alfworld": "alfworld-alone", "kg": "kg-alone"}  # specialists, by task
 LAG = 12  # updates
@@ -53,13 +53,8 @@ tokens of the training. Intervals are 95 %, Student's t over seeds; differences 
 def arm_config(config: Config, arm: str) -> Config:
     """Return the configuration of one arm."""
     strategy = "mixed" if arm in POOLS else CURRENT
-    tasks = {task: config.tasks[task] for task in config.tasks if ALONE.get(task, arm) == arm}
-    is_alone = arm in ALONE.values()
-    return replace(
-        config,
-        tasks=tasks if is_alone else config.tasks,
-        sampling=replace(config.sampling, strategy=strategy),
-    )
+    own = with_own_task(config, arm, ALONE)
+    return replace(own, sampling=replace(config.sampling, strategy=strategy))
 
 
 def states_by_tokens(training: Training, task: str) -> float | None:
@@ -81,10 +76,10 @@ STUDY = ArmStudy(
     },
     arm_config=arm_config,
     measures={
-        "pass@1": partial(passed, 1, "policy"),
-        "pass@8": partial(passed, 8, "policy"),
-        "pass@64": partial(passed, 64, "policy"),
-        "mixture pass@64": partial(passed, 64, "mixture"),
+        "pass@1": partial(pass_at_k, 1, "policy"),
+        "pass@8": partial(pass_at_k, 8, "policy"),
+        "pass@64": partial(pass_at_k, 64, "policy"),
+        "mixture pass@64": partial(pass_at_k, 64, "mixture"),
         WAY: on_the_way,
         STATES: states_by_tokens,
     },

@@ -25,6 +25,7 @@ from agentrl.experiments.runner import (
     Setup,
     Sizes,
     Work,
+    in_order,
     make_missing,
     plan_trainings,
     require_known,
@@ -90,9 +91,9 @@ def plan_works(study: ArmStudy, request: ArmStudyRequest) -> Iterator[Work]:
         )
 
     arms = (*filter(is_untrained, study.bases), *request.arms)
-    kept = [arm for arm in arms if arm in study.kept_arms]
-    for same in (kept, [arm for arm in arms if arm not in kept]):
-        yield from plan_trainings(request.out, request.sizes.seeds, same, design, prepare)
+    planned = in_order(request.out, request.sizes.seeds, arms)
+    kept_first = sorted(planned, key=lambda each: each[1] not in study.kept_arms)
+    yield from plan_trainings(request.out, kept_first, design, prepare)
 
 
 def find_pinned(

@@ -7,7 +7,7 @@ rewards or beside them (docs/teachers.md), which is compared with rewards in bot
 from msgspec.structs import replace
 
 from agentrl.core.config.config import Config
-from agentrl.experiments.arms.declaration import ArmStudy
+from agentrl.experiments.arms.declaration import ArmStudy, with_own_task
 from agentrl.experiments.report.comparison import START
 from agentrl.experiments.report.measures import FINAL, WAY, final, on_the_way
 
@@ -35,12 +35,9 @@ checks ({checks}). Intervals are 95 %, Student's t over seeds; differences are p
 
 def arm_config(config: Config, arm: str) -> Config:
     """Return the configuration of one arm, without its teachers."""
-    alone = {specialist: task for task, specialist in SPECIALISTS.items()}
-    if arm in alone:
-        return replace(config, tasks={alone[arm]: config.tasks[alone[arm]]})
     if arm == DISTILLED:
         return replace(config, trainer=replace(config.trainer, rewards=False))
-    return config
+    return with_own_task(config, arm, SPECIALISTS)
 
 
 STUDY = ArmStudy(

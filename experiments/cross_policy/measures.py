@@ -9,7 +9,7 @@ from typing import Any
 from agentrl.core.types import CURRENT
 from agentrl.experiments.findings import Drift, Lag, Mixture, Point, Training
 from agentrl.experiments.report.comparison import START, Comparison, Measure
-from agentrl.experiments.report.measures import passed, success_at_check
+from agentrl.experiments.report.measures import pass_at_k, success_at_check
 from agentrl.experiments.simulation.statistics import pass_curve
 
 CHECKED, WITHIN = "held-out success on the way", "histories a group"
@@ -29,7 +29,7 @@ class Aged:
 def compare_arms(trainings: Sequence[Training]) -> Comparison[Training]:
     attempts = trainings[0].design.attempts
     measures: dict[str, Measure[Training]] = {
-        f"{prefix}pass@{k}": partial(passed, k, acting)
+        f"{prefix}pass@{k}": partial(pass_at_k, k, acting)
         for acting, prefix in (("policy", ""), ("mixture", "mixture "))
         for k in pass_curve([0], attempts)
     }

@@ -24,7 +24,7 @@ def on_the_way(training: Training, task: str) -> float | None:
     return fmean(known) if known else None
 
 
-def passed(k: int, acting: str, training: Training, task: str) -> float | None:
+def pass_at_k(k: int, acting: str, training: Training, task: str) -> float | None:
     """Return pass@k of held-out items; None if not measured. `acting`: policy or mixture."""
     for skill in training.skills:
         if (skill.acting, skill.task) == (acting, task):

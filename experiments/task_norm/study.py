@@ -21,6 +21,7 @@ from agentrl.experiments.runner import (
     Setup,
     Sizes,
     Work,
+    in_order,
     make_missing,
     plan_trainings,
     require_known,
@@ -77,8 +78,7 @@ def plan_works(request: TaskNormRequest, part: str) -> Iterator[Work]:
     made = variants(config)
     yield from plan_trainings(
         request.out / part,
-        request.sizes.seeds,
-        (START, *request.arms),
+        in_order(request.out / part, request.sizes.seeds, (START, *request.arms)),
         design,
         lambda arm, _: Setup(arm_config(config, arm), made),
     )

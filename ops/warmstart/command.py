@@ -21,7 +21,7 @@ def make(options: WarmstartOptions, watch: Watch | None = None) -> None:
     """
     lines = ProgressLines()
     try:
-        report = warmstart(options, watch or lines, lines.prepared)
+        report = warmstart(options, watch or lines, lines.show_preparation)
     except KeyboardInterrupt:
         if options.out.exists():  # its last act was to make it
             raise
@@ -47,7 +47,7 @@ class ProgressLines:
             + (f" · sampled success: {success}" if success else "")
         )
 
-    def prepared(self, preparation: Preparation) -> None:
+    def show_preparation(self, preparation: Preparation) -> None:
         if self._is_due():
             self._print(
                 f"phase {preparation.phase + 1} · playing expert episodes of {preparation.task}: "

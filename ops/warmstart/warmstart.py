@@ -117,17 +117,17 @@ class WarmstartReport:
     skills: Mapping[str, Skill]
 
 
-Prepared = Callable[[Preparation], None]
+WatchPreparation = Callable[[Preparation], None]
 
 
 def warmstart(
     options: WarmstartOptions,
     progress: Watch = lambda _: None,
-    prepared: Prepared = lambda _: None,
+    watch_preparation: WatchPreparation = lambda _: None,
 ) -> WarmstartReport:
     """Create `options.out` atomically, and measure it; continue an interrupted warm start.
 
-    `prepared`: called after each expert episode; `progress`: after each step.
+    `watch_preparation`: called after each expert episode; `progress`: after each step.
 
     The same options give the same demonstrations in the same order. Of a finished warm start whose
     adapter alone is here, only `options.out` is made again. Raises KeyboardInterrupt at SIGINT and
@@ -147,7 +147,8 @@ def warmstart(
     }
     with tempfile.TemporaryDirectory() as scratch, handle_interruption() as interruption:
         transcripts = [
-            _transcripts(options, sources, phase, prepared) for phase in range(len(options.phases))
+            _transcripts(options, sources, phase, watch_preparation)
+            for phase in range(len(options.phases))
         ]
         student = _make_student(options, transcripts, Path(scratch))
         try:
@@ -164,14 +165,7 @@ def warmstart(
                 save=kept.save,
                 save_s=options.save_s,
             )
-            steps, loss = 0, math.nan
-            for number, phase in enumerate(options.phases):
-                if number < begun.phase:
-                    trainer.pass_over(transcripts[number])
-                    continue
-                record = begun if number == begun.phase else PhaseRecord(number, earlier=steps)
-                ended = trainer.learn(phase, transcripts[number], record)
-                steps, loss = ended.earlier + ended.steps, ended.loss
+            steps, loss = _learn(trainer, options.phases, transcripts, begun)
             report = WarmstartReport(
                 out=options.out,
                 parameters=student.parameters,
@@ -186,6 +180,24 @@ def warmstart(
             student.close()
     kept.remove()
     return report
+
+
+def _learn(
+    trainer: CloningTrainer,
+    phases: Sequence[Phase],
+    transcripts: Sequence[Transcripts],
+    begun: PhaseRecord,
+) -> tuple[int, float]:
+    """Train from where the warm start was interrupted. Return its steps and last loss."""
+    steps, loss = 0, math.nan
+    for number, phase in enumerate(phases):
+        if number < begun.phase:
+            trainer.pass_over(transcripts[number])
+            continue
+        record = begun if number == begun.phase else PhaseRecord(number, earlier=steps)
+        ended = trainer.learn(phase, transcripts[number], record)
+        steps, loss = ended.earlier + ended.steps, ended.loss
+    return steps, loss
 
 
 def _fingerprint(options: WarmstartOptions) -> str:
@@ -203,7 +215,10 @@ def _fingerprint(options: WarmstartOptions) -> str:
 
 
 def _transcripts(
-    options: WarmstartOptions, sources: Mapping[str, TaskSource], phase: int, prepared: Prepared
+    options: WarmstartOptions,
+    sources: Mapping[str, TaskSource],
+    phase: int,
+    watch_preparation: WatchPreparation,
 ) -> Transcripts:
     """Return the training transcripts of a phase, by task; imported ones belong to no task."""
     if options.imported:
@@ -215,7 +230,7 @@ def _transcripts(
         demonstrator = Demonstrator(sources[name], task, options.style, noise.get(name, 0.0))
         for transcript in demonstrator.episodes(options.episodes, seed):
             transcripts[name].append(transcript)
-            prepared(Preparation(phase, name, len(transcripts[name]), options.episodes))
+            watch_preparation(Preparation(phase, name, len(transcripts[name]), options.episodes))
     return transcripts
 
 

@@ -284,7 +284,7 @@ def test_expert_episodes_are_counted_every_ten_seconds(
 
     small = options(tmp_path / "out", episodes=3, phases=(Phase(noise={}, steps=1),))
     with pytest.raises(KeyboardInterrupt):
-        warmstart(small, stop, lines.prepared)
+        warmstart(small, stop, lines.show_preparation)
     first, *_ = TASKS
     printed = capsys.readouterr().err.splitlines()
     assert printed[0] == f"phase 1 · playing expert episodes of {first}: 1 / 3"
