@@ -12,6 +12,7 @@ from vllm_pool import policy_server
 
 from agentrl.serving.engine_api import Completion, Request
 from agentrl.serving.vllm.engine import VllmEngine
+from agentrl.serving.vllm.process import NAME
 from agentrl.workers.policies.client import Ask
 
 TIMEOUT_S = 600.0
@@ -41,7 +42,7 @@ def without_server(engine: VllmEngine, most: int) -> Iterator[Caller]:
 
     def call(request: Request) -> list[int]:
         body = {
-            "model": "policy",
+            "model": NAME,
             "prompt": request.prompt,
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
