@@ -1,5 +1,6 @@
 """Commands that create, export, push and serve policies: warmstart, export, push, serve."""
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -219,6 +220,7 @@ def warmstart(
             dtype=file.model.dtype,
             device=device or file.model.device,
             lora=msgspec.structs.replace(file.trainer.lora, rank=lora_rank),
+            processes=os.cpu_count() or 1,
             command=shlex.join(["agentrl", *sys.argv[1:]]),
         )
     )

@@ -191,6 +191,15 @@ def smollm(
     items: int | None = typer.Option(
         None, min=1, help="Largest number of evaluated items per split. Default: 140."
     ),
+    recipe: str = typer.Option(
+        "smollm", "--recipe", help="smollm, or smollm-gpu for a machine with a GPU."
+    ),
+    only: str = typer.Option(
+        "",
+        "--only",
+        help="Files to create, without .json (comma-separated): training-ARM-SEED, "
+        "measured-POLICY. Several commands can then share the folder.",
+    ),
     quick: Quick = False,
     only_report: OnlyReport = False,
 ) -> None:
@@ -205,12 +214,18 @@ def smollm(
     from dataclasses import replace
 
     from agentrl.experiments.pretrained import report, study
-    from agentrl.ops.quickstart.recipes import SMOLLM
+    from agentrl.ops.quickstart import recipes
 
-    full = SMOLLM.full
-    size = replace(full, updates=updates, clones=clones or full.clones)
+    chosen = recipes.recipe(recipe)
+    size = replace(chosen.full, updates=updates, clones=clones or chosen.full.clones)
     request = study.SmollmRequest(
-        out=out, recipe=SMOLLM, size=size, arms=names(arms), seeds=seeds, items=items
+        out=out,
+        recipe=chosen,
+        size=size,
+        arms=names(arms),
+        seeds=seeds,
+        items=items,
+        only=names(only),
     )
     request = study.quick(request) if quick else request
     print(report.write(out) if only_report else study.study(request))

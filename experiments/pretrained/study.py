@@ -58,7 +58,8 @@ BENCHES = (
 class SmollmRequest:
     """Options of the study.
 
-    `seeds`: of each arm; absent: its own number. `items`: at most, per bench.
+    `seeds`: of each arm; absent: its own number. `items`: at most, per bench. `only`: names of the
+    files to create, without `.json`; none: all.
     """
 
     out: Path
@@ -67,11 +68,12 @@ class SmollmRequest:
     arms: Sequence[str] = tuple(ARMS)
     seeds: int | None = None
     items: int | None = None
+    only: Sequence[str] = ()
     benches: Sequence[Bench] = BENCHES
 
 
 def study(request: SmollmRequest) -> Path:
-    """Create missing files and the page; return its path.
+    """Create missing files and the page; return its path. With `only`: no page, but the folder.
 
     Raises Interrupted, ConfigError, ItemError, CheckpointError, StoreError.
     """
@@ -84,8 +86,11 @@ def study(request: SmollmRequest) -> Path:
     request.out.mkdir(parents=True, exist_ok=True)
     require_same_design(request.out, design, Measurement, "measured")
     require_same_design(request.out, design, Trained)
-    make_missing(list(Planner(request, config, design).works()), request.recipe.threads)
-    return report.write(request.out)
+    works = {work.path.stem: work for work in Planner(request, config, design).works()}
+    require_known("file", request.only, works)
+    chosen = [works[name] for name in request.only or works]
+    make_missing(chosen, request.recipe.threads)
+    return request.out if request.only else report.write(request.out)
 
 
 def study_config(request: SmollmRequest) -> Config:

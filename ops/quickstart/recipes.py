@@ -1,11 +1,12 @@
 """The recipes of `agentrl quickstart`: a file of configs/, and sizes.
 
-tiny      a policy of a million parameters that comes with the project
-smollm    SmolLM2-135M-Instruct, imported, warm-started here and then trained
+tiny        a policy of a million parameters that comes with the project
+smollm      SmolLM2-135M-Instruct, imported, warm-started here and then trained
+smollm-gpu  the same on one GPU, with larger batches and longer episodes
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agentrl.core.config.config import Config
@@ -122,7 +123,15 @@ SMOLLM = Recipe(
     ready_s=600.0,
     stall_s=1800.0,
 )
-RECIPES = {each.name: each for each in (TINY, SMOLLM)}
+SMOLLM_GPU = replace(
+    SMOLLM,
+    name="smollm-gpu",
+    file=CONFIGS / "smollm-gpu.toml",
+    full=Size(updates=None, items=140, clones=200, episodes=2700),
+    fast=Size(updates=8, items=40, clones=60, episodes=1000),
+    clone_tokens=24576,
+)
+RECIPES = {each.name: each for each in (TINY, SMOLLM, SMOLLM_GPU)}
 
 
 def recipe(name: str) -> Recipe:

@@ -1,5 +1,6 @@
 """The starting policy of a quickstart: experts cloned into the recipe's model, once."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def make_start(recipe: Recipe, size: Size, config: Config) -> None:
             threads=recipe.threads,
             dtype=config.model.dtype,
             device=config.model.device,
+            processes=os.cpu_count() or 1,
             lora=replace(config.trainer.lora, rank=recipe.clone_rank),
             command=f"agentrl quickstart {recipe.name}",
         )

@@ -7,7 +7,7 @@ An expert's calls are rendered as text like a policy's, so a demonstration has e
 a real episode with those turns.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,9 +77,13 @@ class Demonstrator:
 
     def episodes(self, count: int, seed: int) -> Iterator[Transcript]:
         """Yield `count` episodes, cycling through the items. Raises ItemError without an expert."""
+        return self.part(range(count), seed * count)
+
+    def part(self, numbers: Iterable[int], first_seed: int) -> Iterator[Transcript]:
+        """Yield the episodes of these numbers; each number gives its item and its seed."""
         items = self.source.items(self.task.split)
-        for number in range(count):
-            yield self._episode(items[number % len(items)], seed * count + number)
+        for number in numbers:
+            yield self._episode(items[number % len(items)], first_seed + number)
 
     def _episode(self, item: Item, seed: int) -> Transcript:
         expert = self.source.expert(item, seed=seed, noise=self.noise)

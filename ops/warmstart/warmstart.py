@@ -38,7 +38,8 @@ from agentrl.ops.warmstart.cloning_trainer import (
     Transcripts,
     Watch,
 )
-from agentrl.ops.warmstart.demonstrations import Demonstrator, Preparation, Transcript
+from agentrl.ops.warmstart.demonstrations import Preparation, Transcript
+from agentrl.ops.warmstart.expert_processes import Experts
 from agentrl.ops.warmstart.start_adapter import StartAdapter, StartRecord
 from agentrl.ops.warmstart.state import WarmstartState
 from agentrl.ops.warmstart.student_policy import Skill, StudentPolicy
@@ -82,8 +83,8 @@ class WarmstartOptions:
     and phase. `batch_tokens`: tokens of one step. `measured`: held-out items per task, or none.
     `dtype`: of matrix products, of played and of written weights; training uses float32. `device`:
     of training and playing. `lora`: with a rank, only an adapter of `model` is trained; it is kept
-    beside `out` (start_adapter.py). `save_s`: seconds between saves of its state. `command`: the
-    command line, for the model card.
+    beside `out` (start_adapter.py). `save_s`: seconds between saves of its state. `processes`: play
+    experts' episodes. `command`: the command line, for the model card.
     """
 
     out: Path
@@ -101,6 +102,7 @@ class WarmstartOptions:
     device: str = "cpu"
     lora: Lora = field(default_factory=Lora)
     save_s: float = 300.0
+    processes: int = 1
     command: str = "agentrl warmstart"
 
 
@@ -226,11 +228,10 @@ def _transcripts(
     seed = options.seed * len(options.phases) + phase
     noise = options.phases[phase].noise
     transcripts: dict[str, list[Transcript]] = {name: [] for name in options.tasks}
-    for name, task in options.tasks.items():
-        demonstrator = Demonstrator(sources[name], task, options.style, noise.get(name, 0.0))
-        for transcript in demonstrator.episodes(options.episodes, seed):
-            transcripts[name].append(transcript)
-            watch_preparation(Preparation(phase, name, len(transcripts[name]), options.episodes))
+    experts = Experts(options.tasks, options.style, noise, dict(sources))
+    for name, transcript in experts.episodes(options.episodes, seed, options.processes):
+        transcripts[name].append(transcript)
+        watch_preparation(Preparation(phase, name, len(transcripts[name]), options.episodes))
     return transcripts
 
 

@@ -28,10 +28,23 @@ from agentrl.serving.local.model import ServedModel
 from agentrl.serving.local.sampling import draw_tokens
 
 PIECE = 512  # tokens of one row in one pass
-GROUP = 4096  # padded tokens of one pass
-PATIENCE = 4  # tokens of running rows that requests wait to join together
-WASTE = 64  # tokens of padding that are cheaper than another pass
 SHARE = 32  # a prefix of another session is compared and copied in steps of this many tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PassSizes:
+    """Sizes of passes. `group`: padded tokens of one. `waste`: tokens of padding that are cheaper
+    than another pass. `patience`: tokens of running rows that requests wait to join together.
+    """
+
+    group: int
+    waste: int
+    patience: int
+
+    @classmethod
+    def on(cls, device: torch.device) -> "PassSizes":
+        """Return those of a device. A GPU needs hardly longer for more tokens."""
+        return cls(4096, 64, 4) if device.type == "cpu" else cls(32768, 8192, 8)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +80,7 @@ class Batch:
         self._policy = policy
         self._prefixes = prefixes
         self._max_rows = max_rows
+        self._sizes = PassSizes.on(model.cache.keys.device)
         self._rows: list[Row] = []
         self._since_join = 0
 
@@ -78,10 +92,10 @@ class Batch:
         """Let due requests join, then sample the next token of every row.
 
         A pass is expensive whatever its size, so requests join together: at once if half as many
-        wait as run, else after `PATIENCE` tokens.
+        wait as run, else after some tokens.
         """
         self._since_join += 1
-        if 2 * len(self.waiting) >= len(self._rows) or self._since_join >= PATIENCE:
+        if 2 * len(self.waiting) >= len(self._rows) or self._since_join >= self._sizes.patience:
             self._join()
             self._since_join = 0
         self._advance(0, len(self._rows))
@@ -94,6 +108,11 @@ class Batch:
         for row in rows:
             if row.future.set_running_or_notify_cancel():
                 row.future.set_exception(PolicyError(reason))
+
+    def release(self) -> None:
+        """Leave the cache to the next policy of this shape; after `abort`, of a policy unloaded."""
+        if self.model.recorder is not None:
+            self.model.recorder.give_cache(self.model.cache)
 
     def _join(self) -> None:
         """Admit waiting requests; of equal prompts the first goes ahead, and the others copy it."""
@@ -113,7 +132,8 @@ class Batch:
         self._rows.extend(row for row, _ in order)
         for index, (row, prefix) in enumerate(order, first):
             self._start(index, row, prefix)
-        for start, end in reversed(group_lengths([row.left for row in self._rows[first:]])):
+        left = [row.left for row in self._rows[first:]]
+        for start, end in reversed(group_lengths(left, self._sizes)):
             self._advance(first + start, first + end)
 
     def _prefix(self, row: Row) -> Prefix | int | None:
@@ -165,18 +185,18 @@ class Batch:
     def _feed(self, first: int, rows: Sequence[Row], columns: int) -> torch.Tensor:
         """Run one pass over at most `columns` tokens per row; return the last logits [n, V]."""
         ids, positions, width = [], [], 0
+        most = columns
+        if self.model.recorder is not None:
+            columns = self.model.recorder.round_columns(columns)
         for row in rows:
-            end = row.fed + min(row.left, columns)
+            end = row.fed + min(row.left, most)
             padding = columns - (end - row.fed)
             ids.append([0] * padding + row.tokens[row.fed : end])
             positions.append([*range(end, end + padding), *range(row.fed, end)])
             width = max(width, end + padding)
             row.fed = end
-        device = self.model.cache.keys.device
         self.model.cache.reserve(first + len(rows), width)
-        return self.model.forward(
-            first, torch.tensor(ids, device=device), torch.tensor(positions, device=device), width
-        )
+        return self.model.forward(first, torch.tensor(ids), torch.tensor(positions), width)
 
     def _leave(self, index: int, row: Row) -> None:
         """Finish a row: answer, keep its prefix for the session, and close the gap."""
@@ -194,12 +214,13 @@ class Batch:
             )
 
 
-def group_lengths(lengths: Sequence[int]) -> list[tuple[int, int]]:
+def group_lengths(lengths: Sequence[int], sizes: PassSizes) -> list[tuple[int, int]]:
     """Group rows of descending lengths into passes [start, end) with little padding."""
     spans, start, waste = [], 0, 0
     for index, length in enumerate(lengths):
         waste += lengths[start] - length
-        if waste > WASTE or (index - start + 1) * lengths[start] > max(GROUP, lengths[start]):
+        padded = (index - start + 1) * lengths[start]
+        if waste > sizes.waste or padded > max(sizes.group, lengths[start]):
             spans.append((start, index))
             start, waste = index, 0
     return [*spans, (start, len(lengths))] if lengths else []

@@ -24,6 +24,7 @@ from agentrl.serving.local.batch import Batch, Row
 from agentrl.serving.local.kv_cache import Prefixes
 from agentrl.serving.local.model import verify_model
 from agentrl.serving.local.networks import Networks
+from agentrl.serving.local.recorded_passes import recorders_on
 
 
 class LocalEngine:
@@ -47,6 +48,7 @@ class LocalEngine:
         """
         self._networks = Networks(device, getattr(torch, dtype))
         self._tolerance = checkpoint_loader.tolerance(dtype, tolerance)
+        self._recorders = recorders_on(device, self._tolerance)
         self._max_batch = max_batch
         self._prefixes = Prefixes(cache_tokens)
         self._batches: dict[str, Batch] = {}
@@ -62,9 +64,9 @@ class LocalEngine:
         if name in self.names():
             raise CheckpointError(f"policy {name} is already loaded")
         model = verify_model(self._networks.open(path), path, self._tolerance)
-        batch = Batch(name, model, self._prefixes, self._max_batch)
         with self._wake:
-            self._batches[name] = batch
+            model = self._recorders.attach(model)
+            self._batches[name] = Batch(name, model, self._prefixes, self._max_batch)
 
     def unload(self, name: str) -> None:
         """Free a policy; its unfinished requests fail with PolicyError."""
@@ -132,6 +134,7 @@ class LocalEngine:
                     busy = [(name, batch) for name, batch in self._batches.items() if batch.busy]
                 for name, batch in unloaded:
                     batch.abort(f"policy {name} was unloaded")
+                    batch.release()
                     self._prefixes.drop(name)
                 if self._closed:
                     return

@@ -21,31 +21,55 @@ class RowCache(Cache):
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         """keys, values: [layers, 1, heads, any, dim] of any pass; only their shape counts."""
         super().__init__(layers=[])
+        self.growths = 0  # how often its storage was replaced
         self.keys = keys[:, :0, :, :0]
         self.values = values[:, :0, :, :0]
 
     def reserve(self, rows: int, length: int) -> None:
-        """Make room for that many rows of that length; grows by doubling."""
-        have_rows, have_length = self.keys.shape[1], self.keys.shape[3]
+        """Make room for that many rows of that length, and a spare row; grows by doubling."""
+        have_rows, have_length = self.keys.shape[1] - 1, self.keys.shape[3]
         if rows > have_rows or length > have_length:
-            size = (_grown_length(have_rows, rows, 8), _grown_length(have_length, length, 128))
+            size = (_grown_length(have_rows, rows, 8) + 1, _grown_length(have_length, length, 128))
             self.keys = _enlarge(self.keys, *size)
             self.values = _enlarge(self.values, *size)
+            self.growths += 1
+
+    @property
+    def spare(self) -> int:
+        """Return the row that belongs to no request."""
+        return self.keys.shape[1] - 1
 
     def aim(self, first: int, positions: Tensor, width: int) -> None:
         """Set the next pass: rows first…, written `positions` [n, T], read `width`."""
-        self._span = slice(first, first + len(positions))
-        self._index = torch.arange(len(positions), device=positions.device)[:, None], positions
+        end = first + len(positions)
+        rows = torch.arange(first, end, device=positions.device)
+        self.aim_at(rows, positions, width, slice(first, end))
+
+    def aim_at(
+        self, rows: Tensor, positions: Tensor, width: int, read: slice | None = None
+    ) -> None:
+        """Set the next pass over any rows [n]. `read`: the same rows, where they lie in order.
+
+        Without it their entries are copied to be read.
+        """
+        self._index = rows[:, None], positions
+        self._read = rows if read is None else read
         self._width = width
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
         rows, positions = self._index
-        keys, values = self.keys[layer_idx, self._span], self.values[layer_idx, self._span]
+        keys, values = self.keys[layer_idx], self.values[layer_idx]
         keys[rows, :, positions] = key_states.transpose(1, 2)
         values[rows, :, positions] = value_states.transpose(1, 2)
-        return keys[:, :, : self._width], values[:, :, : self._width]
+        return self._entries(keys), self._entries(values)
+
+    def _entries(self, written: Tensor) -> Tensor:
+        within = written[:, :, : self._width]
+        if isinstance(self._read, slice):
+            return within[self._read]
+        return within.index_select(0, self._read)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002 - the signature of Cache
         return self._width

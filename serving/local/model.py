@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from agentrl.serving.engine_api import ModelLimits
 from agentrl.serving.local.kv_cache import RowCache
 from agentrl.serving.local.networks import Networks, OpenedNetwork
 
+if TYPE_CHECKING:
+    from agentrl.serving.local.recorded_passes import PassRecorder
+
 GROUPED = "agentrl_grouped"
 PROBE, SPLIT = 32, 8  # tokens of two passes, and of the first
 
@@ -24,20 +27,26 @@ PROBE, SPLIT = 32, 8  # tokens of two passes, and of the first
 class ServedModel:
     """A causal language model in evaluation mode, and an empty cache of its shape.
 
-    `base`: the model with which it shares storage.
+    `base`: the model with which it shares storage. `recorder`: of its passes; None: none is
+    recorded.
     """
 
     network: nn.Module
     limits: ModelLimits
     cache: RowCache
     base: nn.Module
+    recorder: "PassRecorder | None" = None
 
     def forward(self, first: int, ids: Tensor, positions: Tensor, width: int) -> Tensor:
         """Run rows first…: ids, positions [n, T] → logits of the last column [n, vocabulary] fp32.
 
         A query at position p sees the keys at positions 0…p. width: one above the largest position
-        that counts.
+        that counts. The result of a recorded pass is overwritten by the next one.
         """
+        if self.recorder is not None:
+            logits = self.recorder.replay(self, first, ids, positions, width)
+            if logits is not None:
+                return logits
         return self.logits(first, ids, positions, width, 1)[:, -1]
 
     @torch.inference_mode()
@@ -56,7 +65,13 @@ class ServedModel:
 
     def logits(self, first: int, ids: Tensor, positions: Tensor, width: int, last: int) -> Tensor:
         """Return [n, `last`, vocabulary] fp32 logits of the last columns; 0: of all."""
+        device = self.cache.keys.device
+        ids, positions = ids.to(device), positions.to(device)
         self.cache.aim(first, positions, width)
+        return self.aimed_logits(ids, positions, width, last)
+
+    def aimed_logits(self, ids: Tensor, positions: Tensor, width: int, last: int) -> Tensor:
+        """Like `logits`, of the rows at which the cache aims."""
         hidden = torch.arange(width, device=ids.device) > positions[:, None, :, None]
         dtype: torch.dtype = self.cache.keys.dtype
         mask = torch.zeros(hidden.shape, dtype=dtype, device=ids.device)

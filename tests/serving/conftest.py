@@ -1,6 +1,7 @@
 """Tiny random models on disk."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ import torch
 from random_model import save_random_qwen3
 from torch_device import DEVICE
 
+from agentrl.serving.local import engine as local_engine
+from agentrl.serving.local import recorded_passes
 from agentrl.serving.local.engine import LocalEngine
+from agentrl.serving.local.recorded_passes import CudaCapture, Recorders
 
 Save = Callable[[str], Path]
 
@@ -35,9 +39,17 @@ def save_model(tmp_path_factory: pytest.TempPathFactory) -> Save:
     return save
 
 
-@pytest.fixture
-def engine(save_model: Save) -> Iterator[LocalEngine]:
-    """A local engine with the policies `a` and `b`."""
+@pytest.fixture(params=["recorded", "one by one"])
+def engine(
+    save_model: Save, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LocalEngine]:
+    """A local engine with the policies `a` and `b`. Without a GPU a recorded pass is repeated."""
+    capture = None
+    if request.param == "recorded":
+        monkeypatch.setattr(recorded_passes, "SEEN", 0)
+        capture = CudaCapture() if DEVICE != "cpu" else lambda run: run
+    made = partial(Recorders, capture)
+    monkeypatch.setattr(local_engine, "recorders_on", lambda _device, most_off: made(most_off))
     engine = LocalEngine(DEVICE, max_batch=8)
     engine.load("a", save_model("a"))
     engine.load("b", save_model("b"))

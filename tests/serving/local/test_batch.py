@@ -14,10 +14,9 @@ from torch_device import DEVICE
 from agentrl.core.errors import PolicyError
 from agentrl.serving.engine_api import Completion, Request
 from agentrl.serving.local.batch import (
-    GROUP,
     SHARE,
-    WASTE,
     Batch,
+    PassSizes,
     Row,
     group_lengths,
     longest_start,
@@ -26,24 +25,25 @@ from agentrl.serving.local.kv_cache import Prefixes
 from agentrl.serving.local.model import load_model
 
 Save = Callable[[str], Path]
+SIZES = PassSizes.on(torch.device("cpu"))
 
 
 def test_rows_of_like_length_share_a_pass() -> None:
-    assert group_lengths([]) == []
-    assert group_lengths([10, 9, 9]) == [(0, 3)]
-    assert group_lengths([100, 90, 10]) == [(0, 2), (2, 3)]
-    assert group_lengths([512] * 10) == [(0, 8), (8, 10)]
+    assert group_lengths([], SIZES) == []
+    assert group_lengths([10, 9, 9], SIZES) == [(0, 3)]
+    assert group_lengths([100, 90, 10], SIZES) == [(0, 2), (2, 3)]
+    assert group_lengths([512] * 10, SIZES) == [(0, 8), (8, 10)]
 
 
 @given(st.lists(st.integers(1, 512), max_size=64))
 def test_groups_cover_every_row_once_within_their_bounds(lengths: list[int]) -> None:
     ordered = sorted(lengths, reverse=True)
-    spans = group_lengths(ordered)
+    spans = group_lengths(ordered, SIZES)
     assert [index for start, end in spans for index in range(start, end)] == [*range(len(ordered))]
     for start, end in spans:
         padded = (end - start) * ordered[start]
-        assert padded - sum(ordered[start:end]) <= WASTE
-        assert padded <= GROUP
+        assert padded - sum(ordered[start:end]) <= SIZES.waste
+        assert padded <= SIZES.group
 
 
 def test_of_requests_with_one_prompt_the_first_goes_ahead(save_model: Save) -> None:

@@ -1,0 +1,75 @@
+"""Plays experts' episodes in several processes, in the order and with the seeds of one.
+
+numbers of episodes ─▶ parts ─▶ a process each, with its own task sources ─▶ transcripts, in order
+"""
+
+import multiprocessing
+import signal
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from agentrl.core.config.sections.tasks import Task
+from agentrl.envs.contract import TaskSource
+from agentrl.envs.registry import source
+from agentrl.ops.warmstart.demonstrations import Demonstrator, Transcript
+from agentrl.workers.conversation.toolcalls import Style
+
+PART = 20  # episodes that a process plays at a time
+WORTH = 2000  # fewer are played sooner than processes start
+
+_own: "Experts"  # of a process of the pool
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The experts of a phase. `noise`: probability of a fault per turn, by task."""
+
+    tasks: Mapping[str, Task]
+    style: Style
+    noise: Mapping[str, float]
+    sources: dict[str, TaskSource] = field(default_factory=dict)
+
+    def episodes(
+        self, count: int, seed: int, processes: int = 1
+    ) -> Iterator[tuple[str, Transcript]]:
+        """Yield task and transcript of `count` episodes of each task, task by task.
+
+        With `processes` above 1 the module `__main__` must be importable without effect. Raises
+        ItemError without an expert.
+        """
+        if processes == 1 or count * len(self.tasks) < WORTH:
+            for name in self.tasks:
+                yield from self._part(name, count, seed, range(count))
+            return
+        context = multiprocessing.get_context("spawn")
+        tasks = (dict(self.tasks), self.style, dict(self.noise))
+        with ProcessPoolExecutor(processes, context, _begin, tasks) as pool:
+            parts = [range(start, min(start + PART, count)) for start in range(0, count, PART)]
+            try:
+                for name in self.tasks:
+                    for part in pool.map(partial(_play, name, count, seed), parts):
+                        yield from part
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _part(
+        self, name: str, count: int, seed: int, numbers: range
+    ) -> Iterator[tuple[str, Transcript]]:
+        task = self.tasks[name]
+        if name not in self.sources:
+            self.sources[name] = source(name, task.options, task.source)
+        expert = Demonstrator(self.sources[name], task, self.style, self.noise.get(name, 0.0))
+        return ((name, played) for played in expert.part(numbers, seed * count))
+
+
+def _begin(tasks: Mapping[str, Task], style: Style, noise: Mapping[str, float]) -> None:
+    """Prepare a process of the pool, which its parent ends."""
+    global _own  # noqa: PLW0603 - the state of the process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _own = Experts(tasks, style, noise)
+
+
+def _play(name: str, count: int, seed: int, numbers: range) -> list[tuple[str, Transcript]]:
+    return list(_own._part(name, count, seed, numbers))  # noqa: SLF001 - ours

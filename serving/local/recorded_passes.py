@@ -1,0 +1,217 @@
+"""Recorded passes: a CUDA graph replays the launches of a pass at once.
+
+    pass ─▶ sizes rounded up ─▶ seen before? ─no─▶ one by one
+                                     └─yes─▶ recorded, compared with the same pass one by one
+    replay: weights of the policy ─▶ inputs ─▶ graph ─▶ logits
+
+Launching the kernels of a pass one by one takes a processor tens of milliseconds, whatever the
+batch; computing them takes a GPU a few. A graph reads fixed addresses. So the policies of one shape
+share a network with storage of its own, into which the weights of the policy of the next pass are
+copied, and a cache passes from a policy that was unloaded to the next one.
+"""
+
+import copy
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from agentrl.core.logging import get_logger
+from agentrl.serving.local.kv_cache import RowCache
+from agentrl.serving.local.model import ServedModel, expected_gap
+
+LARGEST = 8 * 2**30  # bytes of weights; the kernels of larger models take longer than their launch
+SEEN = 2  # passes of a size before the one that is recorded
+ROWS, COLUMNS, WIDTH = 16, 16, 512  # fewest rows and columns of a recorded pass; steps of its width
+
+Capture = Callable[[Callable[[], None]], Callable[[], None]]
+Key = tuple[int, int, int, int, int, bool]  # see _key
+
+log = get_logger()
+
+
+@dataclass(slots=True)
+class Recording:
+    """A recorded pass. `inputs`: [n, 1 + 2T] rows, tokens and positions. `logits`: [n, V] fp32."""
+
+    inputs: Tensor
+    logits: Tensor
+    replay: Callable[[], None]
+
+
+class PassRecorder:
+    """Records and replays the passes of policies of one shape. For the compute thread."""
+
+    def __init__(self, network: nn.Module, capture: Capture, most_off: float) -> None:
+        """`capture`: of a pass, returns what repeats it. `most_off`: allowed median |Δlogp|."""
+        self._network = _with_own_storage(network)
+        self._weights: list[Tensor] = [*self._network.parameters()]
+        self._capture = capture
+        self._most_off = most_off
+        self._holds: weakref.ref[nn.Module] | None = None
+        self._seen: Counter[Key] = Counter()
+        self._recordings: dict[Key, Recording] = {}
+        self._caches: list[RowCache] = []  # of unloaded policies
+        self._is_broken = False
+
+    def take_cache(self, own: RowCache) -> RowCache:
+        """Return the cache of an unloaded policy, which has recordings, or `own`."""
+        return self._caches.pop() if self._caches else own
+
+    def give_cache(self, cache: RowCache) -> None:
+        """Keep the cache of an unloaded policy."""
+        self._caches.append(cache)
+
+    def round_columns(self, columns: int) -> int:
+        """Return the columns of the recorded pass that has room for `columns` tokens a row."""
+        return columns if columns == 1 or self._is_broken else _power(columns, COLUMNS)
+
+    def replay(
+        self, model: ServedModel, first: int, ids: Tensor, positions: Tensor, width: int
+    ) -> Tensor | None:
+        """Return the logits [n, V] of a pass as of `ServedModel.forward`; None: not recorded.
+
+        ids, positions: [n, T] on the CPU.
+        """
+        if self._is_broken:
+            return None
+        count, columns = _power(len(ids), ROWS), ids.shape[1]
+        wide = -(-width // WIDTH) * WIDTH
+        are_first = columns == 1 and first == 0
+        model.cache.reserve(max(first + len(ids), count * are_first), wide)
+        key = (id(model.cache), model.cache.growths, count, columns, wide, are_first)
+        self._seen[key] += 1
+        if self._seen[key] <= SEEN:
+            return None
+        self._hold(model.network)
+        rows = torch.arange(first, first + len(ids))[:, None]
+        inputs = torch.cat([rows, ids, positions], dim=1)
+        recording = self._recordings.get(key)
+        if recording is None:
+            expected = model.logits(first, ids, positions, width, 1)[:, -1]
+            return self._record(model, key, inputs, expected)
+        recording.inputs[: len(inputs)].copy_(inputs)
+        # Padding keeps the tokens of an earlier pass. It writes and reads nothing of a request.
+        recording.inputs[len(inputs) :, 0] = model.cache.spare
+        recording.replay()
+        return recording.logits[: len(inputs)]
+
+    def _hold(self, network: nn.Module) -> None:
+        """Copy the weights of a network into the one that recordings read."""
+        if self._holds is None or self._holds() is not network:
+            torch._foreach_copy_(self._weights, [*network.parameters()])
+            self._holds = weakref.ref(network)
+
+    def _record(
+        self, model: ServedModel, key: Key, inputs: Tensor, expected: Tensor
+    ) -> Tensor | None:
+        """Record a pass, and return its logits. `expected`: those of the same pass one by one.
+
+        If it fails or gives other results, return None and record no other one.
+        """
+        _, _, count, columns, width, are_first = key
+        fixed = replace(model, network=self._network, recorder=None)
+        own = torch.zeros(count, 1 + 2 * columns, dtype=torch.long, device=expected.device)
+        own[:, 0] = model.cache.spare
+        own[: len(inputs)].copy_(inputs)
+        rows, ids, positions = own[:, 0], own[:, 1 : 1 + columns], own[:, 1 + columns :]
+        logits = expected.new_empty(count, expected.shape[1])
+
+        def run() -> None:
+            fixed.cache.aim_at(rows, positions, width, slice(0, count) if are_first else None)
+            logits.copy_(fixed.aimed_logits(ids, positions, width, 1)[:, -1])
+
+        try:
+            replay = self._capture(run)
+            replay()
+            found = logits[: len(inputs)]
+            gap = expected_gap(expected.log_softmax(-1), found.log_softmax(-1))
+            off = gap.median().item()
+        except RuntimeError as error:
+            self._break(str(error))
+            return None
+        if not off <= self._most_off:
+            self._break(f"median |Δlogp| of a recorded pass is {off:.2g}")
+            return None
+        for old in [each for each in self._recordings if each[0] == key[0] and each[1] != key[1]]:
+            del self._recordings[old]  # of the cache's former storage
+        self._recordings[key] = Recording(own, logits, replay)
+        return found
+
+    def _break(self, reason: str) -> None:
+        log.warning("Passes are not recorded, which is slower", reason=reason)
+        self._is_broken = True
+        self._recordings.clear()
+
+
+class Recorders:
+    """The recorders of an engine, by the shape of the policies."""
+
+    def __init__(self, capture: Capture | None, most_off: float) -> None:
+        """`capture`: None records nothing."""
+        self._capture = capture
+        self._most_off = most_off
+        self._recorders: dict[Any, PassRecorder] = {}
+
+    def attach(self, model: ServedModel) -> ServedModel:
+        """Return the model with the recorder of its shape, if its passes are to be recorded."""
+        weights = list(model.network.parameters())
+        size = sum(weight.numel() * weight.element_size() for weight in weights)
+        if self._capture is None or size > LARGEST:
+            return model
+        kind = (type(model.network), tuple((each.shape, each.dtype) for each in weights))
+        if kind not in self._recorders:
+            self._recorders[kind] = PassRecorder(model.network, self._capture, self._most_off)
+        recorder = self._recorders[kind]
+        return replace(model, recorder=recorder, cache=recorder.take_cache(model.cache))
+
+
+def recorders_on(device: str, most_off: float) -> Recorders:
+    """Return the recorders of an engine on a device: on a GPU, those of CUDA graphs."""
+    on_gpu = torch.device(device).type == "cuda"
+    return Recorders(CudaCapture() if on_gpu else None, most_off)
+
+
+class CudaCapture:
+    """Captures passes as CUDA graphs, which share their memory: they run one after another."""
+
+    def __init__(self) -> None:
+        self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
+
+    def __call__(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Capture a pass that ran before. Raises RuntimeError if it cannot be captured."""
+        if self._stream is None:
+            self._pool = torch.cuda.graph_pool_handle()
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        graph = torch.cuda.CUDAGraph()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            run()  # on this stream too, for what its first pass allocates
+            graph.capture_begin(self._pool, capture_error_mode="thread_local")
+            try:
+                run()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return graph.replay
+
+
+def _with_own_storage(network: nn.Module) -> nn.Module:
+    """Copy a network with its weights."""
+    known = {
+        id(weight): nn.Parameter(weight.detach().clone(), requires_grad=False)
+        for weight in network.parameters()
+    }
+    return copy.deepcopy(network, known)
+
+
+def _power(size: int, least: int) -> int:
+    """Return the least power of two times `least` that is at least `size`."""
+    while least < size:
+        least *= 2
+    return least
