@@ -48,6 +48,7 @@ from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.trajectory import Trajectory
 from agentrl.ops.configuration.model_spec import ModelSpec, read_spec
 from agentrl.ops.doctor.memory import memory_items
+from agentrl.ops.doctor.memory_items import device_of
 from agentrl.serving.engine_api import Request
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.vllm.engine import VllmEngine
@@ -134,7 +135,9 @@ def planned(chosen: argparse.Namespace, spec: ModelSpec) -> int:
         trainer=trainer_of(chosen),
     )
     return sum(
-        item.size for item in memory_items(config, spec, {}) if item.process.startswith("trainer")
+        item.size
+        for item in memory_items(config, spec, {})
+        if item.process.startswith("trainer") and item.device == device_of(config)
     )
 
 

@@ -210,7 +210,8 @@ def measure(size: str, way: str, place: str, options: argparse.Namespace) -> dic
     lora = Lora(rank=options.rank if way == "lora" else 0)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         home = Path(folder)
-        parameters = make_model(size, home / "model")
+        dtype = getattr(torch, options.dtype)
+        parameters = make_model(size, home / "model", options.device, dtype)
         batch = small_batch()
         url = f"file://{home}/far" if place == "file://" else ""
         with bench(home, home / "model", lora, url, hardware) as made:

@@ -3,6 +3,7 @@
 import io
 import json
 import threading
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,12 @@ def test_an_unknown_arm_is_refused(tmp_path: Path) -> None:
         study.study(SmollmRequest(tmp_path, SMOLLM, SMOLLM.full, arms=("hole",)))
 
 
+def test_an_unknown_file_is_refused(tmp_path: Path) -> None:
+    request = SmollmRequest(tmp_path, SMOLLM, SMOLLM.full, only=("training-whole-2",))
+    with pytest.raises(ConfigError, match=r"unknown file training-whole-2.*training-whole-[01]"):
+        study.study(request)
+
+
 def test_without_a_terminal_a_line_tells_now_and_then_what_goes_on() -> None:
     output, times = io.StringIO(), iter([0.0, 29.0, 30.0])
     lines = Lines(Console(file=output), every_s=30.0, clock=lambda: next(times))
@@ -201,6 +208,9 @@ def test_a_study_trains_with_the_whole_system_and_measures_every_policy(
         seeds=1,
         benches=benches,
     )
+    only = replace_fields(request, only=("measured-start",))
+    assert study.study(only) == request.out
+    assert [each.name for each in request.out.glob("*.json")] == ["measured-start.json"]
     page = study.study(request).read_text()
     assert "| whole-0 | 1 |" in page
     assert "| agrees |" in page

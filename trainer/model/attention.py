@@ -4,9 +4,12 @@
 
 transformers calls `attend` instead of its own attention and passes the lengths with which the model
 was called. Cost and memory are those of the single trajectories; a mask over the whole row would
-cost T².
+cost T². A GPU, to which launching kernels for each trajectory costs more than computing them,
+attends to trajectories of like length together, padded to the longest.
 """
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -102,6 +105,9 @@ def attend(
         key, value = (each.repeat_interleave(times, dim=1) for each in (key, value))
     lengths = list(options.get(LENGTHS) or query.shape[2:3])
     window, scale = options.get("sliding_window"), options.get("scaling")
+    is_windowed = window is not None and max(lengths) > window
+    if _is_launch_bound(query) and len(lengths) > 1 and not is_windowed:
+        return _padded_attention(query, key, value, tuple(lengths), scale), None
     parts = (torch.split(each, lengths, dim=2) for each in (query, key, value))
     outputs = [
         _windowed_attention(q, k, v, window, scale)
@@ -111,6 +117,63 @@ def attend(
     ]
     apart = [each.transpose(1, 2) for each in outputs]
     return (torch.cat(apart, dim=1) if len(apart) > 1 else apart[0].contiguous()), None
+
+
+def _is_launch_bound(states: Tensor) -> bool:
+    """Return whether a launch for each trajectory costs more than padding."""
+    return states.is_cuda
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Trajectories of like length. `tokens`: [K] of the packed row; `places`: [K] theirs in
+    `count` padded rows of `width`.
+    """
+
+    tokens: Tensor
+    places: Tensor
+    count: int
+    width: int
+
+
+def _padded_attention(
+    query: Tensor, key: Tensor, value: Tensor, lengths: tuple[int, ...], scale: float | None
+) -> Tensor:
+    """Causal attention of each trajectory: [1, heads, T, D] → [1, T, heads, D].
+
+    Padding follows a trajectory's tokens, so none of them sees it.
+    """
+    output = query.new_zeros(query.shape[2], query.shape[1], query.shape[3])
+    for block in _blocks(lengths, query.device):
+        q, k, v = (_pad_block(each, block) for each in (query, key, value))
+        found = _causal_attention(q, k, v, scale).transpose(1, 2).flatten(0, 1)
+        output = output.index_copy(0, block.tokens, found.index_select(0, block.places))
+    return output[None]
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(mode=False)  # what is kept may later be needed by a backward pass
+def _blocks(lengths: tuple[int, ...], device: torch.device) -> list[_Block]:
+    """Group trajectories of a packed row whose lengths differ by less than a factor of two."""
+    alike: dict[int, list[Tensor]] = {}
+    for tokens in torch.split(torch.arange(sum(lengths)), list(lengths)):
+        alike.setdefault(len(tokens).bit_length(), []).append(tokens)
+    blocks = []
+    for rows in alike.values():
+        width = max(map(len, rows))
+        places = [start * width + torch.arange(len(row)) for start, row in enumerate(rows)]
+        tokens, padded = torch.cat(rows).to(device), torch.cat(places).to(device)
+        blocks.append(_Block(tokens, padded, len(rows), width))
+    return blocks
+
+
+def _pad_block(states: Tensor, block: _Block) -> Tensor:
+    """Return the block's rows [count, heads, width, D] of packed states [1, heads, T, D]."""
+    heads, width = states.shape[1], states.shape[3]
+    padded = states.new_zeros(block.count * block.width, heads, width)
+    taken = states[0].transpose(0, 1).index_select(0, block.tokens)
+    filled = padded.index_copy(0, block.places, taken)
+    return filled.view(block.count, block.width, heads, width).transpose(1, 2)
 
 
 def _causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:

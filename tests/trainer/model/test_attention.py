@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch_device import DEVICE
 
 from agentrl.core.errors import CheckpointError
+from agentrl.trainer.model import attention
 from agentrl.trainer.model.attention import PROBE, hidden_states, pack
 
 LENGTHS = (40, 1, 23, 9, 60)
@@ -61,8 +62,12 @@ def _gradients(model: Any, hidden: Tensor) -> Tensor:
     return torch.cat([logits.detach().flatten(), *found])
 
 
+@pytest.mark.parametrize("joint", [False, True], ids=["one by one", "padded together"])
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_and_gradients_of_packed_trajectories_are_those_of_each_alone(name: str) -> None:
+def test_logits_and_gradients_of_packed_trajectories_are_those_of_each_alone(
+    name: str, joint: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "_is_launch_bound", lambda _states: joint)
     model = _model(MODELS[name])
     tokens = torch.randint(0, 96, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
     apart = [

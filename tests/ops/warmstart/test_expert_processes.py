@@ -1,0 +1,32 @@
+"""Experts' episodes are the same in one process and in several."""
+
+import pytest
+
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.errors import ItemError
+from agentrl.ops.warmstart import expert_processes
+from agentrl.ops.warmstart.expert_processes import Experts
+
+TASKS = {
+    name: Task(options={"style": "compact", "items": 7}, max_turns=3)
+    for name in ("dbbench", "alfworld")
+}
+
+
+@pytest.mark.slow
+def test_several_processes_play_the_episodes_of_one_in_its_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(expert_processes, "WORTH", 0)
+    experts = Experts(TASKS, "plain", {"dbbench": 0.5})
+    one, two = (list(experts.episodes(45, 3, processes)) for processes in (1, 2))
+    assert one == two
+    assert [name for name, _ in one] == ["dbbench"] * 45 + ["alfworld"] * 45
+
+
+@pytest.mark.slow
+def test_an_error_in_a_process_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expert_processes, "WORTH", 0)
+    experts = Experts({"gateway": Task(split="none")}, "plain", {})
+    with pytest.raises(ItemError):
+        list(experts.episodes(45, 3, 2))
