@@ -27,11 +27,11 @@ from agentrl.ops.doctor.memory_items import (
     tensor_parallel,
     vllm_devices,
 )
+from agentrl.serving.local.pass_sizes import RECORDED, PassSizes
 from agentrl.serving.vllm.launch import max_rank
 
 VLLM_WORK = GIB  # what vLLM computes with at its largest batch
 VLLM_HOST = 3 * GIB  # its own processes
-PASS = 4096  # tokens of a local engine's largest pass
 
 
 def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Iterator[MemoryItem]:
@@ -39,12 +39,18 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
     device, width, lora = device_of(config), element_bytes(config), config.trainer.lora
     policies, token = len(server.tracks), width * 2 * shape.layers * shape.keys
     rows = min(server.max_batch, config.workers * config.worker.concurrency)
-    running = policies * _double_until(rows, 8) * _double_until(config.sampling.max_tokens, 128)
+    running = (
+        policies * (_double_until(rows, 8) + 1) * _double_until(config.sampling.max_tokens, 128)
+    )
     own = sum(a * b for a, b in shape.targets(lora.targets)) if lora.rank else shape.parameters
     weights = width * ((policies + 1) * own + (shape.parameters if lora.rank else 0))
-    work = width * PASS * (4 * shape.inner + 6 * shape.hidden) + 12 * rows * shape.vocabulary
+    one = width * shape.parameters
+    recorded = one if device != HOST and one <= RECORDED else 0
+    tokens = PassSizes.on(config.model.device).group
+    work = width * tokens * (4 * shape.inner + 6 * shape.hidden) + 12 * rows * shape.vocabulary
     sizes = {
         "weights": (weights, "policy.tracks"),
+        "weights of recorded passes": (recorded, ""),
         "kept prefixes": (server.cache_tokens * token, "policy.cache_tokens"),
         "running rows": (running * token, "policy.max_batch"),
         "a pass": (work, ""),
@@ -52,7 +58,7 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
     }
     yield from place_sizes(device, f"policy {server.name}", sizes)
     if device != HOST:
-        read = TORCH + CONTEXT + width * shape.parameters
+        read = TORCH + CONTEXT + one
         yield MemoryItem(HOST, f"policy {server.name}", "torch, CUDA, weights while read", read)
 
 

@@ -25,26 +25,11 @@ from agentrl.core.errors import PolicyError
 from agentrl.serving.engine_api import Completion, Request
 from agentrl.serving.local.kv_cache import Prefix, Prefixes
 from agentrl.serving.local.model import ServedModel
+from agentrl.serving.local.pass_sizes import PassSizes
 from agentrl.serving.local.sampling import draw_tokens
 
 PIECE = 512  # tokens of one row in one pass
 SHARE = 32  # a prefix of another session is compared and copied in steps of this many tokens
-
-
-@dataclass(frozen=True, slots=True)
-class PassSizes:
-    """Sizes of passes. `group`: padded tokens of one. `waste`: tokens of padding that are cheaper
-    than another pass. `patience`: tokens of running rows that requests wait to join together.
-    """
-
-    group: int
-    waste: int
-    patience: int
-
-    @classmethod
-    def on(cls, device: torch.device) -> "PassSizes":
-        """Return those of a device. A GPU needs hardly longer for more tokens."""
-        return cls(4096, 64, 4) if device.type == "cpu" else cls(32768, 8192, 8)
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +65,7 @@ class Batch:
         self._policy = policy
         self._prefixes = prefixes
         self._max_rows = max_rows
-        self._sizes = PassSizes.on(model.cache.keys.device)
+        self._sizes = PassSizes.on(model.cache.keys.device.type)
         self._rows: list[Row] = []
         self._since_join = 0
 

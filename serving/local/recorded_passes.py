@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from agentrl.core.logging import get_logger
 from agentrl.serving.local.kv_cache import RowCache
 from agentrl.serving.local.model import ServedModel, expected_gap
+from agentrl.serving.local.pass_sizes import RECORDED
 
-LARGEST = 8 * 2**30  # bytes of weights; the kernels of larger models take longer than their launch
 SEEN = 2  # passes of a size before the one that is recorded
 ROWS, COLUMNS, WIDTH = 16, 16, 512  # fewest rows and columns of a recorded pass; steps of its width
 
@@ -161,7 +161,7 @@ class Recorders:
         """Return the model with the recorder of its shape, if its passes are to be recorded."""
         weights = list(model.network.parameters())
         size = sum(weight.numel() * weight.element_size() for weight in weights)
-        if self._capture is None or size > LARGEST:
+        if self._capture is None or size > RECORDED:
             return model
         kind = (type(model.network), tuple((each.shape, each.dtype) for each in weights))
         if kind not in self._recorders:

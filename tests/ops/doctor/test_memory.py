@@ -114,7 +114,11 @@ def test_a_local_engine_holds_every_policy_and_the_next(small: Path) -> None:
     assert held["weights"] == 4 * 4 * PARAMETERS
     token = 4 * 2 * 2 * 4  # bytes · keys and values · layers · width of the key heads
     assert held["kept prefixes"] == 1000 * token
-    assert held["running rows"] == 3 * 16 * 256 * token  # 10 rows and 200 tokens, by doubling
+    # 10 rows and 200 tokens, by doubling; one row more is spare
+    assert held["running rows"] == 3 * (16 + 1) * 256 * token
+    assert held["weights of recorded passes"] == 0
+    card, _ = planned(config(small, 'model.device = "cuda"\nmodel.dtype = "bfloat16"\n' + more))
+    assert sizes(card, "policy p")["weights of recorded passes"] == 2 * PARAMETERS
 
 
 def test_an_evaluator_holds_a_policy_and_only_where_it_is_asked_for(small: Path) -> None:

@@ -16,16 +16,16 @@ from agentrl.serving.engine_api import Completion, Request
 from agentrl.serving.local.batch import (
     SHARE,
     Batch,
-    PassSizes,
     Row,
     group_lengths,
     longest_start,
 )
 from agentrl.serving.local.kv_cache import Prefixes
 from agentrl.serving.local.model import load_model
+from agentrl.serving.local.pass_sizes import PassSizes
 
 Save = Callable[[str], Path]
-SIZES = PassSizes.on(torch.device("cpu"))
+SIZES = PassSizes.on("cpu")
 
 
 def test_rows_of_like_length_share_a_pass() -> None:

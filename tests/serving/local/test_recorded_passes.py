@@ -103,7 +103,7 @@ def test_the_next_policy_takes_the_cache_of_an_unloaded_one_with_its_recordings(
 def test_models_too_large_to_hold_twice_are_not_recorded(
     save_model: Save, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorded_passes, "LARGEST", 1)
+    monkeypatch.setattr(recorded_passes, "RECORDED", 1)
     with engine_with(fail, monkeypatch) as engine:
         engine.load("a", save_model("a"))
         assert len(answers(engine, "a")) == len(PROMPTS)
