@@ -222,12 +222,20 @@ class Simulator:
         for name in sorted(self._batches.keys() - wants):
             del self._batches[name]
             self._prefixes.drop(name)
-            if not self.keep and self._paths[name].parent == self.folder:
-                remove(self._paths[name])
+        self._remove_before(wants)
         for name in sorted(wants - self._batches.keys()):
             dtype: torch.dtype = getattr(torch, self.config.model.dtype)
             model = load_model(self._paths[name], self.config.model.device, dtype)
             self._batches[name] = Batch(name, model, self._prefixes, MAX_ROWS)
+
+    def _remove_before(self, wants: Collection[str]) -> None:
+        """Remove versions that no track can want again: those before the oldest wanted one."""
+        oldest = min((v for v, name in self.lineage if name in wants), default=self.version)
+        for version, name in self.lineage:
+            directory = self._paths[name]
+            is_ours = directory.parent == self.folder and directory.exists()
+            if version < oldest and is_ours and not self.keep:
+                remove(directory)
 
 
 def _row(question: Question) -> Row:
