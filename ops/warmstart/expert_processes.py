@@ -4,7 +4,9 @@ numbers of episodes ─▶ parts ─▶ a process each, with its own task source
 """
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -65,10 +67,19 @@ class Experts:
 
 
 def _begin(tasks: Mapping[str, Task], style: Style, noise: Mapping[str, float]) -> None:
-    """Prepare a process of the pool, which its parent ends."""
+    """Prepare a process of the pool, which ends with its parent."""
     global _own  # noqa: PLW0603 - the state of the process
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _own = Experts(tasks, style, noise)
+
+
+def _end_with_parent() -> None:
+    """End this process once its parent has been killed; the pool alone would wait for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # noqa: S101 - it was spawned
+    parent.join()
+    os._exit(1)
 
 
 def _play(name: str, count: int, seed: int, numbers: range) -> list[tuple[str, Transcript]]:

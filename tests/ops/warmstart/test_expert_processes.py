@@ -1,5 +1,10 @@
 """Experts' episodes are the same in one process and in several."""
 
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
 import pytest
 
 from agentrl.core.config.sections.tasks import Task
@@ -30,3 +35,26 @@ def test_an_error_in_a_process_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatc
     experts = Experts({"gateway": Task(split="none")}, "plain", {})
     with pytest.raises(ItemError):
         list(experts.episodes(45, 3, 2))
+
+
+PLAYS = """
+import multiprocessing
+from agentrl.core.config.sections.tasks import Task
+from agentrl.ops.warmstart.expert_processes import Experts
+
+if __name__ == "__main__":
+    for _ in Experts({"dbbench": Task()}, "plain", {}).episodes(10**6, 0, 2):
+        print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_the_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "plays.py"
+    script.write_text(PLAYS)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        children = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+        parent.kill()
+    assert len(children) == 2
+    assert not psutil.wait_procs(children, timeout=30)[1]
