@@ -81,13 +81,13 @@ def study(request: SmollmRequest) -> Path:
     require_known("arm", request.arms, ARMS)
     config = study_config(request)
     design = make_design(request, config)
+    works = {work.path.stem: work for work in Planner(request, config, design).works()}
+    require_known("file", request.only, works)
     for bench in design.benches:
         check_items(with_bench(config, bench))
     request.out.mkdir(parents=True, exist_ok=True)
     require_same_design(request.out, design, Measurement, "measured")
     require_same_design(request.out, design, Trained)
-    works = {work.path.stem: work for work in Planner(request, config, design).works()}
-    require_known("file", request.only, works)
     chosen = [works[name] for name in request.only or works]
     make_missing(chosen, request.recipe.threads)
     return request.out if request.only else report.write(request.out)

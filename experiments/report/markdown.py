@@ -45,12 +45,13 @@ def describe_tasks(tasks: Mapping[str, Any]) -> Iterator[str]:
 
 
 def share(each: Estimate | None) -> str:
-    """Format like 0.412 (0.31–0.51)."""
+    """Format like 0.412 (0.31–0.51); a mean above 1 is no share, so its interval may be, too."""
     if each is None:
         return "–"
     if math.isnan(each.low):
         return f"{each.mean:.3f}"
-    return f"{each.mean:.3f} ({max(each.low, 0.0):.2f}–{min(each.high, 1.0):.2f})"
+    high = min(each.high, 1.0) if each.mean <= 1.0 else each.high
+    return f"{each.mean:.3f} ({max(each.low, 0.0):.2f}–{high:.2f})"
 
 
 def difference(each: Estimate | None) -> str:
