@@ -1,6 +1,5 @@
 """Commands that create, export, push and serve policies: warmstart, export, push, serve."""
 
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -201,6 +200,7 @@ def warmstart(
 
     from agentrl.core import config_loading
     from agentrl.ops.warmstart.command import make
+    from agentrl.ops.warmstart.expert_processes import usable_processes
     from agentrl.ops.warmstart.warmstart import WarmstartOptions
 
     file = config_loading.load(config)
@@ -220,7 +220,7 @@ def warmstart(
             dtype=file.model.dtype,
             device=device or file.model.device,
             lora=msgspec.structs.replace(file.trainer.lora, rank=lora_rank),
-            processes=os.cpu_count() or 1,
+            processes=usable_processes(),
             command=shlex.join(["agentrl", *sys.argv[1:]]),
         )
     )

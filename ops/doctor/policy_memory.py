@@ -27,7 +27,7 @@ from agentrl.ops.doctor.memory_items import (
     tensor_parallel,
     vllm_devices,
 )
-from agentrl.serving.local.pass_sizes import RECORDED, PassSizes
+from agentrl.serving.local.pass_sizes import RECORDED, ROWS, WIDTH, PassSizes
 from agentrl.serving.vllm.launch import max_rank
 
 VLLM_WORK = GIB  # what vLLM computes with at its largest batch
@@ -39,18 +39,23 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
     device, width, lora = device_of(config), element_bytes(config), config.trainer.lora
     policies, token = len(server.tracks), width * 2 * shape.layers * shape.keys
     rows = min(server.max_batch, config.workers * config.worker.concurrency)
-    running = (
-        policies * (_double_until(rows, 8) + 1) * _double_until(config.sampling.max_tokens, 128)
-    )
+    one = width * shape.parameters
+    is_recorded = device != HOST and one <= RECORDED
+    caches, tokens = policies, PassSizes.on(config.model.device).group
+    length = _double_until(config.sampling.max_tokens, 128)
+    if is_recorded:  # those of unloaded policies are kept; rows, columns and lengths are rounded up
+        caches, tokens, rows = 2 * policies, 2 * tokens, _double_until(rows, ROWS)
+        length = _double_until(-(-config.sampling.max_tokens // WIDTH) * WIDTH, 128)
+    running = caches * (_double_until(rows, 8) + 1) * length
     own = sum(a * b for a, b in shape.targets(lora.targets)) if lora.rank else shape.parameters
     weights = width * ((policies + 1) * own + (shape.parameters if lora.rank else 0))
-    one = width * shape.parameters
-    recorded = one if device != HOST and one <= RECORDED else 0
-    tokens = PassSizes.on(config.model.device).group
-    work = width * tokens * (4 * shape.inner + 6 * shape.hidden) + 12 * rows * shape.vocabulary
+    logits = 4 * rows * shape.vocabulary
+    recorded = one + 2 * logits if is_recorded else 0
+    masks = 2 * width * tokens * length * shape.queries // shape.keys
+    work = width * tokens * (4 * shape.inner + 6 * shape.hidden) + 3 * logits + masks
     sizes = {
         "weights": (weights, "policy.tracks"),
-        "weights of recorded passes": (recorded, ""),
+        "recorded passes": (recorded, ""),
         "kept prefixes": (server.cache_tokens * token, "policy.cache_tokens"),
         "running rows": (running * token, "policy.max_batch"),
         "a pass": (work, ""),

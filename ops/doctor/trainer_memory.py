@@ -99,6 +99,8 @@ def activations(config: Config, shape: ModelSpec) -> int:
     norm = (1 if adapted else 2) * shape.hidden
     exact = shape.norms * norm  # elements in fp32 whatever the dtype
     elements = 2 * (shape.queries + shape.keys)
+    if config.trainer.packing and device_of(config) != HOST:
+        elements *= 2  # padded up to the next power of two
     gated = 3 * shape.inner + ("down_proj" in targets) * shape.inner
     if shape.routed and not adapted:  # autocast does not reach the experts
         exact += gated + 2 * shape.routed * shape.hidden

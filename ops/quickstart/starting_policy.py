@@ -1,6 +1,5 @@
 """The starting policy of a quickstart: experts cloned into the recipe's model, once."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.ops.quickstart.recipes import Recipe, Size
 from agentrl.ops.warmstart.command import make
+from agentrl.ops.warmstart.expert_processes import usable_processes
 from agentrl.ops.warmstart.warmstart import WarmstartOptions
 from agentrl.trainer.model.malloc_tuning import release_unused
 
@@ -45,7 +45,7 @@ def make_start(recipe: Recipe, size: Size, config: Config) -> None:
             threads=recipe.threads,
             dtype=config.model.dtype,
             device=config.model.device,
-            processes=os.cpu_count() or 1,
+            processes=usable_processes(),
             lora=replace(config.trainer.lora, rank=recipe.clone_rank),
             command=f"agentrl quickstart {recipe.name}",
         )

@@ -9,10 +9,12 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
 
 from agentrl.core.config.sections.tasks import Task
+from agentrl.core.errors import ItemError
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.registry import source
 from agentrl.ops.warmstart.demonstrations import Demonstrator, Transcript
@@ -20,6 +22,7 @@ from agentrl.workers.conversation.toolcalls import Style
 
 PART = 20  # episodes that a process plays at a time
 WORTH = 2000  # fewer are played sooner than processes start
+PROCESSES = 32  # at most: each imports torch, 300 MB
 
 _own: "Experts"  # of a process of the pool
 
@@ -39,7 +42,7 @@ class Experts:
         """Yield task and transcript of `count` episodes of each task, task by task.
 
         With `processes` above 1 the module `__main__` must be importable without effect. Raises
-        ItemError without an expert.
+        ItemError without an expert, and if a process was killed.
         """
         if processes == 1 or count * len(self.tasks) < WORTH:
             for name in self.tasks:
@@ -47,12 +50,15 @@ class Experts:
             return
         context = multiprocessing.get_context("spawn")
         tasks = (dict(self.tasks), self.style, dict(self.noise))
-        with ProcessPoolExecutor(processes, context, _begin, tasks) as pool:
-            parts = [range(start, min(start + PART, count)) for start in range(0, count, PART)]
+        parts = [range(start, min(start + PART, count)) for start in range(0, count, PART)]
+        with ProcessPoolExecutor(min(processes, len(parts)), context, _begin, tasks) as pool:
             try:
                 for name in self.tasks:
                     for part in pool.map(partial(_play, name, count, seed), parts):
                         yield from part
+            except BrokenProcessPool as error:
+                hint = "free memory or use fewer processors (taskset)"
+                raise ItemError("a process that plays experts was killed", hint=hint) from error
             finally:
                 pool.shutdown(cancel_futures=True)
 
@@ -64,6 +70,13 @@ class Experts:
             self.sources[name] = source(name, task.options, task.source)
         expert = Demonstrator(self.sources[name], task, self.style, self.noise.get(name, 0.0))
         return ((name, played) for played in expert.part(numbers, seed * count))
+
+
+def usable_processes() -> int:
+    """Return how many processes the processors of this one are good for."""
+    has_affinity = hasattr(os, "sched_getaffinity")  # on Linux
+    processors = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return min(processors, PROCESSES)
 
 
 def _begin(tasks: Mapping[str, Task], style: Style, noise: Mapping[str, float]) -> None:

@@ -9,7 +9,8 @@ A known prefix is that of the row's own session, or of another row or session of
 begins alike: the episodes of a group have the same first prompt, those of a task the same tools.
 
 Rows of a group differ in length. Padding is put in front, so that the last column of every row is
-its last token, and at positions behind the row's end, where it is masked and later overwritten.
+its last token, and all at the position behind the row's end, where it is masked and later
+overwritten.
 """
 
 import random
@@ -177,8 +178,8 @@ class Batch:
             end = row.fed + min(row.left, most)
             padding = columns - (end - row.fed)
             ids.append([0] * padding + row.tokens[row.fed : end])
-            positions.append([*range(end, end + padding), *range(row.fed, end)])
-            width = max(width, end + padding)
+            positions.append([end] * padding + [*range(row.fed, end)])
+            width = max(width, end + (padding > 0))
             row.fed = end
         self.model.cache.reserve(first + len(rows), width)
         return self.model.forward(first, torch.tensor(ids), torch.tensor(positions), width)

@@ -24,7 +24,7 @@ from agentrl.serving.local.batch import Batch, Row
 from agentrl.serving.local.kv_cache import Prefixes
 from agentrl.serving.local.model import verify_model
 from agentrl.serving.local.networks import Networks
-from agentrl.serving.local.recorded_passes import recorders_on
+from agentrl.serving.local.recorded_passes import Recorders, recorders_on
 
 
 class LocalEngine:
@@ -32,23 +32,26 @@ class LocalEngine:
 
     places: int | None = None  # as many policies as memory holds
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its sizes, and how it computes
         self,
         device: str = "cpu",
         dtype: str = "float32",
         max_batch: int = 128,
         cache_tokens: int = 131_072,
+        *,
         tolerance: float | None = None,
+        recorders: Recorders | None = None,
     ) -> None:
         """max_batch: rows of one policy. cache_tokens: KV cache between turns, of all policies.
 
         It computes with as many CPU threads as torch has in the thread that makes it. dtype: the
         name of a torch dtype. tolerance: allowed median |Δlogp| between the model's own
-        cache and ours; None: that of the dtype (serving/checkpoint_loader.py).
+        cache and ours; None: that of the dtype (serving/checkpoint_loader.py). recorders: None:
+        those of the device.
         """
         self._networks = Networks(device, getattr(torch, dtype))
         self._tolerance = checkpoint_loader.tolerance(dtype, tolerance)
-        self._recorders = recorders_on(device, self._tolerance)
+        self._recorders = recorders or recorders_on(device, self._tolerance)
         self._max_batch = max_batch
         self._prefixes = Prefixes(cache_tokens)
         self._batches: dict[str, Batch] = {}
@@ -154,6 +157,7 @@ def _step(name: str, batch: Batch) -> None:
     except Exception as error:
         get_logger().exception("Batch of a policy failed", policy=name)
         batch.abort(f"policy {name} failed: {error}")
+        batch.model.cache.clear()
 
 
 def make(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 RECORDED = 8 * 2**30  # bytes of the largest model whose passes a GPU records
+ROWS, COLUMNS, WIDTH = 16, 16, 512  # fewest rows and columns of a recorded pass; steps of its width
 
 
 @dataclass(frozen=True, slots=True)

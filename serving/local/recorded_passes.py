@@ -11,6 +11,7 @@ copied, and a cache passes from a policy that was unloaded to the next one.
 """
 
 import copy
+import json
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -23,13 +24,12 @@ from torch import Tensor, nn
 from agentrl.core.logging import get_logger
 from agentrl.serving.local.kv_cache import RowCache
 from agentrl.serving.local.model import ServedModel, expected_gap
-from agentrl.serving.local.pass_sizes import RECORDED
+from agentrl.serving.local.pass_sizes import COLUMNS, RECORDED, ROWS, WIDTH
 
 SEEN = 2  # passes of a size before the one that is recorded
-ROWS, COLUMNS, WIDTH = 16, 16, 512  # fewest rows and columns of a recorded pass; steps of its width
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
-Key = tuple[int, int, int, int, int, bool]  # see _key
+Key = tuple[int, int, int, int, int, bool]  # cache, its growths, rows, columns, width, are_first
 
 log = get_logger()
 
@@ -46,16 +46,23 @@ class Recording:
 class PassRecorder:
     """Records and replays the passes of policies of one shape. For the compute thread."""
 
-    def __init__(self, network: nn.Module, capture: Capture, most_off: float) -> None:
-        """`capture`: of a pass, returns what repeats it. `most_off`: allowed median |Δlogp|."""
+    def __init__(
+        self, network: nn.Module, capture: Capture, most_off: float, seen: int = SEEN
+    ) -> None:
+        """`capture`: of a pass, returns what repeats it. `most_off`: allowed median |Δlogp|.
+
+        `seen`: passes of a size before the one that is recorded.
+        """
         self._network = _with_own_storage(network)
         self._weights: list[Tensor] = [*self._network.parameters()]
         self._capture = capture
         self._most_off = most_off
+        self._unrecorded = seen
         self._holds: weakref.ref[nn.Module] | None = None
         self._seen: Counter[Key] = Counter()
         self._recordings: dict[Key, Recording] = {}
-        self._caches: list[RowCache] = []  # of unloaded policies
+        self._logits: dict[int, Tensor] = {}  # by rows; recordings share them
+        self._caches: list[RowCache] = []  # of unloaded policies; kept, for a key has an id
         self._is_broken = False
 
     def take_cache(self, own: RowCache) -> RowCache:
@@ -85,7 +92,7 @@ class PassRecorder:
         model.cache.reserve(max(first + len(ids), count * are_first), wide)
         key = (id(model.cache), model.cache.growths, count, columns, wide, are_first)
         self._seen[key] += 1
-        if self._seen[key] <= SEEN:
+        if self._seen[key] <= self._unrecorded:
             return None
         self._hold(model.network)
         rows = torch.arange(first, first + len(ids))[:, None]
@@ -119,7 +126,9 @@ class PassRecorder:
         own[:, 0] = model.cache.spare
         own[: len(inputs)].copy_(inputs)
         rows, ids, positions = own[:, 0], own[:, 1 : 1 + columns], own[:, 1 + columns :]
-        logits = expected.new_empty(count, expected.shape[1])
+        if count not in self._logits:
+            self._logits[count] = expected.new_empty(count, expected.shape[1])
+        logits = self._logits[count]
 
         def run() -> None:
             fixed.cache.aim_at(rows, positions, width, slice(0, count) if are_first else None)
@@ -127,6 +136,7 @@ class PassRecorder:
 
         try:
             replay = self._capture(run)
+            logits.fill_(torch.nan)  # what the replay does not compute is noticed
             replay()
             found = logits[: len(inputs)]
             gap = expected_gap(expected.log_softmax(-1), found.log_softmax(-1))
@@ -146,59 +156,86 @@ class PassRecorder:
         log.warning("Passes are not recorded, which is slower", reason=reason)
         self._is_broken = True
         self._recordings.clear()
+        self._logits.clear()
 
 
 class Recorders:
     """The recorders of an engine, by the shape of the policies."""
 
-    def __init__(self, capture: Capture | None, most_off: float) -> None:
-        """`capture`: None records nothing."""
+    def __init__(self, capture: Capture | None, most_off: float, seen: int = SEEN) -> None:
+        """`capture`: None records nothing. `most_off`, `seen`: see PassRecorder."""
         self._capture = capture
         self._most_off = most_off
+        self._seen = seen
         self._recorders: dict[Any, PassRecorder] = {}
 
     def attach(self, model: ServedModel) -> ServedModel:
         """Return the model with the recorder of its shape, if its passes are to be recorded."""
         weights = list(model.network.parameters())
         size = sum(weight.numel() * weight.element_size() for weight in weights)
-        if self._capture is None or size > RECORDED:
+        if self._capture is None or size > RECORDED or _chooses_by_values(model.network):
             return model
-        kind = (type(model.network), tuple((each.shape, each.dtype) for each in weights))
+        kind = (_architecture(model.network), tuple((each.shape, each.dtype) for each in weights))
         if kind not in self._recorders:
-            self._recorders[kind] = PassRecorder(model.network, self._capture, self._most_off)
+            try:
+                self._recorders[kind] = PassRecorder(
+                    model.network, self._capture, self._most_off, self._seen
+                )
+            except torch.OutOfMemoryError as error:
+                log.warning("Passes are not recorded, which is slower", reason=str(error))
+                return model
         recorder = self._recorders[kind]
         return replace(model, recorder=recorder, cache=recorder.take_cache(model.cache))
 
 
 def recorders_on(device: str, most_off: float) -> Recorders:
     """Return the recorders of an engine on a device: on a GPU, those of CUDA graphs."""
-    on_gpu = torch.device(device).type == "cuda"
-    return Recorders(CudaCapture() if on_gpu else None, most_off)
+    place = torch.device(device)
+    return Recorders(CudaCapture(place) if place.type == "cuda" else None, most_off)
 
 
 class CudaCapture:
     """Captures passes as CUDA graphs, which share their memory: they run one after another."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
 
     def __call__(self, run: Callable[[], None]) -> Callable[[], None]:
         """Capture a pass that ran before. Raises RuntimeError if it cannot be captured."""
         if self._stream is None:
-            self._pool = torch.cuda.graph_pool_handle()
-            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        graph = torch.cuda.CUDAGraph()
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            run()  # on this stream too, for what its first pass allocates
-            graph.capture_begin(self._pool, capture_error_mode="thread_local")
-            try:
-                run()
-            finally:
-                graph.capture_end()
-        torch.cuda.current_stream().wait_stream(self._stream)
+            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        pool, self._pool = self._pool, None  # after a failure no other capture may use it
+        graph, caller = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(caller)
+        try:
+            with torch.cuda.stream(self._stream):
+                run()  # on this stream too, for what its first pass allocates
+                torch.cuda.empty_cache()  # unused memory is not freed during a capture
+                pool = pool or torch.cuda.graph_pool_handle()
+                graph.capture_begin(pool, capture_error_mode="thread_local")
+                try:
+                    run()
+                finally:
+                    graph.capture_end()
+        finally:
+            caller.wait_stream(self._stream)  # what `run` reads may be freed after this
+        self._pool = pool
         return graph.replay
+
+
+def _architecture(network: Any) -> str:
+    """Return what two networks with weights of equal shapes must share to compute the same."""
+    config = {**network.config.to_dict(), "_name_or_path": ""}
+    return json.dumps([type(network).__name__, config], sort_keys=True, default=str)
+
+
+def _chooses_by_values(network: Any) -> bool:
+    """Return whether a pass looks at values on the GPU to choose what it computes."""
+    ropes = getattr(network.config, "rope_parameters", None) or {}
+    kinds = [ropes, *(each for each in ropes.values() if isinstance(each, dict))]
+    return any(each.get("rope_type") in ("dynamic", "longrope") for each in kinds)
 
 
 def _with_own_storage(network: nn.Module) -> nn.Module:

@@ -1,7 +1,6 @@
 """Tiny random models on disk."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,6 @@ import torch
 from random_model import save_random_qwen3
 from torch_device import DEVICE
 
-from agentrl.serving.local import engine as local_engine
-from agentrl.serving.local import recorded_passes
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.local.recorded_passes import CudaCapture, Recorders
 
@@ -40,17 +37,12 @@ def save_model(tmp_path_factory: pytest.TempPathFactory) -> Save:
 
 
 @pytest.fixture(params=["recorded", "one by one"])
-def engine(
-    save_model: Save, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[LocalEngine]:
+def engine(save_model: Save, request: pytest.FixtureRequest) -> Iterator[LocalEngine]:
     """A local engine with the policies `a` and `b`. Without a GPU a recorded pass is repeated."""
     capture = None
     if request.param == "recorded":
-        monkeypatch.setattr(recorded_passes, "SEEN", 0)
-        capture = CudaCapture() if DEVICE != "cpu" else lambda run: run
-    made = partial(Recorders, capture)
-    monkeypatch.setattr(local_engine, "recorders_on", lambda _device, most_off: made(most_off))
-    engine = LocalEngine(DEVICE, max_batch=8)
+        capture = CudaCapture(torch.device(DEVICE)) if DEVICE != "cpu" else lambda run: run
+    engine = LocalEngine(DEVICE, max_batch=8, recorders=Recorders(capture, 0.01, seen=0))
     engine.load("a", save_model("a"))
     engine.load("b", save_model("b"))
     yield engine

@@ -143,7 +143,7 @@ def _padded_attention(
 
     Padding follows a trajectory's tokens, so none of them sees it.
     """
-    output = query.new_zeros(query.shape[2], query.shape[1], query.shape[3])
+    output = value.new_zeros(query.shape[2], query.shape[1], value.shape[3])
     for block in _blocks(lengths, query.device):
         q, k, v = (_pad_block(each, block) for each in (query, key, value))
         found = _causal_attention(q, k, v, scale).transpose(1, 2).flatten(0, 1)

@@ -116,9 +116,12 @@ def test_a_local_engine_holds_every_policy_and_the_next(small: Path) -> None:
     assert held["kept prefixes"] == 1000 * token
     # 10 rows and 200 tokens, by doubling; one row more is spare
     assert held["running rows"] == 3 * (16 + 1) * 256 * token
-    assert held["weights of recorded passes"] == 0
+    assert held["recorded passes"] == 0
     card, _ = planned(config(small, 'model.device = "cuda"\nmodel.dtype = "bfloat16"\n' + more))
-    assert sizes(card, "policy p")["weights of recorded passes"] == 2 * PARAMETERS
+    held = sizes(card, "policy p")
+    assert held["recorded passes"] == 2 * PARAMETERS + 2 * 4 * 16 * SMALL["vocab_size"]
+    # caches of unloaded policies are kept; lengths in steps of 512
+    assert held["running rows"] == 2 * 3 * (16 + 1) * 512 * token // 2
 
 
 def test_an_evaluator_holds_a_policy_and_only_where_it_is_asked_for(small: Path) -> None:

@@ -43,6 +43,11 @@ MODELS: dict[str, Any] = {
     "mistral with windows": transformers.MistralConfig(**SHAPE, sliding_window=5),
     "gpt2": transformers.GPT2Config(**GPT2, **TOKENS, initializer_range=0.3),
     "mixtral": transformers.MixtralConfig(**SHAPE),
+    "deepseek, whose values are narrower": transformers.DeepseekV3Config(
+        **{**SHAPE, "head_dim": 8, "num_key_value_heads": 4},
+        **{"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16},
+        **{"v_head_dim": 12, "first_k_dense_replace": 3},
+    ),
 }
 
 
