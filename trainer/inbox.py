@@ -52,6 +52,7 @@ class Inbox:
         self._bodies: dict[Key, Trajectory] = {}
         self._held_bytes = 0
         self._pinned: set[Key] = set()  # of the batch that is being gathered: they make no room
+        self._taken: set[str] = set()  # groups of updates that may not be committed yet
         self._unacknowledged: list[Delivery] = []
         self._retry = Retry("broker", lambda error: isinstance(error, BrokerError))
         self._forks: Mapping[str, int] | None = None  # read once: a roll-back begins a trainer
@@ -60,7 +61,7 @@ class Inbox:
         self, version: int, epoch: int, stop: threading.Event, end_if_due: Callable[[], bool]
     ) -> Sequence[TrainableGroup]:
         """Return the groups of the update from `version`; empty if `stop` is set or the run is
-        over.
+        over. Groups are not returned again, also while their update is not committed.
 
         `end_if_due`: ends the run by its stop rules, also if no groups come. Raises TrainerReplaced
         if `epoch` is outdated: a trainer that slept must not discard groups of its successor.
@@ -79,6 +80,7 @@ class Inbox:
                 continue
             chosen = self._choose_groups(members, version, epoch)
             if len(chosen) >= self.bounds.min_groups and self._take_groups(chosen, epoch):
+                self._taken.update(group.group_id for group in chosen)
                 return chosen
         return ()
 
@@ -90,12 +92,14 @@ class Inbox:
         return self._store.transact(lambda session: groups.take_groups(session, names, epoch))
 
     def _read_ready(self, epoch: int, session: Session) -> tuple[RunState, Sequence[ReadyMember]]:
-        limit = 4 * self.bounds.max_groups
+        limit = 4 * self.bounds.max_groups + len(self._taken)
         state = updates.run_state(session, self._run_id, epoch)
-        return state, updates.ready_members(session, self._run_id, limit=limit)
+        members = updates.ready_members(session, self._run_id, limit=limit)
+        return state, [member for member in members if member.group_id not in self._taken]
 
     def forget(self, closed: Sequence[TrainableGroup]) -> None:
         """Free the bodies of closed groups."""
+        self._taken.difference_update(group.group_id for group in closed)
         for group in closed:
             for member in group.members:
                 self._drop_body((member.episode_id, member.fence))

@@ -2,8 +2,12 @@
 
 consumes  ready groups (trainer/inbox.py, or a run's history: ops/offline/history_source.py)
 produces  one update, one checkpoint and one CheckpointPublished a round (trainer/ledger.py)
-waits for groups; for a database, broker, disk or object store that is unavailable, without limit
+waits for groups; for the commit of the former update before each optimizer step; for a database,
+          broker, disk or object store that is unavailable, without limit
 ends      with the run, or when told to stop, after a snapshot
+
+    loop      groups ─▶ gradient ─▶ settle the former ─▶ step ─▶ copy ─┐  groups ─▶ gradient ─▶ …
+    publisher                  files, commit, announce (the former) ─┘  └▶ files, commit, announce
 """
 
 import threading
@@ -44,6 +48,25 @@ class GroupSource(Protocol):
         """Free the bodies of closed groups."""
 
 
+class FormerUpdate:
+    """The update that is committed while the next one is computed.
+
+    `groups`: that it takes. `waited_s`: how long the next one waited for its commit.
+    """
+
+    def __init__(self, inbox: GroupSource, ledger: Ledger) -> None:
+        self._inbox, self._ledger = inbox, ledger
+        self.groups: Sequence[TrainableGroup] = ()
+        self.waited_s = 0.0
+
+    def settle(self) -> None:
+        """Wait until it is committed. Raises what Ledger.settle raises."""
+        began = time.perf_counter()
+        self._ledger.settle()
+        self.waited_s = time.perf_counter() - began
+        self._inbox.forget(self.groups)
+
+
 def train(
     inbox: GroupSource, learner: Learner, ledger: Ledger, settings: Settings, stop: threading.Event
 ) -> None:
@@ -51,32 +74,34 @@ def train(
 
     Raises TrainerReplaced if a newer trainer has taken over, and UpdateRefused to start again."""
     at = ledger.resume(learner)
-    while ready := _next_update(inbox, ledger, at, stop):
-        taken, started_at = ready
-        groups, left_out = select_varied(taken, inbox.bounds)
-        began = time.time()
-        batch = assemble_batch(groups, settings)
-        figures = learner.update(batch)
-        own = environment_metrics(groups)
-        values = {**own, **figures.values, **staleness(groups, at.version)}
-        figures = replace(figures, values=values)
-        try:
-            trained = with_advantages(groups, batch)
-            at = ledger.commit(learner, at, trained, figures, started_at, left_out=left_out)
-        except RunEnded as error:  # a person was faster; the weights are beyond `at`
-            log.info("Last update not committed", reason=str(error))
-            return
-        except (StoreUnavailable, WeightsAway) as error:
-            if not stop.is_set():
-                raise
-            log.warning("Stopped before the last update was committed", error=str(error))
-            return
-        inbox.forget(taken)
-        count_update(groups, figures, began)
-        metrics.CLOSED.labels(status=GroupState.FILTERED).inc(len(left_out))
-        trace_update(groups, began, at.version)
-        log.info("Update committed", version=at.version, skipped=figures.skipped)
-    ledger.snapshot(learner, at)
+    former = FormerUpdate(inbox, ledger)
+    try:
+        while ready := _next_update(inbox, ledger, at, stop):
+            taken, started_at = ready
+            groups, left_out = select_varied(taken, inbox.bounds)
+            began = time.time()
+            batch = assemble_batch(groups, settings)
+            figures = learner.update(batch, former.settle)
+            own = {**environment_metrics(groups), "commit_wait_s": former.waited_s}
+            values = {**own, **figures.values, **staleness(groups, at.version)}
+            figures = replace(figures, values=values)
+            at = ledger.publish(
+                learner,
+                at,
+                with_advantages(groups, batch),
+                figures,
+                started_at,
+                left_out=left_out,
+                on_commit=partial(record_update, groups, len(left_out), figures, began, at.version),
+            )
+            former.groups = taken
+        ledger.snapshot(learner, at)
+    except RunEnded as error:  # a person was faster; the weights are beyond the last commit
+        log.info("Last update not committed", reason=str(error))
+    except (StoreUnavailable, WeightsAway) as error:
+        if not stop.is_set():
+            raise
+        log.warning("Stopped before the last update was committed", error=str(error))
 
 
 def _next_update(
@@ -95,14 +120,26 @@ def _next_update(
         return None
 
 
-def count_update(groups: Sequence[TrainableGroup], figures: Metrics, began: float) -> None:
-    """Count one update in the metrics. `began`: seconds since the epoch."""
+def record_update(
+    groups: Sequence[TrainableGroup],
+    left_out: int,
+    figures: Metrics,
+    began: float,
+    version: int,
+) -> None:
+    """Count a committed update in the metrics and record it in the traces of its attempts.
+
+    `left_out`: groups that were closed untrained. `began`: seconds since the epoch. `version`: that
+    the update started from.
+    """
     metrics.UPDATES.labels(status="skipped" if figures.skipped else "committed").inc()
     metrics.UPDATE.observe(time.time() - began)
     metrics.CLOSED.labels(status=GroupState.TRAINED).inc(len(groups))
+    metrics.CLOSED.labels(status=GroupState.FILTERED).inc(left_out)
     for group in groups:
         tokens = sum(int(member.mask().sum()) for member in group.members)
         metrics.TRAINED.labels(task=group.task).inc(tokens)
+    trace_update(groups, began, version + 1)
 
 
 def trace_update(groups: Sequence[TrainableGroup], began: float, version: int) -> None:

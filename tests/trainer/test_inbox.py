@@ -102,8 +102,10 @@ def _receive(inbox: Inbox, count: int) -> None:
 def _look(
     inbox: Inbox, version: int = 0, epoch: int = 0, looks: int = LOOKS
 ) -> Sequence[TrainableGroup]:
-    """What the inbox gives within so many looks at queue and database."""
-    return inbox.next_groups(version, epoch, StopAfterLooks(looks), lambda: False)
+    """What the inbox gives within so many looks at queue and database; it may give it again."""
+    chosen = inbox.next_groups(version, epoch, StopAfterLooks(looks), lambda: False)
+    inbox._taken.clear()
+    return chosen
 
 
 def _publish(publisher: Publisher, world: World, bodies: Sequence[Trajectory]) -> None:

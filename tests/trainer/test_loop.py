@@ -28,7 +28,7 @@ from agentrl.db.transitions import runs
 from agentrl.ops.processes.trainer import ledger_config
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup
-from agentrl.trainer.engines.learner import Hardware, Metrics
+from agentrl.trainer.engines.learner import Hardware, Metrics, WeightsWriter, proceed
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.group_selection import InboxBounds
 from agentrl.trainer.inbox import Inbox
@@ -48,11 +48,11 @@ class Interrupted(TorchLearner):
     world: World
     happens: RunState
 
-    def update(self, batch: Batch) -> Metrics:
+    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
         self.world.store.transact(
             lambda session: runs.move_run(session, self.world.run_id, self.happens, "by command")
         )
-        return super().update(batch)
+        return super().update(batch, before_step)
 
 
 @pytest.fixture
@@ -142,8 +142,8 @@ def test_a_policy_that_solves_everything_ends_the_run_without_an_update(
 class Killed(TorchLearner):
     """Is killed while its first update is computed."""
 
-    def update(self, batch: Batch) -> Metrics:
-        del batch
+    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
+        del batch, before_step
         raise KeyboardInterrupt
 
 
@@ -189,10 +189,13 @@ class FullDisk(TorchLearner):
 
     stop: threading.Event
 
-    def save(self, directory: Path) -> SaveReport:
-        del directory
-        self.stop.set()
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def copy_weights(self) -> WeightsWriter:
+        def write(directory: Path) -> SaveReport:
+            del directory
+            self.stop.set()
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        return write
 
 
 def test_a_trainer_told_to_stop_while_the_disk_is_full_ends_without_an_error(

@@ -136,7 +136,7 @@ def trainable_parameters(model: Any) -> dict[str, nn.Parameter]:
 
 def tensors_to_save(parameters: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     """Return copies on the host in the saved dtype."""
-    return {name: value.detach().to("cpu", dtype) for name, value in parameters.items()}
+    return {name: value.detach().to("cpu", dtype, copy=True) for name, value in parameters.items()}
 
 
 def make_probe(model: Any, dtype: torch.dtype) -> Probe:

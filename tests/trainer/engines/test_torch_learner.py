@@ -214,7 +214,7 @@ def test_saved_weights_load_in_plain_transformers_with_the_tokenizer_files(
 ) -> None:
     learner = TorchLearner(tiny, SETTINGS, HARDWARE)
     learner.update(batch)
-    learner.save(tmp_path / "saved")
+    learner.copy_weights()(tmp_path / "saved")
     for name in ("tokenizer.json", "chat_template.jinja"):
         assert (tmp_path / "saved" / name).read_bytes() == (tiny / name).read_bytes()
     loaded = load_model(tmp_path / "saved", torch.device("cpu"))
@@ -233,6 +233,6 @@ def test_bfloat16_computes_low_and_keeps_masters_in_fp32(
     before = _weights(learner)
     assert learner.update(batch).skipped == ""
     assert any(not torch.equal(before[name], now) for name, now in _weights(learner).items())
-    learner.save(tmp_path)
+    learner.copy_weights()(tmp_path)
     saved = load_file(tmp_path / "model.safetensors")
     assert {tensor.dtype for tensor in saved.values()} == {torch.bfloat16}

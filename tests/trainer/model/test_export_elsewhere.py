@@ -85,7 +85,9 @@ def exported(
         learner = TorchLearner(TINY, chosen, Hardware())
         assert [learner.update(batch).skipped for _ in range(3)] == ["", "", ""]
         probes[kind] = learner.probe()
-        directories.publish(folder / kind, learner.save, checkpoint_id=kind, version=3, parent=None)
+        directories.publish(
+            folder / kind, learner.copy_weights(), checkpoint_id=kind, version=3, parent=None
+        )
         export(folder / kind, folder / f"{kind}-out")
         made[kind] = (folder / f"{kind}-out", TINY if rank else folder / f"{kind}-out")
     export(folder / "adapter", folder / "merged-out", merge_lora=True)
