@@ -1,7 +1,8 @@
 """What the updates of a run looked at, in order: the batches of a second training.
 
 A group that an update trained on belongs to it; one that was closed untrained (no spread, too old)
-belongs to the update that was next. Groups that no trainer has closed are left out.
+belongs to the update whose batch was chosen then, or that left it out. Groups that no trainer has
+closed are left out.
 """
 
 from bisect import bisect_left
@@ -12,7 +13,7 @@ from itertools import groupby
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from agentrl.core.types import GroupState, UpdateState
+from agentrl.core.types import GroupState, Reason, UpdateState
 from agentrl.db.models import Checkpoint, Episode, Group, Run, Step, Update, UpdateGroup
 from agentrl.db.registry import checkpoints
 
@@ -58,9 +59,10 @@ def _of_copies(session: Session, run_id: str) -> list[Row]:
 def _of_updates(session: Session, run_id: str) -> list[Row]:
     """Groups that were closed after the last update come last, as one batch."""
     live = (Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
-    commits = session.scalars(
-        select(Update.committed_at).where(*live).order_by(Update.version)
-    ).all()
+    times = select(Update.started_at, Update.committed_at).where(*live).order_by(Update.version)
+    rows_of_updates = session.execute(times).all()
+    starts = [started_at for started_at, _ in rows_of_updates]
+    commits = [committed_at for _, committed_at in rows_of_updates]
     trained = (
         select(Update.version, Group.ready_at, Group.group_id, ORIGIN)
         .join(UpdateGroup, UpdateGroup.update_id == Update.update_id)
@@ -68,15 +70,16 @@ def _of_updates(session: Session, run_id: str) -> list[Row]:
         .where(*live)
         .distinct()
     )
-    closed = select(Group.closed_at, Group.ready_at, Group.group_id, ORIGIN).where(
+    closed = select(Group.closed_at, Group.reason, Group.ready_at, Group.group_id, ORIGIN).where(
         Group.run_id == run_id, Group.state.in_(CLOSED)
     )
     rows: list[Row] = [
         (version, ready_at or 0.0, group_id, origin)
         for version, ready_at, group_id, origin in session.execute(trained)
     ]
-    for closed_at, ready_at, group_id, origin in session.execute(closed):
-        version = bisect_left(commits, closed_at or 0.0) + 1
+    for closed_at, reason, ready_at, group_id, origin in session.execute(closed):
+        bounds = commits if reason == Reason.LOW_SPREAD else starts
+        version = bisect_left(bounds, closed_at or 0.0) + 1
         rows.append((version, ready_at or 0.0, group_id, origin))
     return rows
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.errors import StoreError
-from agentrl.core.types import TRAINABLE, EpisodeState, GroupState, UpdateState
+from agentrl.core.types import TRAINABLE, EpisodeState, GroupState, Reason, UpdateState
 from agentrl.db.models import Checkpoint, Episode, Group, Run, Update, UpdateGroup
 
 CLOSED = (GroupState.FILTERED, GroupState.STALE)
@@ -50,20 +50,25 @@ def parent_of(session: Session, update: Update) -> Checkpoint | None:
 def seen_members(session: Session, update: Update) -> Sequence[SeenMember]:
     """Return the members group by group, in the trainer's order.
 
-    They include groups closed without training (no spread, stale) since the previous update.
+    They include groups closed without training: those with no spread or stale, while its batch was
+    chosen, which is after the start of the previous update (its commit may come later), and those
+    left out of the batch, with its commit.
     """
     before = (
-        select(func.max(Update.committed_at))
-        .where(Update.run_id == update.run_id, Update.committed_at < update.started_at)
+        select(func.max(Update.started_at))
+        .where(Update.run_id == update.run_id, Update.started_at < update.started_at)
         .scalar_subquery()
     )
+    left_out = Group.reason.is_not_distinct_from(Reason.LOW_SPREAD)
     learned = (UpdateGroup.episode_id == Episode.episode_id) & (
         UpdateGroup.update_id == update.update_id
     )
     closed = and_(
         Group.state.in_(CLOSED),
-        Group.closed_at > func.coalesce(before, 0.0),
-        Group.closed_at <= update.committed_at,
+        case(
+            (left_out, Group.closed_at == update.committed_at),
+            else_=Group.closed_at.between(func.coalesce(before, 0.0), update.started_at),
+        ),
         Episode.state == EpisodeState.FINISHED,
         Episode.status.in_(TRAINABLE),
     )
