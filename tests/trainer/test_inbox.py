@@ -133,6 +133,18 @@ def test_a_batch_holds_the_oldest_groups_from_the_fewest_to_the_most(
     assert chosen[0].task == "dbbench"
 
 
+def test_the_groups_of_an_update_that_is_not_committed_are_not_given_again(
+    world: World, inbox: Inbox
+) -> None:
+    """As many as a look at the database reads are in updates already."""
+    names = [world.ready(position)[0].group_id for position in range(16)]
+    given = [inbox.next_groups(0, 0, StopAfterLooks(MANY_LOOKS), lambda: False) for _ in range(5)]
+    assert [_ids(each) for each in given] == [names[n : n + 3] for n in range(0, 15, 3)]
+    inbox.forget(given[0])
+    again = inbox.next_groups(0, 0, StopAfterLooks(MANY_LOOKS), lambda: False)
+    assert _ids(again) == names[:3], "they are ready still"
+
+
 def test_bodies_that_the_broker_did_not_bring_are_read_from_the_store(
     world: World, inbox: Inbox, publisher: Publisher
 ) -> None:

@@ -551,6 +551,26 @@ def _far_ledger(
     return Ledger(config, world.run_id, world.store, _announce(world, publisher), store)
 
 
+def test_an_update_that_failed_stays_so_and_no_snapshot_of_it_is_taken(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    ledger, learner = _ledger(world, publisher, tmp_path), Counter()
+    at = _step(world, ledger, learner, ledger.resume(learner), 0)
+    (group,) = _groups(world, 7)
+    learner.count += 1
+    world.sql("UPDATE episodes SET fence = 2 WHERE group_id = :g", g=group.group_id)
+    then = ledger.publish(learner, at, [group], METRICS, 1.0)
+    for ask in (
+        ledger.settle,
+        lambda: ledger.snapshot(learner, then),
+        lambda: ledger.publish(learner, then, [group], METRICS, 1.0),
+    ):
+        with pytest.raises(UpdateRefused):
+            ask()
+    assert world.run().version == 1
+    assert [*(tmp_path / "checkpoints").glob("*.snapshot")] == []
+
+
 def test_an_update_whose_object_store_was_away_until_the_stop_is_committed_by_the_next_trainer(
     world: World, publisher: Publisher, tmp_path: Path
 ) -> None:

@@ -120,6 +120,37 @@ def test_each_rank_is_sent_its_own_micro_batches_and_metrics_are_of_all_of_them(
     assert found == pytest.approx(expected)
 
 
+def test_no_rank_steps_before_rank_0_may_and_none_where_it_may_not(
+    make_trajectory: MakeTrajectory,
+) -> None:
+    batch, wire = ragged_batch(make_trajectory), Wire()
+    parts = [Echo() for _ in range(SIZE)]
+    seen: list[list[int]] = []
+
+    def run(rank: int) -> None:
+        follow_rank0(parts[rank], cast("Ranks", QueuedRanks(wire, rank)))
+
+    def look() -> None:
+        seen.append([part.steps for part in parts])
+
+    def refuse() -> None:
+        look()
+        raise CheckpointError("the former update may not be written")
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(1, SIZE)]
+    for thread in threads:
+        thread.start()
+    with coordinate_ranks(parts[0], cast("Ranks", QueuedRanks(wire, 0))) as lead:
+        lead.update(batch, look)
+        with pytest.raises(CheckpointError):
+            lead.update(batch, refuse)
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert seen[0] == [0] * SIZE
+    assert seen[1][0] == 1
+    assert [part.steps for part in parts] == [1] * SIZE
+
+
 def test_what_is_no_list_of_micro_batches_is_refused(make_trajectory: MakeTrajectory) -> None:
     [passes] = balance_ranks(ragged_batch(make_trajectory), 1000, 1, 0.0)
     body = encode_passes(passes)
