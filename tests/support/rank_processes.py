@@ -161,7 +161,7 @@ def _lead(job: Job, lead: Any, out: Path) -> None:
     probe: list[float] = []
     if job.save:
         Path(job.save).mkdir()
-        lead.save(Path(job.save))
+        lead.copy_weights()(Path(job.save))
         probe = lead.probe().logprobs
         folder = Path(job.save).with_name(f"{Path(job.save).name}.snapshot")
         snapshots.save(folder, state, checkpoint_id="c", version=1)
