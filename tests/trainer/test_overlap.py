@@ -1,11 +1,16 @@
 """An update is published while the next one is computed: order, failures, ends."""
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import faulty_filesystem
+import killed_trainer
 import pytest
 from faulty_filesystem import FaultyFileSystem
 from inline import InlineExecutor
@@ -17,10 +22,12 @@ from training_loops import SETTINGS, HookedLearner, run_loop
 
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, fetch
+from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import CheckpointError, StoreUnavailable
 from agentrl.core.types import RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
+from agentrl.db.transitions.updates import TrainerReplaced, UpdateRefused
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.group_selection import InboxBounds
@@ -78,7 +85,8 @@ def _weights(world: World, home: Path) -> dict[int, str]:
     found = {}
     for version, path in rows:
         directory = fetch(path, home / "fetched")
-        found[version] = manifest.verify(directory).files["model.safetensors"]
+        files = manifest.verify(directory).files
+        (found[version],) = (each for name, each in files.items() if name.endswith("safetensors"))
     return found
 
 
@@ -112,19 +120,46 @@ def test_the_next_gradient_is_computed_during_an_upload_and_steps_after_its_comm
     assert world.accounting() == []
 
 
+@pytest.mark.parametrize("rank", [0, 4], ids=["whole", "adapter"])
 def test_the_same_groups_give_the_same_weights_with_and_without_overlap(
-    store: Store, tiny: Path, tmp_path: Path
+    store: Store, tiny: Path, tmp_path: Path, rank: int
 ) -> None:
     found = []
     for name, publishing in (("overlap", None), ("apart", InlineExecutor())):
         world, home = _begin(store), tmp_path / name
         home.mkdir()
-        learner = TorchLearner(tiny, SETTINGS, Hardware(DEVICE))
+        learner = TorchLearner(tiny, replace(SETTINGS, lora=Lora(rank=rank)), Hardware(DEVICE))
         run_loop(world, learner, home, publishing=publishing, stop_updates=3)
         found.append(_weights(world, home))
     assert sorted(found[0]) == [1, 2, 3]
     assert len(set(found[0].values())) == 3
     assert found[0] == found[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", killed_trainer.MOMENTS)
+def test_a_process_killed_at_any_moment_of_a_publication_loses_and_repeats_nothing(
+    world: World, tiny: Path, tmp_path: Path, moment: str
+) -> None:
+    url = world.store.engine.url.render_as_string(hide_password=False)
+    command = [sys.executable, killed_trainer.__file__, url, world.run_id, tiny, tmp_path, moment]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    is_committed = moment == "committed"
+    first = "trained" if is_committed else "ready"
+    assert (world.run().version, _states(world)) == (is_committed, [first, "ready", "ready"])
+    left = 3 - is_committed
+    run_loop(world, HookedLearner(tiny), tmp_path, stop_updates=left)
+    # A committed update without a snapshot is rolled back; its items are played again.
+    first = "rolled_back" if is_committed else "trained"
+    assert _states(world) == [first, "trained", "trained"]
+    assert len(_weights(world, tmp_path)) == left
+    rows = world.ask("SELECT path FROM checkpoints WHERE version > 0 AND state <> 'deleted'")
+    present = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert {Path(path).name for (path,) in rows} == {
+        name for name in present if not name.endswith(".snapshot")
+    }
+    assert world.accounting() == []
 
 
 def _kill() -> None:
@@ -194,6 +229,61 @@ def test_an_update_whose_commit_failed_while_the_next_was_computed_is_committed_
     assert _states(world) == ["trained"] * 3
     epochs = "SELECT trainer_epoch FROM updates ORDER BY version"
     assert world.ask(epochs) == [(2,)] * 3
+    undisturbed, home = _begin(world.store), tmp_path / "undisturbed"
+    home.mkdir()
+    run_loop(undisturbed, HookedLearner(tiny), home, stop_updates=3)
+    assert _weights(undisturbed, home) == _weights(world, tmp_path)
+    assert world.accounting() == []
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(
+    ("error", "meanwhile"),
+    [
+        (UpdateRefused, "UPDATE episodes SET fence = 2"),
+        (TrainerReplaced, "UPDATE runs SET trainer_epoch = trainer_epoch + 1"),
+    ],
+)
+def test_a_refused_publication_ends_the_loop_while_it_waits_or_computes(  # noqa: PLR0917
+    store: Store,
+    tiny: Path,
+    tmp_path: Path,
+    error: type[UpdateRefused],
+    meanwhile: str,
+    groups: int,
+) -> None:
+    world = _begin(store, groups)
+    faulty_filesystem.register()
+    FaultyFileSystem.faults[:] = [lambda _path: world.sql(meanwhile)]
+    learner, stepped = HookedLearner(tiny), []
+    learner.stepping[2] = lambda: stepped.append(2)
+    with pytest.raises(UpdateRefused) as raised:
+        run_loop(world, learner, tmp_path, url=FAR)
+    assert (type(raised.value), stepped) == (error, [])
+    eventually(lambda: _stored(tmp_path) == [], within_s=60, text=lambda: str(_stored(tmp_path)))
+    assert (world.run().version, set(_states(world))) == (0, {"ready"})
+    assert world.ask("SELECT COUNT(*) FROM updates") == [(0,)]
+
+
+def test_an_update_whose_upload_was_given_up_at_the_stop_is_committed_by_the_next_trainer(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    """The next update is being computed meanwhile; it is given up, and its group trained later."""
+    faulty_filesystem.register()
+    stop, stepped = threading.Event(), []
+
+    def give_up() -> None:
+        FaultyFileSystem.faults[:] = [OSError("the object store is away")] * 1000
+        stop.set()
+
+    learner = HookedLearner(tiny, {2: give_up})
+    learner.stepping[2] = lambda: stepped.append(2)
+    FaultyFileSystem.faults[:] = [lambda _path: stop.wait(WAIT_S), OSError("away")]
+    run_loop(world, learner, tmp_path, url=FAR, stop=stop)
+    FaultyFileSystem.faults.clear()
+    assert (world.run().version, set(_states(world)), stepped) == (0, {"ready"}, [])
+    run_loop(world, HookedLearner(tiny), tmp_path, url=FAR, stop_updates=3)
+    assert _states(world) == ["trained"] * 3
     undisturbed, home = _begin(world.store), tmp_path / "undisturbed"
     home.mkdir()
     run_loop(undisturbed, HookedLearner(tiny), home, stop_updates=3)

@@ -4,7 +4,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import faulty_filesystem
 import pytest
+from faulty_filesystem import FaultyFileSystem
 from planted_run import PlantedRun
 from running import agentrl
 
@@ -105,6 +107,31 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_weights(learned: Plante
     assert len(weights(learned, "stopped")) == 2
     train_from(halfway, threading.Event())
     assert weights(learned, "stopped") == weights(learned, "learned")
+
+
+def test_a_training_that_was_stopped_during_its_last_commit_is_not_over(
+    learned: PlantedRun,
+) -> None:
+    """The history is used up, and the object store away: the next start commits the update."""
+    stop = threading.Event()
+
+    def give_up(path: str) -> None:
+        if "-v000002" in path:
+            stop.set()
+            raise OSError("the object store is away")
+
+    faulty_filesystem.register()
+    FaultyFileSystem.faults[:] = [give_up] * 1000
+    place = RunPlace(learned.config.store_url(), "learned", learned.config.home())
+    changes = ["run.stop_updates=9", "run.checkpoints=faulty://far"]
+    request = OfflineRequest(place, "halfway-there", changes=changes)
+    told = train_from(request, stop)
+    FaultyFileSystem.faults.clear()
+    assert told.endswith("interrupted: the same command continues")
+    asked = "SELECT state, reason, version FROM runs WHERE name = 'halfway-there'"
+    assert [(state, version) for state, _, version in learned.ask(asked)] == [("running", 1)]
+    train_from(request, threading.Event())
+    assert learned.ask(asked) == [("completed", "end of the history", 2)]
 
 
 class StopAfterFirst(threading.Event):
