@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.broker.messages import CheckpointPublished, Message
 from agentrl.checkpoints.checkpoint_store import CheckpointStore
-from agentrl.core.errors import BrokerError, StoreUnavailable
+from agentrl.core.errors import BrokerError, StoreError
 from agentrl.core.logging import get_logger
 from agentrl.core.threads import DaemonExecutor
 from agentrl.core.types import Transition
@@ -137,7 +137,7 @@ class UpdatePublisher:
         retain = partial(retention.retain, run_id=self._run_id, rules=rules)
         try:
             doomed = self._store.transact(retain)
-        except StoreUnavailable as error:
+        except StoreError as error:  # the update is committed all the same
             log.warning("Old checkpoints not deleted", error=str(error))
             return
         retention.remove_directories(doomed, self._checkpoint_files.stop)
