@@ -145,7 +145,7 @@ def probe(chosen: argparse.Namespace) -> Figures:
     learner = TorchLearner(chosen.folder, settings_of(chosen), hardware(chosen))
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder)
-        learner.save(saved)
+        learner.copy_weights()(saved)
         told = learner.probe()
         engine = served(chosen, saved)
         found = engine.score("policy", told.token_ids)

@@ -109,7 +109,7 @@ def train(config: Config, scratch: Path) -> None:
         learner.update(batch)
     (scratch / "checkpoint").mkdir()
     learner.probe()
-    learner.save(scratch / "checkpoint")
+    learner.copy_weights()(scratch / "checkpoint")
     state = learner.state()
     learner.update(batch)
     snapshots.save(scratch / "snapshot", state, checkpoint_id="c", version=1)

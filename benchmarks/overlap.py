@@ -15,7 +15,7 @@ over the trace; `--faster`: generation takes that much less.
 async_vs_sync  seconds of the updates of sync over those of async
 of_ideal       max(generation, training) of the trace over the seconds of async
 idle           share of an arm's seconds in which its trainer waited for groups
-publishing     share in which it saved, synced and committed
+publishing     share in which it waited for the commit of the former update
 stale          groups played in vain, because their policy was too old when they were ready
 """
 
@@ -207,13 +207,19 @@ def figures(store: Store, warm: int) -> dict[str, float]:
         ).all()
         stale = session.scalar(select(func.count()).where(Group.state == GroupState.STALE))
     seconds = rows[-1].committed_at - rows[warm - 1].committed_at
-    before = [row.committed_at for row in rows[warm - 1 : -1]]
-    idle = sum(row.started_at - at for row, at in zip(rows[warm:], before, strict=True))
     training = sum(row.metrics["seconds"] for row in rows[warm:])
+    publishing = sum(row.metrics["commit_wait_s"] for row in rows[warm:])
+    stepped = [
+        row.started_at + row.metrics["seconds"] + row.metrics["commit_wait_s"] for row in rows
+    ]
+    idle = sum(
+        max(0.0, row.started_at - at)
+        for row, at in zip(rows[warm:], stepped[warm - 1 : -1], strict=True)
+    )
     return {
         "s": round(seconds, 2),
         "idle": round(idle / seconds, 3),
-        "publishing": round((seconds - idle - training) / seconds, 3),
+        "publishing": round(publishing / seconds, 3),
         "trained_s": round(training, 2),
         "stale": stale or 0,
     }

@@ -105,7 +105,7 @@ class Bench:
         name, marks = f"{RUN}-v{number}", [time.perf_counter()]
 
         def fill(target: Path) -> SaveReport:
-            return replace(self.learner.save(target), probe=self.learner.probe())
+            return replace(self.learner.copy_weights()(target), probe=self.learner.probe())
 
         directory = self.checkpoint_files.local(name)
         directories.publish(directory, fill, checkpoint_id=name, version=number, parent=None)

@@ -4,7 +4,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from concurrent.futures import Executor, Future
+from typing import ParamSpec, TypeVar
 
 from agentrl.core.errors import AgentRLError, in_words
 from agentrl.core.logging import get_logger
@@ -13,6 +14,7 @@ EXIT_SOFTWARE = 70  # exit code, as EX_SOFTWARE of sysexits.h
 
 LOOK_S = 0.1  # between two looks at the stop event and the clock
 
+P = ParamSpec("P")
 T = TypeVar("T")
 log = get_logger()
 
@@ -74,3 +76,23 @@ def call_bounded(
     if not answers:
         raise TimeoutError(f"no answer within {time.monotonic() - began:.0f} s")
     return answers[0]
+
+
+class DaemonExecutor(Executor):
+    """Runs each piece of work on a daemon thread of its own, so the process may end without it."""
+
+    def __init__(self, name: str) -> None:
+        """`name`: of the threads."""
+        self._name = name
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # handed over
+                future.set_exception(error)
+
+        threading.Thread(target=run, name=self._name, daemon=True).start()
+        return future

@@ -140,6 +140,11 @@ SECTIONS: dict[str, tuple[Figure, ...]] = {
             "Seconds of an update",
             "From the arrival of its groups to the commit: batch, optimizer step, checkpoint.",
         ),
+        Figure(
+            "commit_wait_s",
+            "Seconds waiting for a commit",
+            "How long the optimizer step waited until the former update was committed.",
+        ),
         Figure("trained_tokens", "Trained tokens", "Sampled tokens that the update learned from."),
         Figure("trained_episodes", "Trained episodes", "Episodes that the update learned from."),
     ),

@@ -44,8 +44,10 @@ class AlarmRecorder:
     def commit(self, session: Session, new: NewUpdate) -> list[AlarmReading]:
         """Commit an update with its alarms; return those to log.
 
-        Safe to repeat: what is committed already is read back.
+        Safe to repeat: what is committed already is read back. The run is locked first, so that no
+        group is closed between the count and the commit.
         """
+        updates.lock_run(session, new.run_id, new.epoch)
         new, changes = self._examine(session, new)
         if updates.commit_update(session, new):
             version = new.checkpoint.version

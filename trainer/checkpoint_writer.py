@@ -1,6 +1,6 @@
 """Writes checkpoints. Waits while a disk or an object store is full or unavailable.
 
-learner ─▶ directory, whole ─▶ shelf (a folder or a URL)   until it is there, or told to stop
+learner ─▶ copy in memory ─▶ directory, whole ─▶ folder or URL   until it is there, or told to stop
 """
 
 from dataclasses import dataclass, replace
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from agentrl.checkpoints import directories
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, WeightsAway
-from agentrl.checkpoints.manifest import SaveReport
+from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.errors import CheckpointError
 from agentrl.core.retry import Backoff, Retry
 from agentrl.core.trained_hash import ROOT
-from agentrl.trainer.engines.learner import Learner
+from agentrl.trainer.engines.learner import Learner, WeightsWriter
 
 BACKOFF = Backoff(longest_s=15.0)  # each try writes all weights again
 
@@ -30,28 +30,39 @@ class Position:
     trained_hash: str = ROOT
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointCopy:
+    """A copy of a learner's weights in host memory, with their score of the probe text."""
+
+    write: WeightsWriter
+    probe: Probe
+
+    @classmethod
+    def of(cls, learner: Learner) -> "CheckpointCopy":
+        return cls(learner.copy_weights(), learner.probe())
+
+    def fill(self, directory: Path) -> SaveReport:
+        return replace(self.write(directory), probe=self.probe)
+
+
 class CheckpointWriter:
-    """Writes checkpoints and snapshots of one trainer. For one thread."""
+    """Writes the checkpoints of one trainer. For one thread at a time."""
 
     def __init__(self, checkpoint_files: CheckpointStore) -> None:
         self._checkpoint_files = checkpoint_files
         self._retry = Retry("checkpoints", WeightsAway, stop=checkpoint_files.stop, backoff=BACKOFF)
 
-    def publish(self, learner: Learner, then: Position, parent: str) -> str:
+    def publish(self, copy: CheckpointCopy, then: Position, parent: str) -> str:
         """Write the checkpoint `then` and upload it; return its path for the row.
 
         Raises CheckpointError, and WeightsAway only when told to stop: then the checkpoint is
         complete on the local disk, unless that disk was unavailable.
         """
-
-        def fill(target: Path) -> SaveReport:
-            return replace(learner.save(target), probe=learner.probe())
-
         directory = self._checkpoint_files.local(then.checkpoint_id)
         publish = partial(
             directories.publish,
             directory,
-            fill,
+            copy.fill,
             checkpoint_id=then.checkpoint_id,
             version=then.version,
             parent=parent,

@@ -4,20 +4,20 @@ Batch ─▶ each teacher: log-probabilities of its tasks' loss tokens ─▶ Le
                                    Metrics with a TeacherScore per trajectory ◀─┘
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from agentrl.checkpoints.manifest import Probe, SaveReport, find_base
+from agentrl.checkpoints.manifest import Probe, find_base
 from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import ConfigError
 from agentrl.db.transitions.updates import TeacherScore
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.engines.learner import Hardware, Learner, Metrics
+from agentrl.trainer.engines.learner import Hardware, Learner, Metrics, WeightsWriter, proceed
 from agentrl.trainer.model.packing import micro_batches
 from agentrl.trainer.model.trainable_model import FullModel
 from agentrl.trainer.snapshots.snapshots import State
@@ -101,14 +101,14 @@ class DistillingLearner:
     def __init__(self, learner: Learner, scorer: TeacherScorer) -> None:
         self._learner, self._scorer = learner, scorer
 
-    def update(self, batch: Batch) -> Metrics:
+    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
         scored = self._scorer.score(batch)
-        figures = self._learner.update(scored)
+        figures = self._learner.update(scored, before_step)
         lineage = self._scorer.lineage(scored, figures.reverse_kls)
         return replace(figures, teacher_scores=lineage)
 
-    def save(self, directory: Path) -> SaveReport:
-        return self._learner.save(directory)
+    def copy_weights(self) -> WeightsWriter:
+        return self._learner.copy_weights()
 
     def probe(self) -> Probe:
         return self._learner.probe()

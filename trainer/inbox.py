@@ -58,6 +58,7 @@ class Inbox:
         self._bodies: dict[Key, Trajectory] = {}
         self._held_bytes = 0
         self._pinned: set[Key] = set()  # of the batch that is being gathered: they make no room
+        self._taken: set[str] = set()  # the last groups returned; their update may be in flight
         self._unacknowledged: list[Delivery] = []
         self._retry = Retry("broker", BrokerError)
         self._forks: Mapping[str, int] | None = None  # read once: a roll-back begins a trainer
@@ -66,6 +67,9 @@ class Inbox:
         self, version: int, epoch: int, stop: threading.Event, end_if_due: Callable[[], bool]
     ) -> TakenGroups | None:
         """Return the groups of the update from `version`; None if `stop` is set or the run is over.
+
+        The last groups that were returned are not returned again: while their update is being
+        published, they are still ready in the database.
 
         `end_if_due`: ends the run by its stop rules, also if no groups come. Raises TrainerReplaced
         if `epoch` is outdated: a trainer that slept must not discard groups of its successor.
@@ -84,6 +88,7 @@ class Inbox:
                 continue
             chosen = self._choose_groups(members, version, epoch)
             if len(chosen) >= self._bounds.min_groups and self._take_groups(chosen, epoch):
+                self._taken = {group.group_id for group in chosen}
                 return select_varied(chosen, self._bounds)
         return None
 
@@ -95,10 +100,11 @@ class Inbox:
     def _read_ready(self, epoch: int, session: Session) -> tuple[RunState, Sequence[ReadyMember]]:
         limit = 4 * self._bounds.max_groups
         state = updates.run_state(session, self._run_id, epoch)
-        return state, updates.ready_members(session, self._run_id, limit=limit)
+        members = updates.ready_members(session, self._run_id, limit=limit)
+        return state, [member for member in members if member.group_id not in self._taken]
 
     def forget(self, closed: Sequence[TrainableGroup]) -> None:
-        """Free the bodies of closed groups."""
+        """Free the bodies of groups that are not needed again."""
         for group in closed:
             for member in group.members:
                 self._drop_body((member.episode_id, member.fence))

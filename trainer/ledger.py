@@ -1,40 +1,42 @@
 """The ledger: publishes a checkpoint, then commits the update with its groups and hashes.
 
-    save weights ─▶ one transaction ─▶ CheckpointPublished ─▶ retention ─▶ (snapshot when due)
-                    (with alarms: trainer/alarm_recorder.py)
+    publish ─▶ copy of the weights ─▶ thread: files, transaction (trainer/update_publisher.py)
+      loop: the next batch, its gradient
+    settle  ─▶ the update is committed, or its error ─▶ (snapshot when due) ─▶ the loop may step
 
-It waits while a disk or an object store is full or unavailable, until the trainer is told to stop.
-Snapshots are written in the background (trainer/snapshots/snapshot_writer.py); one that could not
-be saved is tried again at the next update. A trainer whose epoch is outdated commits nothing and
-ends.
+At most one update is in flight, and until it is settled the weights stay those of that update. So
+what is saved for the next trainer is the update in flight or a committed one, never a later one.
+Publishing waits while a disk or an object store is full or unavailable, until the trainer is told
+to stop. Snapshots are written in the background (trainer/snapshots/snapshot_writer.py); one that
+could not be saved is tried again at the next update. A trainer whose epoch is outdated commits
+nothing and ends.
 """
 
+import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from functools import partial
 
 from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
-from agentrl.broker.messages import CheckpointPublished, Message
+from agentrl.broker.messages import Message
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, WeightsAway
-from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
+from agentrl.core.errors import CheckpointError, StoreError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.trained_hash import running_hash
 from agentrl.core.types import RunState, Transition
 from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
-from agentrl.db.transitions import refusals, runs, updates
-from agentrl.db.transitions.alarms import AlarmReading
+from agentrl.db.transitions import runs, updates
 from agentrl.db.transitions.updates import UpdateRefused
 from agentrl.trainer import retention
-from agentrl.trainer.alarm_recorder import AlarmRecorder, log_alarms
+from agentrl.trainer.alarm_recorder import AlarmRecorder
 from agentrl.trainer.batch import TakenGroups
-from agentrl.trainer.checkpoint_writer import CheckpointWriter, Position
-from agentrl.trainer.engines.learner import Learner, Metrics
+from agentrl.trainer.checkpoint_writer import Position
+from agentrl.trainer.engines.learner import Learner, Metrics, proceed
 from agentrl.trainer.ledger_config import LedgerConfig
 from agentrl.trainer.retention import RetentionRules
 from agentrl.trainer.snapshots import pending_update
@@ -42,6 +44,7 @@ from agentrl.trainer.snapshots.pending_update import UpdateRecord
 from agentrl.trainer.snapshots.recovery import find_restart
 from agentrl.trainer.snapshots.snapshot_writer import SnapshotWriter
 from agentrl.trainer.stop_rules import StopRules
+from agentrl.trainer.update_publisher import Publication, UpdatePublisher, count_refusals
 
 log = get_logger()
 
@@ -58,23 +61,33 @@ class Ledger:
         checkpoint_files: CheckpointStore,
         *,
         background: Executor | None = None,
+        publishing: Executor | None = None,
         machine: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         """`announce`: publishes an event without waiting for an unavailable broker. `background`:
-        writes snapshots; None: a thread. `machine`: measures use of the machine, for each update.
+        writes snapshots; `publishing`: publishes updates; None: a thread. `machine`: measures use
+        of the machine, for each update.
         """
         self._config = config
         self._run_id = run_id
         self._machine = machine
         self._store = store
-        self._announce_event = announce
         self._checkpoint_files = checkpoint_files
-        self._writer = CheckpointWriter(checkpoint_files)
         self._snapshots = SnapshotWriter(
             checkpoint_files.home, store, self._drop_older_snapshots, background
         )
         self.epoch = 0  # of this trainer, from `resume` on
         self._alarms = AlarmRecorder(config.alarms, config.max_grad_norm, run_id)
+        self._publisher = UpdatePublisher(
+            run_id,
+            store,
+            announce,
+            checkpoint_files,
+            alarms=self._alarms,
+            background=publishing,
+        )
+        self._in_flight: Publication | None = None
+        self._waited_s = 0.0  # for commits, since the last update was published
         self._stop_rules = StopRules(config, run_id, store)
 
     def resume(self, learner: Learner) -> Position:
@@ -97,7 +110,7 @@ class Ledger:
                 checkpoints.set_snapshot_path(session, checkpoint.checkpoint_id, str(restart.path))
             return undone
 
-        with self._count_refusals(Transition.ROLL_BACK):
+        with count_refusals(self._store, self._run_id, self.epoch, Transition.ROLL_BACK):
             undone = self._store.transact(begin)
         present = partial(checkpoints.undeleted_checkpoints, run_id=self._run_id)
         left = retention.find_orphans(
@@ -119,47 +132,28 @@ class Ledger:
         """Return the start time of an update, on the database's clock."""
         return self._store.clock()
 
-    def commit(
+    def publish(  # noqa: PLR0913 - everything that it commits
         self,
         learner: Learner,
         at: Position,
         groups: TakenGroups,
         metrics: Metrics,
         started_at: float,
+        *,
+        on_commit: Callable[[], object] = proceed,
     ) -> Position:
-        """Publish and commit the update from `at`; return the new position.
+        """Start to publish and commit the update from `at`; return the position that it leads to.
 
-        Raises UpdateRefused: nothing was committed, and the weights match no checkpoint. The same
-        holds for StoreUnavailable and WeightsAway (only when the trainer is told to stop) and any
-        other StoreError; the update is then kept for the next trainer, if the local disk allows.
+        It waits for the former update and for a copy of the weights. The learner's weights may not
+        change until this update is settled. `on_commit`: called by the publishing thread after the
+        commit. Raises what `settle` raises.
         """
+        self.settle()
         then, record = self._describe(at, groups, metrics, started_at)
-        try:
-            path = self._writer.publish(learner, then, at.checkpoint_id)
-        except WeightsAway:
-            if self._writer.holds(then.checkpoint_id):
-                self._keep(learner, then, replace(record, arrived=False))
-            raise
-        self._snapshots.collect(wait=False)
-        if self._snapshots.is_failed is not None:
-            figures = {**record.metrics, "snapshot_failed": float(self._snapshots.is_failed)}
-            record, self._snapshots.is_failed = replace(record, metrics=figures), None
-        try:
-            with self._count_refusals(Transition.COMMIT):
-                readings = self._store.transact(partial(self._write, record))
-        except UpdateRefused:
-            retention.remove_directories([path], self._checkpoint_files.stop)
-            raise
-        except StoreError:  # away, or for a person to correct, as after a change of the password
-            self._keep(learner, then, record)
-            raise
-        log_alarms(readings, then.version, metrics.skipped)
-        self._announce(then)
-        age = then.version - max(self._snapshots.newest, 0)
-        if age >= self._config.snapshot_every and not self._snapshots.is_writing:
-            self._snapshots.begin(learner, then)
-        self._snapshots.name()
-        self._retain()
+        rules = RetentionRules(
+            self._config.keep_checkpoints, self._config.tracks, self.epoch, self._snapshots.unnamed
+        )
+        self._in_flight = self._publisher.begin(learner, then, record, rules, on_commit)
         return then
 
     def _describe(
@@ -181,23 +175,61 @@ class Ledger:
             snapshot_path=None,
             trained_hash=then.trained_hash,
             members=members,
-            metrics={**metrics.values, **self._machine()},
+            metrics={**metrics.values, **self._machine(), **self._own_metrics()},
             skipped=metrics.skipped,
             started_at=started_at,
             left_out=[group.group_id for group in groups.left_out],
         )
 
-    def _write(self, record: UpdateRecord, session: Session) -> list[AlarmReading]:
-        """Run the update's transaction; return the readings to log."""
-        return self._alarms.commit(session, record.rows(self._run_id, self.epoch))
+    def _own_metrics(self) -> Mapping[str, float]:
+        """Return the wait for the former commit, and whether the last snapshot failed, once."""
+        self._snapshots.collect(wait=False)
+        waited_s, self._waited_s = self._waited_s, 0.0
+        failed, self._snapshots.is_failed = self._snapshots.is_failed, None
+        snapshot = {} if failed is None else {"snapshot_failed": float(failed)}
+        return {"commit_wait_s": waited_s, **snapshot}
 
-    def _keep(self, learner: Learner, then: Position, record: UpdateRecord) -> None:
-        """Save an update for the next trainer."""
-        path = self._snapshots.save(learner, then)
+    def settle(self, *, wait: bool = True) -> None:
+        """Wait until the update in flight is committed, then begin a snapshot if one is due.
+
+        `wait`: False: do nothing if it is not committed yet. The errors say that it is not
+        committed, and every later call raises them again: UpdateRefused, CheckpointError (it may
+        not be written), WeightsAway and StoreUnavailable (only when the trainer is told to stop)
+        and any other StoreError. After the last three it is kept for the next trainer, if the
+        local disk allows.
+        """
+        publication = self._in_flight
+        if publication is None or not (wait or publication.result.done()):
+            return
+        began = time.perf_counter()
+        try:
+            publication.result.result()
+        except UpdateRefused:
+            raise
+        except WeightsAway:
+            if self._publisher.writer.holds(publication.then.checkpoint_id):
+                self._keep(publication, arrived=False)
+            raise
+        except StoreError:  # away, or for a person to correct, as after a change of the password
+            self._keep(publication)
+            raise
+        self._waited_s += time.perf_counter() - began
+        self._in_flight = None
+        age = publication.then.version - max(self._snapshots.newest, 0)
+        if age >= self._config.snapshot_every and not self._snapshots.is_writing:
+            self._snapshots.begin(publication.learner, publication.then)
+        self._snapshots.name()
+
+    def _keep(self, publication: Publication, *, arrived: bool = True) -> None:
+        """Save an update for the next trainer, once. `arrived`: see UpdateRecord."""
+        if publication.is_kept:
+            return
+        publication.is_kept = True
+        path = self._snapshots.save(publication.learner, publication.then)
         if path is None:
             return
         try:
-            pending_update.save_update(record, path)
+            pending_update.save_update(replace(publication.record, arrived=arrived), path)
         except OSError as error:
             log.error("Pending update not saved", path=str(path), error=str(error))
 
@@ -210,58 +242,24 @@ class Ledger:
         if record is None:
             return
         if not record.arrived:
-            if not self._writer.holds(record.checkpoint_id):
+            if not self._publisher.writer.holds(record.checkpoint_id):
                 log.error("Pending update lost its weights", version=record.version)
                 return
-            self._writer.upload(record.checkpoint_id)
+            self._publisher.writer.upload(record.checkpoint_id)
         try:
-            log_alarms(self._store.transact(partial(self._write, record)), record.version)
+            self._publisher.commit(record, self.epoch)
         except UpdateRefused as error:
             log.warning("Pending update refused", reason=str(error))
         else:
             log.info("Pending update committed", version=record.version)
 
-    @contextmanager
-    def _count_refusals(self, transition: Transition) -> Iterator[None]:
-        """Record a refusal inside this context, in a separate transaction."""
-        try:
-            yield
-        except UpdateRefused as error:
-            name = type(error).__name__
-            self._store.transact(
-                lambda s: refusals.of_run(s, transition, self._run_id, name, self.epoch)
-            )
-            raise
-
-    def _retain(self) -> None:
-        """Delete files that are no longer needed; failures are retried later."""
-        rules = RetentionRules(
-            self._config.keep_checkpoints, self._config.tracks, self.epoch, self._snapshots.unnamed
-        )
-        try:
-            doomed = self._store.transact(
-                lambda session: retention.retain(session, self._run_id, rules)
-            )
-        except StoreUnavailable as error:
-            log.warning("Old checkpoints not deleted", error=str(error))
-            return
-        retention.remove_directories(doomed, self._checkpoint_files.stop)
-
-    def _announce(self, then: Position) -> None:
-        """Announce the checkpoint. The row is committed, so a lost event only delays."""
-        event = CheckpointPublished(
-            run_id=self._run_id, version=then.version, checkpoint_id=then.checkpoint_id
-        )
-        try:
-            self._announce_event(event)
-        except BrokerError as error:
-            log.warning("Checkpoint not announced", version=then.version, error=str(error))
-
     def snapshot(self, learner: Learner, at: Position) -> None:
-        """Save a snapshot of the last update before the trainer stops.
+        """Settle the last update and save a snapshot of it before the trainer stops.
 
         If the database is unavailable, no row names the snapshot; the next start finds it anyway.
+        Raises what `settle` raises.
         """
+        self.settle()
         self._snapshots.collect(wait=True)
         if at.version != max(self._snapshots.newest, 0):
             self._snapshots.begin(learner, at)
@@ -269,16 +267,18 @@ class Ledger:
         self._snapshots.name()
 
     def end_if_due(self, at: Position) -> bool:
-        """End the run if a stop rule is met; otherwise check alarms.
+        """End the run if a stop rule is met, after the update in flight; otherwise check alarms.
 
-        Raises TrainerReplaced if another trainer has taken over.
+        Raises TrainerReplaced if another trainer has taken over, and what `settle` raises.
         """
+        self.settle(wait=False)
         self._snapshots.collect(wait=False)
         self._snapshots.name()
         rule = self._stop_rules.find_met_rule(at.version)
         if rule:
+            self.settle()
             self._store.transact(partial(self._end, rule))
-        else:
+        elif self._in_flight is None:  # else the commit looks at the groups
             self._alarms.record_group_alarms(self._store, at.version, self.epoch)
         return bool(rule)
 

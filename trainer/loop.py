@@ -2,8 +2,12 @@
 
 consumes  ready groups (trainer/inbox.py, or a run's history: ops/offline/history_source.py)
 produces  one update, one checkpoint and one CheckpointPublished a round (trainer/ledger.py)
-waits for groups; for a database, broker, disk or object store that is unavailable, without limit
+waits for groups; for the commit of the former update before each optimizer step; for a database,
+          broker, disk or object store that is unavailable, without limit
 ends      with the run, or when told to stop, after a snapshot
+
+    loop      groups ─▶ gradient ─▶ settle the former ─▶ step ─▶ copy ─┐  groups ─▶ gradient ─▶ …
+    publisher                  files, commit, announce (the former) ─┘  └▶ files, commit, announce
 """
 
 import threading
@@ -48,31 +52,26 @@ def train(
 
     Raises TrainerReplaced if a newer trainer has taken over, and UpdateRefused to start again."""
     at = ledger.resume(learner)
-    while ready := _next_update(inbox, ledger, at, stop):
-        taken, started_at = ready
-        began, groups = time.time(), taken.trained
-        batch = assemble_batch(groups, settings)
-        figures = learner.update(batch)
-        own = environment_metrics(groups)
-        values = {**own, **figures.values, **staleness(groups, at.version)}
-        figures = replace(figures, values=values)
-        try:
+    try:
+        while ready := _next_update(inbox, ledger, at, stop):
+            taken, started_at = ready
+            began, groups = time.time(), taken.trained
+            batch = assemble_batch(groups, settings)
+            figures = learner.update(batch, before_step=ledger.settle)
+            own = environment_metrics(groups)
+            values = {**own, **figures.values, **staleness(groups, at.version)}
+            figures = replace(figures, values=values)
             taken = replace(taken, trained=with_advantages(groups, batch))
-            at = ledger.commit(learner, at, taken, figures, started_at)
-        except RunEnded as error:  # a person was faster; the weights are beyond `at`
-            log.info("Last update not committed", reason=str(error))
-            return
-        except (StoreUnavailable, WeightsAway) as error:
-            if not stop.is_set():
-                raise
-            log.warning("Stopped before the last update was committed", error=str(error))
-            return
-        inbox.forget([*groups, *taken.left_out])
-        count_update(groups, figures, began)
-        metrics.CLOSED.labels(status=GroupState.FILTERED).inc(len(taken.left_out))
-        trace_update(groups, began, at.version)
-        log.info("Update committed", version=at.version, skipped=figures.skipped)
-    ledger.snapshot(learner, at)
+            count = partial(count_update, taken, figures, began, at.version + 1)
+            at = ledger.publish(learner, at, taken, figures, started_at, on_commit=count)
+            inbox.forget([*groups, *taken.left_out])
+        ledger.snapshot(learner, at)
+    except RunEnded as error:  # a person was faster; the weights are beyond the last commit
+        log.info("Last update not committed", reason=str(error))
+    except (StoreUnavailable, WeightsAway) as error:
+        if not stop.is_set():
+            raise
+        log.warning("Stopped before the last update was committed", error=str(error))
 
 
 def _next_update(
@@ -91,14 +90,19 @@ def _next_update(
         return None
 
 
-def count_update(groups: Sequence[TrainableGroup], figures: Metrics, began: float) -> None:
-    """Count one update in the metrics. `began`: seconds since the epoch."""
+def count_update(groups: TakenGroups, figures: Metrics, began: float, version: int) -> None:
+    """Count the committed update to `version` in the metrics and in the traces of its attempts.
+
+    `began`: seconds since the epoch.
+    """
     metrics.UPDATES.labels(status="skipped" if figures.skipped else "committed").inc()
     metrics.UPDATE.observe(time.time() - began)
-    metrics.CLOSED.labels(status=GroupState.TRAINED).inc(len(groups))
-    for group in groups:
+    metrics.CLOSED.labels(status=GroupState.TRAINED).inc(len(groups.trained))
+    metrics.CLOSED.labels(status=GroupState.FILTERED).inc(len(groups.left_out))
+    for group in groups.trained:
         tokens = sum(int(member.mask().sum()) for member in group.members)
         metrics.TRAINED.labels(task=group.task).inc(tokens)
+    trace_update(groups.trained, began, version)
 
 
 def trace_update(groups: Sequence[TrainableGroup], began: float, version: int) -> None:

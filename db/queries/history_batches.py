@@ -1,7 +1,8 @@
 """What the updates of a run looked at, in order: the batches of a second training.
 
-A group that an update trained on belongs to it; one that was closed untrained (no spread, too old)
-belongs to the update that was next. Groups that no trainer has closed are left out.
+A group that an update trained on or left out belongs to it. One that was closed before (no spread,
+too old) belongs to the update whose batch was being chosen. Groups that no trainer has closed are
+left out.
 """
 
 from bisect import bisect_left
@@ -59,11 +60,9 @@ def _of_copies(session: Session, run_id: str) -> list[Row]:
 
 
 def _of_updates(session: Session, run_id: str) -> list[Row]:
-    """Groups that were closed after the last update come last, as one batch."""
+    """Groups that were closed after the last update had started come last, as one batch."""
     live = (Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
-    commits = session.scalars(
-        select(Update.committed_at).where(*live).order_by(Update.version)
-    ).all()
+    starts = session.scalars(select(Update.started_at).where(*live).order_by(Update.version)).all()
     trained = (
         select(Update.version, Group.ready_at, Group.group_id, ORIGIN)
         .join(UpdateGroup, UpdateGroup.update_id == Update.update_id)
@@ -71,15 +70,18 @@ def _of_updates(session: Session, run_id: str) -> list[Row]:
         .where(*live)
         .distinct()
     )
-    closed = select(Group.closed_at, Group.ready_at, Group.group_id, ORIGIN).where(
-        Group.run_id == run_id, Group.state.in_(CLOSED)
+    closed = (
+        select(Update.version, Group.closed_at, Group.ready_at, Group.group_id, ORIGIN)
+        .select_from(Group)
+        .outerjoin(Update, Update.update_id == Group.left_out_of)
+        .where(Group.run_id == run_id, Group.state.in_(CLOSED))
     )
     rows: list[Row] = [
         (version, ready_at or 0.0, group_id, origin)
         for version, ready_at, group_id, origin in session.execute(trained)
     ]
-    for closed_at, ready_at, group_id, origin in session.execute(closed):
-        version = bisect_left(commits, closed_at or 0.0) + 1
+    for left_out_of, closed_at, ready_at, group_id, origin in session.execute(closed):
+        version = left_out_of or bisect_left(starts, closed_at or 0.0) + 1
         rows.append((version, ready_at or 0.0, group_id, origin))
     return rows
 

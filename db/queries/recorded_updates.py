@@ -52,21 +52,26 @@ def parent_of(session: Session, update: Update) -> Checkpoint | None:
 def seen_members(session: Session, update: Update) -> Sequence[SeenMember]:
     """Return the members group by group, in the trainer's order.
 
-    They include groups closed without training (no spread, stale) since the previous update, and
-    those that the update left out, also after it was rolled back.
+    They include groups that were closed (no spread, stale) while the update's batch was chosen:
+    after the start of the previous update, whose commit may come later. They also include groups
+    that the update left out, also after it was rolled back.
     """
     before = (
-        select(func.max(Update.committed_at))
-        .where(Update.run_id == update.run_id, Update.committed_at < update.started_at)
+        select(func.max(Update.started_at))
+        .where(Update.run_id == update.run_id, Update.started_at < update.started_at)
         .scalar_subquery()
     )
     learned = (UpdateGroup.episode_id == Episode.episode_id) & (
         UpdateGroup.update_id == update.update_id
     )
     closed = and_(
-        or_(Group.state.in_(CLOSED), Group.left_out_of == update.update_id),
-        Group.closed_at > func.coalesce(before, 0.0),
-        Group.closed_at <= update.committed_at,
+        or_(
+            Group.left_out_of == update.update_id,
+            Group.state.in_(CLOSED)
+            & Group.left_out_of.is_(None)
+            & (Group.closed_at > func.coalesce(before, 0.0))
+            & (Group.closed_at <= update.started_at),
+        ),
         Episode.state == EpisodeState.FINISHED,
         Episode.status.in_(TRAINABLE),
     )

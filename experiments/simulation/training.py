@@ -267,7 +267,7 @@ class Rounds:
             update = self._learner.update(batch)
             metrics = update.values
             if not update.skipped:
-                self.simulator.publish(self._learner.save)
+                self.simulator.publish(self._learner.copy_weights())
         self._weighing.note(list(played.values()), metrics)
         point = self._point(candidates, lessons, metrics)
         point = replace(point, gradients={name: round(gradients[name], 6) for name in gradients})
@@ -278,7 +278,8 @@ class Rounds:
         """Write the trained policy, in place of what an interrupted training left."""
         remove(directory)
         name, version = directory.name, self.simulator.version
-        publish(directory, self._learner.save, checkpoint_id=name, version=version, parent=None)
+        write = self._learner.copy_weights()
+        publish(directory, write, checkpoint_id=name, version=version, parent=None)
 
     def _gradients(self, batch: Batch) -> Mapping[str, float]:
         """Measure the norm of each task's gradient part when due; otherwise return nothing."""

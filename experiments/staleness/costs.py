@@ -150,7 +150,7 @@ def _update(learner: TorchLearner, batch: Batch) -> float:
     began = time.thread_time()
     learner.update(batch)
     with tempfile.TemporaryDirectory(prefix="agentrl-experiment-") as folder:
-        learner.save(Path(folder))
+        learner.copy_weights()(Path(folder))
     return time.thread_time() - began
 
 

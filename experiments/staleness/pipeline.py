@@ -160,7 +160,7 @@ class Pipeline(Rounds):
         version, before = self.simulator.version, select_checkpoint(track, self.simulator.lineage)
         if not update.metrics.skipped:
             self.simulator.publish(
-                self._learner.save, {q.policy.checkpoint_id for q in self._asked()}
+                self._learner.copy_weights(), {q.policy.checkpoint_id for q in self._asked()}
             )
         if select_checkpoint(track, self.simulator.lineage) != before:
             self.loads += 1

@@ -30,9 +30,11 @@ def over_ranks(config: Config, parts: Sequence[MemoryItem]) -> Iterator[MemoryIt
 
 
 def _is_of_rank0(config: Config, part: MemoryItem) -> bool:
-    """Return whether only rank 0 has it: a snapshot or, with ZeRO 3, the model while it is read."""
+    """Return whether only rank 0 has it: a snapshot, a checkpoint or, with ZeRO 3, the model while
+    it is read.
+    """
     read = part.what.startswith("weights while read") and config.trainer.deepspeed.zero == 3
-    return read or part.what.startswith("snapshot")
+    return read or part.what.startswith(("snapshot", "checkpoint"))
 
 
 def _more(config: Config, parts: Sequence[MemoryItem]) -> Iterator[MemoryItem]:

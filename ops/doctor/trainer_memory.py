@@ -1,4 +1,4 @@
-"""What the trainer holds in memory: weights, moments, the reference, an update, a snapshot.
+"""What the trainer holds in memory: weights, moments, reference, update, snapshot, checkpoint.
 
 docs/one-gpu.md has the formulas in words, and their measured error.
 """
@@ -36,6 +36,7 @@ def trainer_items(config: Config, shape: ModelSpec) -> Iterator[MemoryItem]:
     update = dict(_update(config, shape))
     moments = 8 * count if config.trainer.optimizer == "adamw" else 0
     snapshot = 4 * count + moments  # weights and moments, copied to memory of the machine
+    published = element_bytes(config) * count  # a copy, too: the next update is computed beside it
     frozen = lora * element_bytes(config) * shape.parameters
     sizes: dict[str, tuple[int, str]] = {
         "weights": (4 * count + frozen, "" if lora else _LORA),
@@ -44,7 +45,11 @@ def trainer_items(config: Config, shape: ModelSpec) -> Iterator[MemoryItem]:
         **update,
     }
     if device == HOST:
-        sizes |= {"snapshot": (snapshot, hint), "torch": (TORCH, "")}
+        sizes |= {
+            "snapshot": (snapshot, hint),
+            "checkpoint": (published, hint),
+            "torch": (TORCH, ""),
+        }
     else:
         sizes["CUDA"] = (CONTEXT, "")
         yield MemoryItem(HOST, "trainer", "torch and CUDA", TORCH + CONTEXT)
@@ -55,6 +60,7 @@ def trainer_items(config: Config, shape: ModelSpec) -> Iterator[MemoryItem]:
             max(snapshot, sizes["weights"][0]),
             hint,
         )
+        yield MemoryItem(HOST, "trainer", "checkpoint", published, hint)
     yield from place_sizes(device, "trainer", sizes)
 
 

@@ -81,7 +81,7 @@ def train_from(request: OfflineRequest, stop: threading.Event) -> str:
         limits = _bounds(config, request.max_age)
         batches = HistorySource(store, run_id, limits, history)
         _train(store, run_id, config, batches, stop)
-        if batches.is_used_up:
+        if batches.is_used_up and not stop.is_set():  # else the last update may not be committed
             end = partial(
                 runs.move_run, run_id=run_id, state=RunState.COMPLETED, reason="end of the history"
             )

@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agentrl.core.errors import StoreError
-from agentrl.core.threads import EXIT_SOFTWARE, call_bounded, vital_thread
+from agentrl.core.threads import EXIT_SOFTWARE, DaemonExecutor, call_bounded, vital_thread
 
 
 @pytest.mark.parametrize("error", [StoreError("store x: wrong login"), KeyError("track")])
@@ -52,3 +52,16 @@ def test_work_that_hangs_is_left_behind_once_it_is_late_or_we_are_told_to_stop(
     with pytest.raises(TimeoutError, match="no answer within"):
         call_bounded(end.wait, limit_s, stop=stop, stopping_s=0.05)
     end.set()
+
+
+def test_a_daemon_executor_hands_over_answers_and_errors_of_threads_that_hold_up_no_exit() -> None:
+    executor, threads = DaemonExecutor("publisher"), []
+
+    def fail() -> None:
+        threads.append(threading.current_thread())
+        raise KeyError("track")
+
+    assert executor.submit(max, 2, 3).result(60) == 3
+    with pytest.raises(KeyError, match="track"):
+        executor.submit(fail).result(60)
+    assert [(each.name, each.daemon) for each in threads] == [("publisher", True)]

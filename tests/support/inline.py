@@ -1,7 +1,8 @@
-"""An executor without threads: what is submitted is done when `submit` returns."""
+"""Executors without threads: work is done when it is submitted, or when its result is asked for."""
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from functools import partial
 from typing import Any
 
 
@@ -10,8 +11,30 @@ class InlineExecutor(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *given: Any, **options: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*given, **options))
-        except Exception as error:
-            future.set_exception(error)
+        _do(future, partial(fn, *given, **options))
         return future
+
+
+class DeferredExecutor(Executor):
+    """Does the work in the caller of `result`: as late as a thread may do it."""
+
+    def submit(self, fn: Callable[..., Any], /, *given: Any, **options: Any) -> Future[Any]:
+        return DeferredFuture(partial(fn, *given, **options))
+
+
+class DeferredFuture(Future[Any]):
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__()
+        self._work = work
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.done():
+            _do(self, self._work)
+        return super().result(timeout)
+
+
+def _do(future: Future[Any], work: Callable[[], Any]) -> None:
+    try:
+        future.set_result(work())
+    except Exception as error:
+        future.set_exception(error)

@@ -23,7 +23,7 @@ from agentrl.db.transitions import runs
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.db.transitions.trajectories.journal import NewStep, append_steps
 from agentrl.db.transitions.updates import UpdateRefused
-from agentrl.trainer.engines.learner import Metrics
+from agentrl.trainer.engines.learner import Metrics, WeightsWriter, proceed
 from agentrl.trainer.snapshots.snapshots import State
 from agentrl.workers.episode_context import Clock
 from agentrl.workers.journal import Takeover, require_owned
@@ -84,16 +84,22 @@ class ListLearner:
     def __init__(self) -> None:
         self.learned: list[list[Any]] = []
 
-    def update(self, groups: Any) -> Metrics:
+    def update(self, groups: Any, before_step: Callable[[], object] = proceed) -> Metrics:
         pause("update")
+        before_step()
         for group in groups:
             for body in group.members:
                 self.learned.append([body.episode_id, body.fence, body.sha256])
         return Metrics({"loss": 0.5})
 
-    def save(self, directory: Path) -> SaveReport:
-        (directory / "learned.json").write_text(json.dumps(self.learned))
-        return SaveReport()
+    def copy_weights(self) -> WeightsWriter:
+        copy = json.dumps(self.learned)
+
+        def write(directory: Path) -> SaveReport:
+            (directory / "learned.json").write_text(copy)
+            return SaveReport()
+
+        return write
 
     def probe(self) -> Probe:
         return Probe([1, 2], [-0.5])

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from inline import InlineExecutor
+from inline import DeferredExecutor, InlineExecutor
 from loose_broker import LooseBroker, LooseConsumer
 from pause_points import Killed, Process
 from paused_processes import STEP, WORKER, KeptSteps, ListLearner, PausedWorker, Slot
@@ -65,6 +65,7 @@ class PausedRun:
         self.claims: set[tuple[str, int]] = set()
         self.kept = KeptSteps(self._owner)
         self.bodies = 0
+        self.trainings = 0
         self.config = Config(
             tasks={"dbbench": Task()},
             run=Run(name=run_id, home=str(home)),
@@ -259,7 +260,10 @@ class PausedRun:
         return Process(lambda: record_bodies(self.store, consumer, self.run_id, stop)), consumer
 
     def _trainer(self) -> tuple[Process, LooseConsumer]:
+        """Every second one commits an update only when the next one may step."""
         consumer = LooseConsumer(self.broker, "trainer")
+        self.trainings += 1
+        publishing = DeferredExecutor() if self.trainings % 2 else InlineExecutor()
         bounds = InboxBounds(1, 2, PLAN.max_staleness, PLAN.max_lag, None, PLAN.max_attempts)
 
         def work() -> None:
@@ -273,6 +277,7 @@ class PausedRun:
                 announce,
                 checkpoint_files,
                 background=InlineExecutor(),
+                publishing=publishing,
             )
             train(
                 inbox,

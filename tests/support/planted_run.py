@@ -105,7 +105,12 @@ class PlantedRun(World):
             for row in self.members(group_id)
         ]
         new = self.new_update(
-            version, (), self.begin_epoch(), members=members, metrics={"loss": 0.1}
+            version,
+            (),
+            self.begin_epoch(),
+            members=members,
+            metrics={"loss": 0.1},
+            started_at=self.store.clock(),
         )
         with self.store.write() as session:
             updates.commit_update(session, new)

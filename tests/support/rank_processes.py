@@ -29,7 +29,7 @@ NAMES = ("tasks", "unnormalised")  # of a Batch: words, sorted
 
 class Job(msgspec.Struct, frozen=True):
     """`batches`: files that `write_batch` wrote; `snapshot`: to load first; `save`: a folder
-    for a checkpoint afterwards.
+    for a checkpoint afterwards; `looks`: whether the state is read before each step.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Job(msgspec.Struct, frozen=True):
     snapshot: str = ""
     save: str = ""
     dtype: str = "float32"
+    looks: bool = False
 
 
 @dataclass
@@ -150,18 +151,18 @@ def _work(job: Job, ranks: Any, out: Path) -> None:
 def _lead(job: Job, lead: Any, out: Path) -> None:
     from safetensors.torch import save_file
 
+    from agentrl.trainer.engines.learner import proceed
     from agentrl.trainer.snapshots import snapshots
 
     if job.snapshot:
         lead.load_state(snapshots.load(Path(job.snapshot))[0])
-    found = []
-    for path in job.batches:
-        found.append(lead.update(read_batch(Path(path))))
+    before_step = lead.state if job.looks else proceed
+    found = [lead.update(read_batch(Path(path)), before_step) for path in job.batches]
     state = lead.state()
     probe: list[float] = []
     if job.save:
         Path(job.save).mkdir()
-        lead.save(Path(job.save))
+        lead.copy_weights()(Path(job.save))
         probe = lead.probe().logprobs
         folder = Path(job.save).with_name(f"{Path(job.save).name}.snapshot")
         snapshots.save(folder, state, checkpoint_id="c", version=1)

@@ -44,7 +44,7 @@ from agentrl.db.transitions.updates import (
 from agentrl.ops.processes.trainer import ledger_config
 from agentrl.trainer.batch import Batch, TakenGroups, TrainableGroup
 from agentrl.trainer.checkpoint_writer import Position
-from agentrl.trainer.engines.learner import Metrics
+from agentrl.trainer.engines.learner import Metrics, WeightsWriter, proceed
 from agentrl.trainer.ledger import Ledger
 from agentrl.trainer.retention import RetentionRules, retain
 from agentrl.trainer.snapshots.snapshots import State
@@ -83,16 +83,22 @@ class Counter:
         self.refusals = refusals
         self.full = full
 
-    def update(self, batch: Batch) -> Metrics:  # noqa: ARG002
+    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:  # noqa: ARG002
+        before_step()
         self.count += 1
         return Metrics({"loss": 0.5})
 
-    def save(self, directory: Path) -> SaveReport:
-        if self.refusals > 0:
-            self.refusals -= 1
-            raise OSError(errno.ENOSPC, "No space left on device")
-        (directory / "count.json").write_text(json.dumps(self.count))
-        return SaveReport()
+    def copy_weights(self) -> WeightsWriter:
+        count = self.count
+
+        def write(directory: Path) -> SaveReport:
+            if self.refusals > 0:
+                self.refusals -= 1
+                raise OSError(errno.ENOSPC, "No space left on device")
+            (directory / "count.json").write_text(json.dumps(count))
+            return SaveReport()
+
+        return write
 
     def probe(self) -> Probe:
         return Probe([7, self.count], [-0.5])
@@ -152,7 +158,22 @@ def _groups(world: World, *positions: int) -> Sequence[TrainableGroup]:
 def _step(world: World, ledger: Ledger, learner: Counter, at: Position, position: int) -> Position:
     groups = _groups(world, position)
     learner.count += 1
-    return ledger.commit(learner, at, TakenGroups(groups), Metrics({"loss": 0.5}), ledger.started())
+    return _commit(ledger, learner, at, TakenGroups(groups), Metrics({"loss": 0.5}))
+
+
+def _commit(  # noqa: PLR0917
+    ledger: Ledger,
+    learner: Counter,
+    at: Position,
+    groups: TakenGroups,
+    metrics: Metrics,
+    started_at: float | None = None,
+) -> Position:
+    """Publish an update and wait for its commit."""
+    begun = ledger.started() if started_at is None else started_at
+    then = ledger.publish(learner, at, groups, metrics, begun)
+    ledger.settle()
+    return then
 
 
 def _trained(
@@ -221,7 +242,7 @@ def test_a_crash_between_publish_and_commit_leaves_no_row_and_the_next_start_wor
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ledger.commit(learner, at, TakenGroups(groups), Metrics({}), 0.0)
+        _commit(ledger, learner, at, TakenGroups(groups), Metrics({}), 0.0)
     event.remove(world.store.engine, "before_cursor_execute", crash)
     assert world.ask("SELECT COUNT(*) FROM updates") == [(0,)]
     assert world.ask("SELECT MAX(version) FROM checkpoints") == [(0,)]
@@ -229,7 +250,7 @@ def test_a_crash_between_publish_and_commit_leaves_no_row_and_the_next_start_wor
 
     again, fresh = _ledger(world, publisher, tmp_path), Counter()
     fresh.count = 1
-    at = again.commit(fresh, again.resume(Counter()), TakenGroups(groups), Metrics({}), 0.0)
+    at = _commit(again, fresh, again.resume(Counter()), TakenGroups(groups), Metrics({}), 0.0)
     assert at.version == 1
     assert world.accounting() == []
 
@@ -251,7 +272,7 @@ def test_a_refused_update_leaves_neither_rows_nor_files(
     groups = _groups(world, 0)
     world.sql(meanwhile)
     with pytest.raises(error):
-        ledger.commit(learner, at, TakenGroups(groups), Metrics({}), 0.0)
+        _commit(ledger, learner, at, TakenGroups(groups), Metrics({}), 0.0)
     assert world.ask("SELECT COUNT(*) FROM updates") == [(0,)]
     assert world.run().version == 0
     assert list((tmp_path / "checkpoints").iterdir()) == []
@@ -478,7 +499,7 @@ def _ended_by_the_database(
             raise error
 
     with pytest.raises(type(error)):
-        ledger.commit(learner, at, TakenGroups([group], left_out), metrics, 1.0)
+        _commit(ledger, learner, at, TakenGroups([group], left_out), metrics, 1.0)
     event.remove(world.store.engine, "before_cursor_execute", away)
     assert world.run().version == 1
 
@@ -528,6 +549,26 @@ def _far_ledger(
     return Ledger(config, world.run_id, world.store, _announce(world, publisher), store)
 
 
+def test_an_update_that_failed_stays_so_and_no_snapshot_of_it_is_taken(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    ledger, learner = _ledger(world, publisher, tmp_path), Counter()
+    at = _step(world, ledger, learner, ledger.resume(learner), 0)
+    (group,) = _groups(world, 7)
+    learner.count += 1
+    world.sql("UPDATE episodes SET fence = 2 WHERE group_id = :g", g=group.group_id)
+    then = ledger.publish(learner, at, TakenGroups([group]), METRICS, 1.0)
+    for ask in (
+        ledger.settle,
+        lambda: ledger.snapshot(learner, then),
+        lambda: ledger.publish(learner, then, TakenGroups([group]), METRICS, 1.0),
+    ):
+        with pytest.raises(UpdateRefused):
+            ask()
+    assert world.run().version == 1
+    assert [*(tmp_path / "checkpoints").glob("*.snapshot")] == []
+
+
 def test_an_update_whose_object_store_was_away_until_the_stop_is_committed_by_the_next_trainer(
     world: World, publisher: Publisher, tmp_path: Path
 ) -> None:
@@ -540,7 +581,7 @@ def test_an_update_whose_object_store_was_away_until_the_stop_is_committed_by_th
     stop.set()
     learner.count += 1
     with pytest.raises(WeightsAway, match="the object store is away"):
-        ledger.commit(learner, at, TakenGroups([group]), Metrics({"loss": 0.5}), 1.0)
+        _commit(ledger, learner, at, TakenGroups([group]), Metrics({"loss": 0.5}), 1.0)
     assert world.run().version == 1
     FaultyFileSystem.faults.clear()
     fresh = Counter()
@@ -563,7 +604,7 @@ def test_an_update_that_was_kept_and_lost_its_weights_since_is_not_committed(
     stop.set()
     (group,) = _groups(world, 7)
     with pytest.raises(WeightsAway):
-        ledger.commit(learner, at, TakenGroups([group]), Metrics({}), 1.0)
+        _commit(ledger, learner, at, TakenGroups([group]), Metrics({}), 1.0)
     FaultyFileSystem.faults.clear()
     shutil.rmtree(tmp_path / "cache")
     assert _far_ledger(world, publisher, tmp_path).resume(Counter()).version == 0
@@ -611,7 +652,7 @@ def test_a_database_that_lost_its_last_commit_learns_from_no_body_twice(
     groups = _groups(world, *range(EVERY + 1))
     for group in groups:
         learner.count += 1
-        at = ledger.commit(learner, at, TakenGroups([group]), Metrics({}), 0.0)
+        at = _commit(ledger, learner, at, TakenGroups([group]), Metrics({}), 0.0)
     lost, last = at.checkpoint_id, groups[-1]
     for table, column in (("update_groups", "update_id"), ("updates", "update_id")):
         world.sql(f"DELETE FROM {table} WHERE {column} = :u", u=f"{lost}.update")  # noqa: S608
@@ -621,11 +662,11 @@ def test_a_database_that_lost_its_last_commit_learns_from_no_body_twice(
         "UPDATE groups SET state = 'ready', closed_at = NULL WHERE group_id = :g", g=last.group_id
     )
     with pytest.raises(LineageChanged):
-        ledger.commit(learner, at, TakenGroups([last]), Metrics({}), 0.0)
+        _commit(ledger, learner, at, TakenGroups([last]), Metrics({}), 0.0)
     fresh, after = Counter(), _ledger(world, publisher, tmp_path)
     again = after.resume(fresh)
     assert (again.version, fresh.count) == (EVERY, EVERY)
-    again = after.commit(fresh, again, TakenGroups([last]), Metrics({}), 0.0)
+    again = _commit(after, fresh, again, TakenGroups([last]), Metrics({}), 0.0)
     bodies = [[member.sha256 for member in group.members] for group in groups]
     assert again.trained_hash == reduce(running_hash, bodies, ROOT)
     assert world.accounting() == []
@@ -670,7 +711,7 @@ def test_what_a_track_a_server_or_an_open_group_needs_stays(
     tracks = ["current", "lagged(3)", "refreshed(5)"]
     ledger, learner = _long(world, publisher, tmp_path, tracks), Counter()
     at = ledger.resume(learner)
-    for position in range(8):
+    for position in range(9):
         at = _step(world, ledger, learner, at, position)
         if at.version == 2:
             world.sql("UPDATE servings SET checkpoint_id = :c, version = 2", c=at.checkpoint_id)
@@ -678,8 +719,8 @@ def test_what_a_track_a_server_or_an_open_group_needs_stays(
             world.ready(20)
             world.sql("UPDATE steps SET checkpoint_id = :c", c=at.checkpoint_id)
     live, there = _present(world, tmp_path)
-    assert live == [0, 2, 3, 5, 6, 7, 8]
-    assert there == {"2", "3", "5", "6", "6s", "7", "8", "8s"}
+    assert live == [0, 2, 3, 5, 6, 7, 8, 9]
+    assert there == {"2", "3", "5", "6", "6s", "7", "8", "8s", "9"}
 
 
 def test_a_trainer_that_begins_removes_what_no_row_names(

@@ -3,45 +3,26 @@
 import errno
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 import torch
 from run_transitions import World
 from torch_device import DEVICE
+from training_loops import BOUNDS, SETTINGS, run_loop
 
-from agentrl import broker
-from agentrl.broker.messages import EpisodeFinished
-from agentrl.broker.topology import EVENTS, TRAJECTORIES, trainer_queue
-from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.checkpoints.manifest import SaveReport, verify
-from agentrl.core.config.config import Config
-from agentrl.core.config.sections.run import Run
-from agentrl.core.config.sections.tasks import Task
-from agentrl.core.config.sections.training import Trainer
 from agentrl.core.errors import StoreUnavailable
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
-from agentrl.ops.processes.trainer import ledger_config
-from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, TakenGroups
-from agentrl.trainer.engines.learner import Hardware, Metrics
+from agentrl.trainer.engines.learner import Hardware, Metrics, WeightsWriter, proceed
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.group_selection import InboxBounds
 from agentrl.trainer.inbox import Inbox
-from agentrl.trainer.ledger import Ledger
-from agentrl.trainer.loop import train
-
-TRAINER = Trainer(learning_rate=1e-3, task_norm_min_tokens=4, snapshot_every=10)
-SETTINGS = resolve_settings(TRAINER)
-BOUNDS = InboxBounds(
-    min_groups=1, max_groups=1, max_staleness=9, max_lag=9, abnormal_reward=None, max_attempts=3
-)
 
 
 class Interrupted(TorchLearner):
@@ -50,11 +31,11 @@ class Interrupted(TorchLearner):
     world: World
     happens: RunState
 
-    def update(self, batch: Batch) -> Metrics:
+    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
         self.world.store.transact(
             lambda session: runs.move_run(session, self.world.run_id, self.happens, "by command")
         )
-        return super().update(batch)
+        return super().update(batch, before_step)
 
 
 @pytest.fixture
@@ -62,40 +43,14 @@ def world(store: Store) -> World:
     return World.begin(store)
 
 
-def _train(
-    world: World,
-    learner: TorchLearner,
-    home: Path,
-    *,
-    min_groups: int = 8,
-    inbox: type[Inbox] = Inbox,
-    bounds: InboxBounds = BOUNDS,
-    stop: threading.Event | None = None,
-    **rules: float,
-) -> None:
-    """What the role `trainer` does, until its loop ends."""
-    stop = stop or threading.Event()
-    chosen = msgspec.structs.replace(TRAINER, min_groups=min_groups)
-    config = Config(tasks={"dbbench": Task()}, run=Run(**rules), trainer=chosen)  # type: ignore[arg-type]
-    with ExitStack() as stack:
-        link = stack.enter_context(closing(broker.connect(f"sqlite:///{home / 'queue.db'}")))
-        link.declare_run(world.run_id)
-        publisher = stack.enter_context(closing(link.publisher()))
-        for position in range(3):
-            if world.ask("SELECT 1 FROM groups WHERE position = :p", p=position):
-                continue
-            for body in world.ready(position, stored=position != 0):
-                if position == 0:
-                    message = EpisodeFinished(trajectory=body)
-                    publisher.publish(TRAJECTORIES, world.run_id, message)
-        consumer = stack.enter_context(closing(link.consumer(trainer_queue(world.run_id))))
-        bodies = inbox(world.store, consumer, world.run_id, bounds)
-        checkpoint_files = CheckpointStore(home / "checkpoints", stop=stop)
-        announce = partial(publisher.publish, EVENTS, world.run_id)
-        ledger = Ledger(
-            ledger_config(config), world.run_id, world.store, announce, checkpoint_files
-        )
-        train(bodies, learner, ledger, SETTINGS, stop)
+def _train(world: World, learner: TorchLearner, home: Path, **given: Any) -> None:
+    """Train on three groups: the broker has the bodies of the first, the database the others."""
+    delivered: list[Trajectory] = []
+    for position in range(3):
+        if not world.ask("SELECT 1 FROM groups WHERE position = :p", p=position):
+            bodies = world.ready(position, stored=position != 0)
+            delivered += bodies if position == 0 else []
+    run_loop(world, learner, home, delivered=delivered, **given)
 
 
 def test_groups_become_updates_until_the_stop_rule(
@@ -144,8 +99,8 @@ def test_a_policy_that_solves_everything_ends_the_run_without_an_update(
 class Killed(TorchLearner):
     """Is killed while its first update is computed."""
 
-    def update(self, batch: Batch) -> Metrics:
-        del batch
+    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
+        del batch, before_step
         raise KeyboardInterrupt
 
 
@@ -191,10 +146,13 @@ class FullDisk(TorchLearner):
 
     stop: threading.Event
 
-    def save(self, directory: Path) -> SaveReport:
-        del directory
-        self.stop.set()
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def copy_weights(self) -> WeightsWriter:
+        def write(directory: Path) -> SaveReport:
+            del directory
+            self.stop.set()
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        return write
 
 
 def test_a_trainer_told_to_stop_while_the_disk_is_full_ends_without_an_error(

@@ -27,7 +27,7 @@ from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines import deepspeed_build, zero_shards
 from agentrl.trainer.engines.learner import Hardware
-from agentrl.trainer.engines.rank0 import TOKEN_FIELDS, RankUpdate
+from agentrl.trainer.engines.rank0 import TOKEN_FIELDS, RankStep
 from agentrl.trainer.engines.ranks import Ranks
 from agentrl.trainer.engines.torch_learner import prepare_torch
 from agentrl.trainer.engines.zero_net import Net
@@ -81,6 +81,7 @@ class DeepSpeedLearner:
         self._engine = _engine(library, self._net, settings, section, configuration)
         self._shards = zero_shards.Shards(library, self._engine, section.zero)
         self._updates = 0
+        self._loss: float | None = None  # of the whole update under way; None: without loss token
         self._generators: dict[str, Tensor] = {}  # of a state that is being placed
 
     def split(self, batch: Batch) -> list[list[MicroBatch]]:
@@ -90,23 +91,28 @@ class DeepSpeedLearner:
         budget = self._settings.micro_batch_tokens if self._settings.packing else 1
         return balance_ranks(batch, budget, self._ranks.size, attention_cost(self._net.model))
 
-    def update(self, own: Sequence[MicroBatch]) -> RankUpdate:
-        """See RankWorker.update. All ranks skip together."""
-        rate = optimizer.learning_rate(self._settings, self._updates)
-        values = {"learning_rate": rate}
-        token_values = np.zeros((len(TOKEN_FIELDS), 0), np.float32)
+    def accumulate(self, own: Sequence[MicroBatch]) -> Floats:
+        """See RankWorker.accumulate."""
+        self._loss = None
         if not own:
-            return RankUpdate(token_values, values | {"grad_norm": 0.0}, "no loss token")
-        optimizer.set_learning_rate(self._engine.basic_optimizer, rate)
+            return np.zeros((len(TOKEN_FIELDS), 0), np.float32)
         passes = [self._pass(micro) for micro in own[:-1]]
         spent = sum(float(each[LOSS].sum(dtype=np.float64)) for each in passes)
-        last, total = self._last_pass(own[-1], spent)
-        norm, stepped = self._step(total)
+        last, self._loss = self._last_pass(own[-1], spent)
+        return np.concatenate([*passes, last], axis=1)
+
+    def step(self) -> RankStep:
+        """See RankWorker.step."""
+        rate = optimizer.learning_rate(self._settings, self._updates)
+        values = {"learning_rate": rate}
+        if self._loss is None:
+            return RankStep(values | {"grad_norm": 0.0}, "no loss token")
+        optimizer.set_learning_rate(self._engine.basic_optimizer, rate)
+        norm, stepped = self._step(self._loss)
         self._updates += stepped
         if math.isfinite(norm):
             values["grad_norm"] = norm
-        token_values = np.concatenate([*passes, last], axis=1)
-        return RankUpdate(token_values, values, "" if stepped else _reason(total))
+        return RankStep(values, "" if stepped else _reason(self._loss))
 
     def weights(self) -> dict[str, Tensor]:
         weights: dict[str, Tensor] = {}
@@ -169,7 +175,7 @@ class DeepSpeedLearner:
     def _pass(self, micro: MicroBatch) -> Floats:
         """Add the gradient of one micro-batch; return the values [F, K] of its loss tokens."""
         self._engine.set_gradient_accumulation_boundary(False)
-        loss, token_values = self._loss(micro)
+        loss, token_values = self._forward(micro)
         self._backward(loss)
         return token_values
 
@@ -179,13 +185,13 @@ class DeepSpeedLearner:
         A non-finite loss on one rank makes the gradient non-finite on all.
         """
         self._engine.set_gradient_accumulation_boundary(True)
-        loss, token_values = self._loss(micro)
+        loss, token_values = self._forward(micro)
         spent += float(token_values[LOSS].sum(dtype=np.float64))
         total = float(self._ranks.sum_values(np.array([spent]))[0])
         self._backward(loss if math.isfinite(total) else loss * math.nan)
         return token_values, total
 
-    def _loss(self, micro: MicroBatch) -> tuple[Tensor, Floats]:
+    def _forward(self, micro: MicroBatch) -> tuple[Tensor, Floats]:
         every = []
 
         def compute() -> Tensor:

@@ -1,6 +1,6 @@
 """The interface between the training loop and an engine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +12,15 @@ from agentrl.db.transitions.updates import TeacherScore
 from agentrl.trainer.algorithm.presets import CHUNK_LOGITS, chunk_logits
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.snapshots.snapshots import State
+
+# Writes a copy of weights as a checkpoint into a directory, for transformers or, an adapter, for
+# peft. The report contains the digests of the weight files and no probe. Later updates do not
+# change the copy; any thread may write it, also again after a failure.
+WeightsWriter = Callable[[Path], SaveReport]
+
+
+def proceed() -> None:
+    """Wait for nothing before the optimizer steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +62,19 @@ class Hardware:
 class Learner(Protocol):
     """Owns the weights and the optimizer. For one thread."""
 
-    def update(self, batch: Batch) -> Metrics:
-        """Run one optimizer step over the whole batch, or skip it with a reason."""
+    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
+        """Run one optimizer step over the whole batch, or skip it with a reason.
 
-    def save(self, directory: Path) -> SaveReport:
-        """Write a checkpoint into a directory, for transformers or, an adapter, for peft.
-
-        The report contains the digests of the weight files and no probe.
+        `before_step`: called when the gradient is computed. Until it returns, weights, optimizer
+        and generators are those of before the update; if it raises, they stay so. Its time is not
+        in `Metrics`.
         """
 
+    def copy_weights(self) -> WeightsWriter:
+        """Copy the weights to host memory, and return what writes the copy."""
+
     def probe(self) -> Probe:
-        """Score the probe text with the weights in the precision of `save`."""
+        """Score the probe text with the weights in the precision of `copy_weights`."""
 
     def state(self) -> State:
         """Return the exact state: weights, optimizer, random generators, counts."""

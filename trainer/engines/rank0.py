@@ -1,7 +1,7 @@
 """Rank 0 coordinates: only it uses the database and the broker; all ranks run its commands.
 
-    rank 0   train(…, Rank0Coordinator) ─ update, save, … ─▶ RankWorker.update, …
-                    └── command (and a state) ──▶ every other rank: follow ─▶ RankWorker.update, …
+    rank 0   train(…, Rank0Coordinator) ─ update, … ─▶ RankWorker.accumulate, step, …
+                    └── command (and a state) ──▶ every other rank: follow ─▶ accumulate, step, …
                     ├── its micro-batches ─────▶ each rank
                     ◀── values of its tokens ───┘
 
@@ -10,9 +10,10 @@ update go to the rank that computes them, and to no other.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -26,7 +27,7 @@ from agentrl.core.errors import CheckpointError, RankLost
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure, reverse_kls
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.engines.learner import Metrics
+from agentrl.trainer.engines.learner import Metrics, WeightsWriter, proceed
 from agentrl.trainer.engines.ranks import Ranks
 from agentrl.trainer.model.packing import MicroBatch
 from agentrl.trainer.snapshots.snapshots import State
@@ -49,14 +50,12 @@ ARRAYS: Mapping[str, str] = {  # of a MicroBatch, with the types in which they t
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RankUpdate:
-    """The result of an update on one rank.
+class RankStep:
+    """The result of an optimizer step, or of a skipped one, on one rank.
 
-    `token_values`: [F, K] the TOKEN_FIELDS of its own K loss tokens, as its micro-batches lie.
     `values` and `skipped`: see Metrics; the same on all ranks.
     """
 
-    token_values: Floats
     values: Mapping[str, float]
     skipped: str = ""
 
@@ -70,14 +69,19 @@ class RankWorker(Protocol):
         Every rank gets an empty list if the batch has no loss token.
         """
 
-    def update(self, own: Sequence[MicroBatch]) -> RankUpdate:
-        """See Learner.update. `own`: micro-batches of this rank."""
+    def accumulate(self, own: Sequence[MicroBatch]) -> Floats:
+        """Compute the gradient of an update; return [F, K] the TOKEN_FIELDS of this rank's K loss
+        tokens, as its micro-batches `own` lie.
+        """
+
+    def step(self) -> RankStep:
+        """Step with the gradient of `accumulate`, or skip it. All ranks skip together."""
 
     def weights(self) -> dict[str, Tensor]:
         """Return the whole trained weights on the host, as saved, on rank 0; nothing on others."""
 
     def write(self, directory: Path, weights: Mapping[str, Tensor]) -> SaveReport:
-        """See Learner.save; called on rank 0 alone."""
+        """Write a copy, see WeightsWriter; called on rank 0 alone, by any thread."""
 
     def probe(self) -> Probe: ...
 
@@ -99,9 +103,13 @@ class RankCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=T
 
 
 class Call(RankCommand, frozen=True):
-    """A call without arguments. After `update` the micro-batches of each rank follow."""
+    """A call without arguments. After `accumulate` the micro-batches of each rank follow.
 
-    what: Literal["update", "weights", "probe", "state", "end"]
+    An update is two calls: between them rank 0 waits until the former update is committed. However
+    long that takes, no collective operation waits for it.
+    """
+
+    what: Literal["accumulate", "step", "weights", "probe", "state", "end"]
 
 
 class LoadCommand(RankCommand, frozen=True):
@@ -129,26 +137,31 @@ class Rank0Coordinator:
         self._worker = worker
         self._ranks = ranks
 
-    def update(self, batch: Batch) -> Metrics:
+    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
         began = time.perf_counter()
         of_ranks = self._worker.split(batch)
-        self._broadcast(Call("update"))
+        self._broadcast(Call("accumulate"))
         for rank, passes in enumerate(of_ranks[1:], start=1):
             self._ranks.send_to(rank, encode_passes(passes))
-        own = self._worker.update(of_ranks[0])
+        own = self._worker.accumulate(of_ranks[0])
         recorded = TokenRecord.empty(batch.tokens.size)
         for rank, passes in enumerate(of_ranks):
-            token_values = self._token_values_of(rank) if rank else own.token_values
+            token_values = self._token_values_of(rank) if rank else own
             places = np.concatenate([NOWHERE, *(micro.sources for micro in passes)])
             recorded.put(places, dict(zip(TOKEN_FIELDS, token_values, strict=True)))
-        values = measure(batch, recorded) | dict(own.values)
-        values |= {"seconds": time.perf_counter() - began}
-        return Metrics(values, own.skipped, reverse_kls(batch, recorded))
+        computed_s = time.perf_counter() - began
+        before_step()
+        began = time.perf_counter()
+        self._broadcast(Call("step"))
+        step = self._worker.step()
+        values = measure(batch, recorded) | dict(step.values)
+        values |= {"seconds": computed_s + time.perf_counter() - began}
+        return Metrics(values, step.skipped, reverse_kls(batch, recorded))
 
-    def save(self, directory: Path) -> SaveReport:
-        """See Learner.save: every rank gives its shards, rank 0 writes."""
+    def copy_weights(self) -> WeightsWriter:
+        """See Learner.copy_weights: every rank gives its shards, rank 0 writes."""
         self._broadcast(Call("weights"))
-        return self._worker.write(directory, self._worker.weights())
+        return partial(self._worker.write, weights=self._worker.weights())
 
     def probe(self) -> Probe:
         self._broadcast(Call("probe"))
@@ -175,7 +188,7 @@ class Rank0Coordinator:
             self._broadcast(Call("end"))
 
     def _token_values_of(self, rank: int) -> Floats:
-        """Receive `RankUpdate.token_values` of another rank."""
+        """Receive the result of `RankWorker.accumulate` of another rank."""
         body = self._ranks.receive_from(rank)
         return np.frombuffer(body, "<f4", offset=1).reshape(len(TOKEN_FIELDS), -1)
 
@@ -188,10 +201,12 @@ def follow_rank0(worker: RankWorker, ranks: Ranks) -> None:
     while True:
         command = msgspec.msgpack.decode(ranks.receive(), type=Command)
         match command:
-            case Call(what="update"):
-                token_values = worker.update(decode_passes(ranks.receive_from(0))).token_values
+            case Call(what="accumulate"):
+                token_values = worker.accumulate(decode_passes(ranks.receive_from(0)))
                 # A body is never empty.
                 ranks.send_to(0, b"\0" + token_values.astype("<f4").tobytes())
+            case Call(what="step"):
+                worker.step()
             case Call(what="weights"):
                 worker.weights()
             case Call(what="probe"):

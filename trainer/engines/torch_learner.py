@@ -2,17 +2,19 @@
 
 import math
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from agentrl.checkpoints.manifest import Probe, SaveReport
+from agentrl.checkpoints.manifest import Probe
 from agentrl.core.errors import ConfigError
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure, reverse_kls
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.engines.learner import Hardware, Metrics
+from agentrl.trainer.engines.learner import Hardware, Metrics, WeightsWriter, proceed
 from agentrl.trainer.model import optimizer
 from agentrl.trainer.model.packing import micro_batches
 from agentrl.trainer.model.trainable_model import (
@@ -46,11 +48,14 @@ class TorchLearner:
         )
         self._updates = 0
 
-    def update(self, batch: Batch) -> Metrics:
+    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
         """Run one optimizer step, or skip it: no loss token, or a non-finite loss or norm."""
         began = time.perf_counter()
         recorded = self._accumulate(batch)
         norm = self._clip_gradients()
+        computed_s = time.perf_counter() - began
+        before_step()
+        began = time.perf_counter()
         skipped = _reason(batch, float(recorded.loss.sum()), norm)
         rate = optimizer.learning_rate(self._settings, self._updates)
         if not skipped:
@@ -59,16 +64,16 @@ class TorchLearner:
             self._updates += 1
         self._optimizer.zero_grad(set_to_none=True)
         values = measure(batch, recorded)
-        values |= {"learning_rate": rate, "seconds": time.perf_counter() - began}
+        seconds = computed_s + time.perf_counter() - began
+        values |= {"learning_rate": rate, "seconds": seconds}
         if math.isfinite(norm):
             values["grad_norm"] = norm
         return Metrics(values, skipped, reverse_kls(batch, recorded))
 
-    def save(self, directory: Path) -> SaveReport:
-        """See Learner.save; weights have the hardware's dtype."""
-        return self._tuned.save(
-            directory, tensors_to_save(trainable_parameters(self._model), self._dtype)
-        )
+    def copy_weights(self) -> WeightsWriter:
+        """See Learner.copy_weights; weights have the hardware's dtype."""
+        weights = tensors_to_save(trainable_parameters(self._model), self._dtype)
+        return partial(self._tuned.save, weights=weights)
 
     def probe(self) -> Probe:
         return make_probe(self._model, self._dtype)

@@ -151,7 +151,7 @@ def check_shapes(parameters: Mapping[str, nn.Parameter], shapes: Mapping[str, li
 
 def tensors_to_save(parameters: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     """Return copies on the host in the saved dtype."""
-    return {name: value.detach().to("cpu", dtype) for name, value in parameters.items()}
+    return {name: value.detach().to("cpu", dtype, copy=True) for name, value in parameters.items()}
 
 
 def make_probe(model: Any, dtype: torch.dtype) -> Probe:

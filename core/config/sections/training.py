@@ -135,7 +135,7 @@ class Trainer(Section, frozen=True):
     snapshot_every: Positive = 10
     """Updates between two snapshots. The last two are kept."""
     stop_s: Seconds = 30.0
-    """Time from SIGTERM to SIGKILL. An update with its checkpoint and snapshot must fit."""
+    """Time from SIGTERM to SIGKILL. An update, two checkpoints and a snapshot must fit."""
     keep_checkpoints: Positive = 8
     """Newest checkpoints that are kept, beside those in use and those since the last snapshot."""
     threads: Positive = 1

@@ -77,6 +77,8 @@ def test_ranks_hold_shards_of_what_one_process_holds(small: Path) -> None:
     read = "weights while read, or snapshot"
     assert read in sizes(host, "trainer rank 0")
     assert read not in on_host
+    assert sizes(host, "trainer rank 0")["checkpoint"] == 4 * PARAMETERS
+    assert "checkpoint" not in on_host
     low = f'{text}model.dtype = "bfloat16"\ntrainer.deepspeed = {{zero = 3, weights = "model"}}\n'
     first, *_ = planned(config(small, low), cards)
     held = sizes(first, "trainer rank 0")
@@ -92,9 +94,10 @@ def test_an_adapter_holds_a_frozen_base_and_sixteen_bytes_a_parameter_of_its_own
 ) -> None:
     text = 'model.dtype = "bfloat16"\nmodel.device = "cuda:1"\ntrainer.lora.rank = 2\n'
     text += 'trainer.lora.targets = ["q_proj"]\ntrainer.kl_weight = 0.1\n'
-    card, _ = planned(config(small, text))
+    card, host = planned(config(small, text))
     assert card.device == "cuda:1"
     adapter = 2 * 2 * (8 + 8)
+    assert sizes(host, "trainer")["checkpoint"] == 2 * adapter
     held = sizes(card, "trainer")
     assert held["weights"] == 2 * PARAMETERS + 4 * adapter
     assert (held["gradients"], held["moments"]) == (4 * adapter, 8 * adapter)

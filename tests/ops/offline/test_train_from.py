@@ -4,7 +4,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import faulty_filesystem
 import pytest
+from faulty_filesystem import FaultyFileSystem
 from planted_run import PlantedRun
 from running import agentrl
 
@@ -100,23 +102,50 @@ def test_groups_that_are_too_old_are_told(learned: PlantedRun) -> None:
 def test_a_training_that_was_stopped_goes_on_to_the_same_weights(learned: PlantedRun) -> None:
     place = RunPlace(learned.config.store_url(), "learned", learned.config.home())
     halfway = OfflineRequest(place, "stopped")
-    told = train_from(halfway, StopAfter(1, learned, "stopped"))
+    told = train_from(halfway, StopAfterFirst(learned, "stopped"))
     assert told.endswith("interrupted: the same command continues")
     assert len(weights(learned, "stopped")) == 2
     train_from(halfway, threading.Event())
     assert weights(learned, "stopped") == weights(learned, "learned")
 
 
-class StopAfter(threading.Event):
-    """Set once a run has reached a version."""
+def test_a_training_that_was_stopped_during_its_last_commit_is_not_over(
+    learned: PlantedRun,
+) -> None:
+    """The history is used up, and the object store away: the next start commits the update."""
+    stop = threading.Event()
 
-    def __init__(self, version: int, learned: PlantedRun, name: str) -> None:
+    def give_up(path: str) -> None:
+        if "-v000002" in path:
+            stop.set()
+            raise OSError("the object store is away")
+
+    faulty_filesystem.register()
+    FaultyFileSystem.faults[:] = [give_up] * 1000
+    place = RunPlace(learned.config.store_url(), "learned", learned.config.home())
+    changes = ["run.stop_updates=9", "run.checkpoints=faulty://far"]
+    request = OfflineRequest(place, "halfway-there", changes=changes)
+    told = train_from(request, stop)
+    FaultyFileSystem.faults.clear()
+    assert told.endswith("interrupted: the same command continues")
+    asked = "SELECT state, reason, version FROM runs WHERE name = 'halfway-there'"
+    assert [(state, version) for state, _, version in learned.ask(asked)] == [("running", 1)]
+    train_from(request, threading.Event())
+    assert learned.ask(asked) == [("completed", "end of the history", 2)]
+
+
+class StopAfterFirst(threading.Event):
+    """Set once a run's first update is being published, or is committed."""
+
+    def __init__(self, learned: PlantedRun, name: str) -> None:
         super().__init__()
-        self._version, self._learned, self._name = version, learned, name
+        self._learned, self._name = learned, name
 
     def is_set(self) -> bool:
+        if super().is_set() or "publisher" in {each.name for each in threading.enumerate()}:
+            return True
         rows = self._learned.ask("SELECT version FROM runs WHERE name = :n", n=self._name)
-        return super().is_set() or any(version >= self._version for (version,) in rows)
+        return any(version >= 1 for (version,) in rows)
 
 
 def test_what_cannot_be_trained_is_refused(learned: PlantedRun) -> None:
@@ -147,7 +176,7 @@ def test_a_teacher_from_the_store_is_named_by_rows_and_gives_the_same_weights_af
         return OfflineRequest(place, name, file=file, max_age=9)
 
     train_from(taught("taught"), threading.Event())
-    train_from(taught("halted"), StopAfter(1, learned, "halted"))
+    train_from(taught("halted"), StopAfterFirst(learned, "halted"))
     assert len(weights(learned, "halted")) == 2
     train_from(taught("halted"), threading.Event())
     own = weights(learned, "taught")

@@ -19,7 +19,7 @@ from agentrl.ops.replay.whatif import whatif
 
 pytestmark = pytest.mark.slow
 
-NOT_RECOMPUTED = {"seconds", "grad_norm", "learning_rate"}
+NOT_RECOMPUTED = {"seconds", "commit_wait_s", "grad_norm", "learning_rate"}
 MACHINE = {"cpu_share", "memory_share", "gpu_share", "gpu_memory_share"}
 
 

@@ -94,6 +94,7 @@ def done(
         bad = [*spoilt] if stage < 3 else [spoilt[0], spoilt[2]]  # ZeRO 3 adds norms up in fp64
         jobs.append(job(f"spoilt{stage}", plain, [paths[0], *bad, paths[1]]))
         jobs.append(job(f"alone{stage}", plain, [alone]))
+        jobs.append(job(f"looks{stage}", _equal()[f"zero{stage}-adamw-100"], paths, looks=True))
         jobs.append(job(f"half{stage}", plain, paths[:1], save=str(folder / f"half{stage}")))
         other = deepspeed_trainer(BASE, 3 - stage)
         snapshot = str(folder / f"half{stage}.snapshot")
@@ -127,6 +128,17 @@ def _torch_half(tiny: Path, batch: Batch, path: Path) -> None:
     learner = TorchLearner(tiny, resolve_settings(BASE), Hardware())
     learner.update(batch)
     snapshots.save(path, learner.state(), checkpoint_id="c", version=1)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_state_that_is_read_before_a_step_does_not_change_the_step(
+    done: tuple[dict[str, rank_processes.JobResult], Path], stage: int
+) -> None:
+    """A snapshot of the former update is begun there."""
+    expected, found = done[0][f"zero{stage}-adamw-100"], done[0][f"looks{stage}"]
+    assert found.tensors.keys() == expected.tensors.keys()
+    for name, tensor in expected.tensors.items():
+        assert torch.equal(found.tensors[name], tensor), name
 
 
 @pytest.mark.parametrize("name", sorted(_equal()))

@@ -56,7 +56,7 @@ def plain(path: Path) -> Any:
 
 
 def saved(one: TorchLearner, path: Path) -> Path:
-    directories.publish(path, one.save, checkpoint_id=path.name, version=1, parent=None)
+    directories.publish(path, one.copy_weights(), checkpoint_id=path.name, version=1, parent=None)
     return path
 
 

@@ -12,12 +12,13 @@ import pytest
 from engine_updates import MakeTrajectory, ragged_batch
 
 from agentrl.core.errors import CheckpointError
+from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.rank0 import (
     TOKEN_FIELDS,
     Rank0Coordinator,
-    RankUpdate,
+    RankStep,
     RankWorker,
     decode_passes,
     encode_passes,
@@ -68,18 +69,22 @@ class Echo(RankWorker):
 
     def __init__(self) -> None:
         self.given: list[MicroBatch] = []
+        self.steps = 0
 
     def split(self, batch: Batch) -> list[list[MicroBatch]]:
         return balance_ranks(batch, 60, SIZE, attention=0.01)
 
-    def update(self, own: Sequence[MicroBatch]) -> RankUpdate:
+    def accumulate(self, own: Sequence[MicroBatch]) -> Floats:
         self.given += own
         rows = [
             np.stack([m.behaviour, m.temperature, m.advantages, m.shares > 1, m.shares])
             for m in own
         ]
-        found = np.concatenate([np.zeros((len(TOKEN_FIELDS), 0)), *rows], axis=1).astype(np.float32)
-        return RankUpdate(found, {"grad_norm": 2.0})
+        return np.concatenate([np.zeros((len(TOKEN_FIELDS), 0)), *rows], axis=1).astype(np.float32)
+
+    def step(self) -> RankStep:
+        self.steps += 1
+        return RankStep({"grad_norm": 2.0})
 
 
 def test_each_rank_is_sent_its_own_micro_batches_and_metrics_are_of_all_of_them(
@@ -103,7 +108,7 @@ def test_each_rank_is_sent_its_own_micro_batches_and_metrics_are_of_all_of_them(
         assert _fields(part.given) == _fields(planned[rank])
     sent = [sum(map(len, wire.carried[0, rank])) for rank in range(1, SIZE)]
     assert sent == [len(encode_passes(planned[rank])) for rank in range(1, SIZE)]
-    assert sum(map(len, wire.carried[None, 1])) < 50  # commands
+    assert sum(map(len, wire.carried[None, 1])) < 80  # commands
     recorded = TokenRecord.empty(batch.tokens.size)
     chosen = np.flatnonzero(batch.loss_mask)
     kept = (batch.behaviour, batch.temperature, batch.advantages, batch.shares > 1, batch.shares)
@@ -114,6 +119,37 @@ def test_each_rank_is_sent_its_own_micro_batches_and_metrics_are_of_all_of_them(
     found = dict(metrics.values)
     assert found.pop("seconds") > 0
     assert found == pytest.approx(expected)
+
+
+def test_no_rank_steps_before_rank_0_may_and_none_where_it_may_not(
+    make_trajectory: MakeTrajectory,
+) -> None:
+    batch, wire = ragged_batch(make_trajectory), Wire()
+    parts = [Echo() for _ in range(SIZE)]
+    seen: list[list[int]] = []
+
+    def run(rank: int) -> None:
+        follow_rank0(parts[rank], cast("Ranks", QueuedRanks(wire, rank)))
+
+    def look() -> None:
+        seen.append([part.steps for part in parts])
+
+    def refuse() -> None:
+        look()
+        raise CheckpointError("the former update may not be written")
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(1, SIZE)]
+    for thread in threads:
+        thread.start()
+    with closing(Rank0Coordinator(parts[0], cast("Ranks", QueuedRanks(wire, 0)))) as lead:
+        lead.update(batch, look)
+        with pytest.raises(CheckpointError):
+            lead.update(batch, refuse)
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert seen[0] == [0] * SIZE
+    assert seen[1][0] == 1
+    assert [part.steps for part in parts] == [1] * SIZE
 
 
 def test_what_is_no_list_of_micro_batches_is_refused(make_trajectory: MakeTrajectory) -> None:

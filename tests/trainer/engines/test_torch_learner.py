@@ -20,6 +20,7 @@ from agentrl.trainer.batch import Batch, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.model.files.loading import load_model
+from agentrl.trainer.snapshots.snapshots import State
 
 MakeTrajectory = Callable[..., Trajectory]
 HARDWARE = Hardware(DEVICE)
@@ -209,12 +210,55 @@ def test_a_head_in_chunks_gives_the_same_gradient(tiny: Path, batch: Batch) -> N
         assert torch.allclose(tensor, _weights(chunked)[name], atol=1e-6)
 
 
+def test_a_copy_of_the_weights_is_not_changed_by_a_later_update(
+    tiny: Path, batch: Batch, tmp_path: Path
+) -> None:
+    learner = TorchLearner(tiny, SETTINGS, HARDWARE)
+    learner.update(batch)
+    before, write = _weights(learner), learner.copy_weights()
+    learner.update(batch)
+    write(tmp_path)
+    loaded = load_model(tmp_path, torch.device("cpu"))
+    for name, parameter in loaded.named_parameters():
+        assert torch.equal(parameter, before[f"weights/{name}"])
+        assert not torch.equal(parameter, _weights(learner)[f"weights/{name}"])
+
+
+def test_nothing_has_changed_when_an_update_may_step_or_is_given_up(
+    tiny: Path, batch: Batch
+) -> None:
+    learner, other = (TorchLearner(tiny, SETTINGS, HARDWARE) for _ in range(2))
+    learner.update(batch)
+    other.update(batch)
+    before = learner.state()
+
+    def give_up() -> None:
+        _require_equal(learner.state(), before)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        learner.update(batch, give_up)
+    _require_equal(learner.state(), before)
+    fresh = TorchLearner(tiny, SETTINGS, HARDWARE)
+    fresh.load_state(learner.state())
+    fresh.update(batch)
+    other.update(batch)
+    _require_equal(fresh.state(), other.state())
+
+
+def _require_equal(found: State, expected: State) -> None:
+    assert found.values == expected.values
+    assert found.tensors.keys() == expected.tensors.keys()
+    for name, tensor in expected.tensors.items():
+        assert torch.equal(found.tensors[name], tensor), name
+
+
 def test_saved_weights_load_in_plain_transformers_with_the_tokenizer_files(
     tiny: Path, batch: Batch, tmp_path: Path
 ) -> None:
     learner = TorchLearner(tiny, SETTINGS, HARDWARE)
     learner.update(batch)
-    learner.save(tmp_path / "saved")
+    learner.copy_weights()(tmp_path / "saved")
     for name in ("tokenizer.json", "chat_template.jinja"):
         assert (tmp_path / "saved" / name).read_bytes() == (tiny / name).read_bytes()
     loaded = load_model(tmp_path / "saved", torch.device("cpu"))
@@ -233,6 +277,6 @@ def test_bfloat16_computes_low_and_keeps_masters_in_fp32(
     before = _weights(learner)
     assert learner.update(batch).skipped == ""
     assert any(not torch.equal(before[name], now) for name, now in _weights(learner).items())
-    learner.save(tmp_path)
+    learner.copy_weights()(tmp_path)
     saved = load_file(tmp_path / "model.safetensors")
     assert {tensor.dtype for tensor in saved.values()} == {torch.bfloat16}

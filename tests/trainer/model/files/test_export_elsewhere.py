@@ -157,7 +157,9 @@ def exported(
         assert {learner.update(batch).skipped for _ in range(training.updates)} == {""}
         if kind in training.noise:
             move_weights(learner, rank, training.noise[kind])
-        directories.publish(folder / kind, learner.save, checkpoint_id=kind, version=3, parent=None)
+        directories.publish(
+            folder / kind, learner.copy_weights(), checkpoint_id=kind, version=3, parent=None
+        )
         path = folder / f"{kind}-out"
         export(folder / kind, path)
         greedy = _greedy(folder / kind, training)

@@ -1,0 +1,154 @@
+"""Publishes and commits one update in a thread, while the trainer computes the next one.
+
+    copy of the weights ─▶ directory or URL ─▶ one transaction ─▶ CheckpointPublished ─▶ retention
+    (host memory)          (durable, whole)    (with alarms: trainer/alarm_recorder.py)
+
+The thread uses neither learner nor inbox. What it raises is raised to the trainer's loop by
+trainer/ledger.py, which starts the next publication only after this one.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from sqlalchemy.orm import Session
+
+from agentrl.broker.messages import CheckpointPublished, Message
+from agentrl.checkpoints.checkpoint_store import CheckpointStore
+from agentrl.core.errors import BrokerError, StoreError
+from agentrl.core.logging import get_logger
+from agentrl.core.threads import DaemonExecutor
+from agentrl.core.types import Transition
+from agentrl.db.store import Store
+from agentrl.db.transitions import refusals
+from agentrl.db.transitions.alarms import AlarmReading
+from agentrl.db.transitions.updates import UpdateRefused
+from agentrl.trainer import retention
+from agentrl.trainer.alarm_recorder import AlarmRecorder, log_alarms
+from agentrl.trainer.checkpoint_writer import CheckpointCopy, CheckpointWriter, Position
+from agentrl.trainer.engines.learner import Learner
+from agentrl.trainer.retention import RetentionRules
+from agentrl.trainer.snapshots.pending_update import UpdateRecord
+
+log = get_logger()
+
+
+@dataclass(slots=True)
+class Publication:
+    """An update that is being published. `learner`: its weights are those of `then`.
+
+    `result`: None once the update is committed, or why it is not. `is_kept`: whether an update
+    that failed was saved for the next trainer, or could not be.
+    """
+
+    learner: Learner
+    then: Position
+    record: UpdateRecord
+    result: Future[None]
+    is_kept: bool = False
+
+
+class UpdatePublisher:
+    """Publishes the updates of one run, one at a time."""
+
+    def __init__(  # noqa: PLR0913 - everything it writes to
+        self,
+        run_id: str,
+        store: Store,
+        announce: Callable[[Message], object],
+        checkpoint_files: CheckpointStore,
+        *,
+        alarms: AlarmRecorder,
+        background: Executor | None = None,
+    ) -> None:
+        """`announce`: publishes an event without waiting for an unavailable broker. `background`:
+        runs the publications. None: a thread.
+        """
+        self._run_id = run_id
+        self._store = store
+        self._announce_event = announce
+        self._checkpoint_files = checkpoint_files
+        self._alarms = alarms
+        self._background = background or DaemonExecutor("publisher")
+        self.writer = CheckpointWriter(checkpoint_files)
+
+    def begin(
+        self,
+        learner: Learner,
+        then: Position,
+        record: UpdateRecord,
+        rules: RetentionRules,
+        on_commit: Callable[[], object],
+    ) -> Publication:
+        """Copy the learner's weights and start to publish them. `on_commit`: see Ledger.publish."""
+        copy = CheckpointCopy.of(learner)
+        result = self._background.submit(self._publish, copy, then, record, rules, on_commit)
+        return Publication(learner, then, record, result)
+
+    def commit(self, record: UpdateRecord, epoch: int) -> None:
+        """Commit an update whose checkpoint is complete; log its alarms.
+
+        Raises UpdateRefused, StoreUnavailable when told to stop, and other StoreErrors.
+        """
+
+        def write(session: Session) -> list[AlarmReading]:
+            return self._alarms.commit(session, record.rows(self._run_id, epoch))
+
+        log_alarms(self._store.transact(write), record.version, record.skipped)
+
+    def _publish(
+        self,
+        copy: CheckpointCopy,
+        then: Position,
+        record: UpdateRecord,
+        rules: RetentionRules,
+        on_commit: Callable[[], object],
+    ) -> None:
+        """Publish, commit and announce; then delete what nothing needs any more.
+
+        Raises what CheckpointWriter.publish and `commit` raise.
+        """
+        path = self.writer.publish(copy, then, record.parent_id)
+        try:
+            with count_refusals(self._store, self._run_id, rules.epoch, Transition.COMMIT):
+                self.commit(record, rules.epoch)
+        except UpdateRefused:
+            retention.remove_directories([path], self._checkpoint_files.stop)
+            raise
+        log.info("Update committed", version=then.version, skipped=record.skipped)
+        self._announce(then)
+        on_commit()
+        self._retain(rules)
+
+    def _announce(self, then: Position) -> None:
+        """Announce the checkpoint. The row is committed, so a lost event only delays."""
+        event = CheckpointPublished(
+            run_id=self._run_id, version=then.version, checkpoint_id=then.checkpoint_id
+        )
+        try:
+            self._announce_event(event)
+        except BrokerError as error:
+            log.warning("Checkpoint not announced", version=then.version, error=str(error))
+
+    def _retain(self, rules: RetentionRules) -> None:
+        """Delete files that are no longer needed; failures are retried later."""
+        retain = partial(retention.retain, run_id=self._run_id, rules=rules)
+        try:
+            doomed = self._store.transact(retain)
+        except StoreError as error:  # the update is committed all the same
+            log.warning("Old checkpoints not deleted", error=str(error))
+            return
+        retention.remove_directories(doomed, self._checkpoint_files.stop)
+
+
+@contextmanager
+def count_refusals(store: Store, run_id: str, epoch: int, transition: Transition) -> Iterator[None]:
+    """Record a refusal inside this context, in a separate transaction."""
+    try:
+        yield
+    except UpdateRefused as error:
+        name = type(error).__name__
+        store.transact(lambda s: refusals.of_run(s, transition, run_id, name, epoch))
+        raise
