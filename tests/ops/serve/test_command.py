@@ -173,7 +173,7 @@ def test_ctrl_c_ends_the_command_while_a_checkpoint_is_fetched(tmp_path: Path) -
             closing(hub.accept()[0]),
         ):
             process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 130, output.read_text()
+            assert process.wait(60) == 130, output.read_text()
     assert "Traceback" not in output.read_text()
 
 

@@ -18,6 +18,12 @@ TASKS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _importable_main(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processes import a module that exists: Streamlit's tests leave another `__main__`."""
+    monkeypatch.setitem(sys.modules, "__main__", expert_processes)
+
+
 @pytest.mark.slow
 def test_several_processes_play_the_episodes_of_one_in_its_order(
     monkeypatch: pytest.MonkeyPatch,
