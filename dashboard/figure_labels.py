@@ -138,7 +138,7 @@ SECTIONS: dict[str, tuple[Figure, ...]] = {
         Figure(
             "update_s",
             "Seconds of an update",
-            "From the arrival of its groups to the commit: batch, optimizer step, checkpoint.",
+            "From the arrival of its groups to the commit; also the wait for the commit before.",
         ),
         Figure(
             "commit_wait_s",

@@ -1,7 +1,7 @@
 """Finds the alarms of an update, and looks at groups between two updates.
 
     metrics + groups since the last update ─▶ trainer/algorithm/alarms.py ─▶ rows, in the
-    update's transaction (trainer/ledger.py) or in a look's ─▶ one line of the log each
+    update's transaction (trainer/update_publisher.py) or in a look's ─▶ one line of the log each
 
 A run in which no group has spread has no updates; the check between updates notices it.
 """
@@ -33,7 +33,7 @@ log = get_logger()
 
 
 class AlarmRecorder:
-    """Records the alarms of one run. For one thread."""
+    """Records the alarms of one run. Thread-safe."""
 
     def __init__(self, config: Alarms, max_grad_norm: float, run_id: str) -> None:
         """`max_grad_norm`: of the trainer, which an alarm's bound is a multiple of."""
@@ -44,10 +44,8 @@ class AlarmRecorder:
     def commit(self, session: Session, new: NewUpdate) -> list[AlarmReading]:
         """Commit an update with its alarms; return those to log.
 
-        Safe to repeat: what is committed already is read back. The run is locked first, so that no
-        group is closed between the count and the commit.
+        Safe to repeat: what is committed already is read back.
         """
-        updates.lock_run(session, new.run_id, new.epoch)
         new, changes = self._examine(session, new)
         if updates.commit_update(session, new):
             version = new.checkpoint.version
@@ -58,7 +56,9 @@ class AlarmRecorder:
     def _examine(self, session: Session, new: NewUpdate) -> tuple[NewUpdate, Edges]:
         """Return the update with the metrics of groups, and the alarms that it begins or ends."""
         taken = {member.group_id for member in new.members}.union(new.left_out)
-        counted = group_metrics(alarms.groups_since_update(session, self._run_id, taken))
+        counted = group_metrics(
+            alarms.groups_since_update(session, self._run_id, taken, new.started_at)
+        )
         late = episode_outcomes.recent_metrics(session, self._run_id, LATE)
         standing = alarms.raised_alarms(session, self._run_id)
         new = dataclasses.replace(new, metrics=new.metrics | counted)

@@ -42,7 +42,7 @@ class GroupSource(Protocol):
         """See trainer/inbox.py."""
 
     def forget(self, closed: Sequence[TrainableGroup]) -> None:
-        """Free the bodies of closed groups."""
+        """Free the bodies of groups that are not needed again."""
 
 
 def train(

@@ -80,8 +80,8 @@ def _of_updates(session: Session, run_id: str) -> list[Row]:
         (version, ready_at or 0.0, group_id, origin)
         for version, ready_at, group_id, origin in session.execute(trained)
     ]
-    for left_out_of, closed_at, ready_at, group_id, origin in session.execute(closed):
-        version = left_out_of or bisect_left(starts, closed_at or 0.0) + 1
+    for left_out_version, closed_at, ready_at, group_id, origin in session.execute(closed):
+        version = left_out_version or bisect_left(starts, closed_at or 0.0) + 1
         rows.append((version, ready_at or 0.0, group_id, origin))
     return rows
 

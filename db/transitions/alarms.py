@@ -4,6 +4,7 @@ Each alarm has a row when it is raised and a row when it ends. The view `raised_
 latest row of each task and name whose update was not rolled back.
 """
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -141,23 +142,24 @@ def alarms_of_update(session: Session, update_id: str) -> list[AlarmReading]:
 
 
 def groups_since_update(
-    session: Session, run_id: str, taken: Collection[str] | None = None
+    session: Session, run_id: str, taken: Collection[str] | None = None, until: float = math.inf
 ) -> Counts:
-    """Count groups by task that closed since the last update, or are ready.
+    """Count groups by task that are ready, or were closed since the last update started.
 
-    `taken`: ready groups that an update is about to close; None: all ready groups.
+    `taken`: ready groups that an update is about to close; None: all ready groups. `until`: the
+    start of that update: groups that are closed while it is published belong to the next one.
     """
     ready = Group.state == GroupState.READY
     if taken is not None:
         ready &= Group.group_id.in_(taken)
-    last = select(func.max(Update.committed_at)).where(Update.run_id == run_id).scalar_subquery()
+    last = select(func.max(Update.started_at)).where(Update.run_id == run_id).scalar_subquery()
     closed = Group.state.in_([GroupState.FILTERED, GroupState.STALE, GroupState.FAILED])
+    closed &= Group.left_out_of.is_(None) & (Group.closed_at > func.coalesce(last, 0.0))
+    if until < math.inf:
+        closed &= Group.closed_at <= until
     query = (
         select(Group.task, Group.state, func.count())
-        .where(
-            Group.run_id == run_id,
-            or_(ready, closed & (Group.closed_at > func.coalesce(last, 0.0))),
-        )
+        .where(Group.run_id == run_id, or_(ready, closed))
         .group_by(Group.task, Group.state)
     )
     counts: Counts = {}

@@ -43,7 +43,7 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
     is_recorded = device != HOST and one <= RECORDED
     caches, tokens = policies, PassSizes.on(config.model.device).group
     length = _double_until(config.sampling.max_tokens, 128)
-    if is_recorded:  # those of unloaded policies are kept; rows, columns and lengths are rounded up
+    if is_recorded:  # caches of unloaded policies are kept; sizes are rounded up
         caches, tokens, rows = 2 * policies, 2 * tokens, _double_until(rows, ROWS)
         length = _double_until(-(-config.sampling.max_tokens // WIDTH) * WIDTH, 128)
     running = caches * (_double_until(rows, 8) + 1) * length

@@ -73,7 +73,7 @@ class Experts:
 
 
 def usable_processes() -> int:
-    """Return how many processes the processors of this one are good for."""
+    """Return the number of processes to start: one per usable processor, at most PROCESSES."""
     has_affinity = hasattr(os, "sched_getaffinity")  # on Linux
     processors = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     return min(processors, PROCESSES)

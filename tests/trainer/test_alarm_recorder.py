@@ -39,6 +39,7 @@ def _new(world: World, version: int, metrics: dict[str, float], skipped: str = "
         reason=skipped,
         checkpoint=world.checkpoint(version, parent_id=f"{world.run_id}-v{version - 1}"),
         metrics=metrics,
+        started_at=10.0 * version,
     )
 
 
@@ -113,16 +114,25 @@ def test_the_fall_of_entropy_is_from_updates_of_late(world: World) -> None:
 def test_groups_without_spread_since_the_last_update_are_counted(world: World) -> None:
     for position in range(8):
         world.ready(position, (1.0, 1.0))
-    world.sql("UPDATE groups SET state = 'filtered', closed_at = 1e10")
+    world.sql("UPDATE groups SET state = 'filtered', closed_at = 5")
     assert _commit(world, 1, {}) == [("zero_spread_share", True)]
     (share,) = world.ask("SELECT value FROM alarms")[0]
     assert share == pytest.approx(8 / 9)
-    world.sql("UPDATE groups SET closed_at = 1 WHERE state = 'filtered'")
     metrics = _metrics(world, "u1")
     assert (metrics["dbbench/groups"], metrics["dbbench/failed_groups"]) == (9.0, 0.0)
     _commit(world, 2, {}, min_groups=1)
     assert _metrics(world, "u2")["dbbench/zero_spread_share"] == 0.0
     assert _stand(world) == []
+
+
+def test_groups_closed_while_an_update_is_published_count_for_the_next_one(world: World) -> None:
+    for position in range(3):
+        world.ready(position, (1.0, 1.0))
+    world.sql("UPDATE groups SET state = 'filtered', closed_at = 15")  # u1 started at 10
+    _commit(world, 1, {})
+    _commit(world, 2, {})
+    groups = [_metrics(world, name)["dbbench/groups"] for name in ("u1", "u2")]
+    assert groups == [1.0, 4.0]
 
 
 def _metrics(world: World, update_id: str) -> dict[str, float]:
