@@ -4,11 +4,10 @@ Each alarm has a row when it is raised and a row when it ends. The view `raised_
 latest row of each task and name whose update was not rolled back.
 """
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import func, or_, select, text
+from sqlalchemy import and_, func, or_, select, text, true
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import GroupState, UpdateState
@@ -142,21 +141,26 @@ def alarms_of_update(session: Session, update_id: str) -> list[AlarmReading]:
 
 
 def groups_since_update(
-    session: Session, run_id: str, taken: Collection[str] | None = None, until: float = math.inf
+    session: Session,
+    run_id: str,
+    taken: Collection[str] | None = None,
+    until: float | None = None,
 ) -> Counts:
     """Count groups by task that are ready, or were closed since the last update started.
 
     `taken`: ready groups that an update is about to close; None: all ready groups. `until`: the
-    start of that update: groups that are closed while it is published belong to the next one.
+    start of that update, for groups that are closed while it is published belong to the next one.
     """
     ready = Group.state == GroupState.READY
     if taken is not None:
         ready &= Group.group_id.in_(taken)
     last = select(func.max(Update.started_at)).where(Update.run_id == run_id).scalar_subquery()
-    closed = Group.state.in_([GroupState.FILTERED, GroupState.STALE, GroupState.FAILED])
-    closed &= Group.left_out_of.is_(None) & (Group.closed_at > func.coalesce(last, 0.0))
-    if until < math.inf:
-        closed &= Group.closed_at <= until
+    closed = and_(
+        Group.state.in_([GroupState.FILTERED, GroupState.STALE, GroupState.FAILED]),
+        Group.left_out_of.is_(None),
+        Group.closed_at > func.coalesce(last, 0.0),
+        true() if until is None else Group.closed_at <= until,
+    )
     query = (
         select(Group.task, Group.state, func.count())
         .where(Group.run_id == run_id, or_(ready, closed))
