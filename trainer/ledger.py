@@ -6,7 +6,7 @@
 
 At most one update is in flight, and until it is settled the weights stay those of that update. So
 what is saved for the next trainer is the update in flight or a committed one, never a later one.
-Publishing waits while a disk or an object store is full or unavailable, until the trainer is told
+While a disk or an object store is full or unavailable, the thread waits, until the trainer is told
 to stop. Snapshots are written in the background (trainer/snapshots/snapshot_writer.py); one that
 could not be saved is tried again at the next update. A trainer whose epoch is outdated commits
 nothing and ends.
@@ -192,11 +192,10 @@ class Ledger:
     def settle(self, *, wait: bool = True) -> None:
         """Wait until the update in flight is committed, then begin a snapshot if one is due.
 
-        `wait`: False: do nothing if it is not committed yet. The errors say that it is not
-        committed, and every later call raises them again: UpdateRefused, CheckpointError (it may
-        not be written), WeightsAway and StoreUnavailable (only when the trainer is told to stop)
-        and any other StoreError. After the last three it is kept for the next trainer, if the
-        local disk allows.
+        `wait`: False: do nothing if it is not committed yet. An error means that it is not
+        committed; every later call raises it again. UpdateRefused and CheckpointError are final.
+        After WeightsAway and StoreUnavailable, which come only when the trainer is told to stop,
+        and after any other StoreError, it is kept for the next trainer if the local disk allows.
         """
         publication = self._in_flight
         if publication is None or not (wait or publication.result.done()):

@@ -99,6 +99,15 @@ def _states(world: World) -> list[str]:
     return [state for (state,) in world.ask(rows, r=world.run_id)]
 
 
+def _assert_undisturbed_weights(world: World, tiny: Path, tmp_path: Path) -> None:
+    """All three updates led to the weights that a run without failures has."""
+    undisturbed, home = _begin(world.store), tmp_path / "undisturbed"
+    home.mkdir()
+    run_loop(undisturbed, HookedLearner(tiny), home, stop_updates=3)
+    assert _weights(undisturbed, home) == _weights(world, tmp_path)
+    assert world.accounting() == []
+
+
 def test_the_next_gradient_is_computed_during_an_upload_and_steps_after_its_commit(
     world: World, tiny: Path, tmp_path: Path, upload: SlowUpload
 ) -> None:
@@ -229,11 +238,7 @@ def test_an_update_whose_commit_failed_while_the_next_was_computed_is_committed_
     assert _states(world) == ["trained"] * 3
     epochs = "SELECT trainer_epoch FROM updates ORDER BY version"
     assert world.ask(epochs) == [(2,)] * 3
-    undisturbed, home = _begin(world.store), tmp_path / "undisturbed"
-    home.mkdir()
-    run_loop(undisturbed, HookedLearner(tiny), home, stop_updates=3)
-    assert _weights(undisturbed, home) == _weights(world, tmp_path)
-    assert world.accounting() == []
+    _assert_undisturbed_weights(world, tiny, tmp_path)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -284,11 +289,7 @@ def test_an_update_whose_upload_was_given_up_at_the_stop_is_committed_by_the_nex
     assert (world.run().version, set(_states(world)), stepped) == (0, {"ready"}, [])
     run_loop(world, HookedLearner(tiny), tmp_path, url=FAR, stop_updates=3)
     assert _states(world) == ["trained"] * 3
-    undisturbed, home = _begin(world.store), tmp_path / "undisturbed"
-    home.mkdir()
-    run_loop(undisturbed, HookedLearner(tiny), home, stop_updates=3)
-    assert _weights(undisturbed, home) == _weights(world, tmp_path)
-    assert world.accounting() == []
+    _assert_undisturbed_weights(world, tiny, tmp_path)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
