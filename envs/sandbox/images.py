@@ -17,6 +17,7 @@ from agentrl.envs.sandbox.program import ImageBuild
 OURS = {"agentrl-sandbox": "sandbox", "agentrl-os": "os"}  # image → its file in deploy/images
 BUILT = "agentrl.built"  # label of the images that are built here
 KEPT_LINES = 5  # of a build's output, to tell why it failed
+CACHE_LOST = ("failed to get digest", "layer does not exist")  # deleted while a build used it
 
 log = get_logger()
 
@@ -59,7 +60,7 @@ class Images:
         return ImageSettings(env, found.get("WorkingDir") or "", command)
 
     def provide(self, image: str, build: ImageBuild) -> None:
-        """Build an image unless the engine has it.
+        """Build an image unless the engine has it; once more if its cached layers are deleted.
 
         Raises EnvironmentFailure with the last lines of the build's output.
         """
@@ -77,11 +78,17 @@ class Images:
             )
         log.info("Image build started", image=image, folder=str(build.folder))
         began = time.monotonic()
-        self._build(image, build)
+        try:
+            self._build(image, build, cached=True)
+        except EnvironmentFailure as error:
+            if not any(text in str(error) for text in CACHE_LOST):
+                raise
+            log.warning("Image build repeated without the cache", image=image, error=str(error))
+            self._build(image, build, cached=False)
         seconds = round(time.monotonic() - began, 1)
         log.info("Image built", image=image, seconds=seconds)
 
-    def _build(self, image: str, build: ImageBuild) -> None:
+    def _build(self, image: str, build: ImageBuild, *, cached: bool) -> None:
         deadline = time.monotonic() + build.timeout_s
         lines: list[str] = []
         what = f"build of {build.folder}"
@@ -90,6 +97,7 @@ class Images:
                 path=str(build.folder),
                 tag=image,
                 labels={BUILT: "true"},
+                nocache=not cached,
                 rm=True,
                 forcerm=True,
                 decode=True,

@@ -18,7 +18,8 @@ def written(tmp_path: Path) -> Written:
     """Write a task's folder, but for files that are None."""
 
     def write(name: str = "count", image: str = "base", **changed: str | None) -> Path:
-        dockerfile = f"FROM {image}\nWORKDIR /app\nLABEL test={tmp_path.name}\nCOPY words.txt ."
+        label = f"LABEL test={tmp_path.name}"  # first: no other test deletes a layer of this image
+        dockerfile = f"FROM {image}\n{label}\nWORKDIR /app\nCOPY words.txt ."
         found = COUNT | {"environment/Dockerfile": dockerfile} | changed
         for path, text in found.items():
             if text is not None:

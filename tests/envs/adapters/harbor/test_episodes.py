@@ -57,7 +57,7 @@ def test_the_agent_works_in_the_images_folder_with_its_variables_and_nothing_of_
     source = opened(
         {"env": {"TOKEN": "${TOKEN}"}, "shown": 40, "command_timeout_s": 1.0},
         **{
-            "environment/Dockerfile": f"FROM {sandbox_image}\nWORKDIR /app\nENV GREETING='a b'\n",
+            "environment/Dockerfile": f"FROM {sandbox_image}\nENV GREETING='a b'\nWORKDIR /app\n",
             "task.toml": "[environment.env]\nMADE = '${OURS:-none}'\n"
             "[verifier.env]\nKEY = '${TOKEN}'\n",
         }
