@@ -58,7 +58,8 @@ class Batch:
     `lengths`, `task_ids` into `tasks`, `rewards` as trained, `successes`. `unnormalised`: tasks
     with too few tokens or trajectories for normalisation. `branches`: [B] lengths of all branches,
     in order; empty if no trajectory has several. `teacher_logprobs`, `teacher_weights`: [N] scores
-    of teachers, and their weights, 0 where no teacher scored; empty without teachers.
+    of teachers, and their weights, 0 where no teacher scored; empty without teachers. `proximal`:
+    [N] log-probabilities of the policy before the update; empty at the first optimizer step.
     """
 
     tokens: Ints
@@ -77,6 +78,7 @@ class Batch:
     branches: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     teacher_logprobs: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
     teacher_weights: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    proximal: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
 
     @property
     def sequences(self) -> Ints:

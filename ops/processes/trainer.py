@@ -119,7 +119,11 @@ def _rank(config: Config, stop: threading.Event) -> None:
             first = _first(here)
             teachers = pinned_teachers(config, here.store)
             ranks.broadcast(first.encode())
-            with closing(Rank0Coordinator(_part(config, first, ranks, stop), ranks)) as learner:
+            with closing(
+                Rank0Coordinator(
+                    _part(config, first, ranks, stop), ranks, config.trainer.optimizer_steps
+                )
+            ) as learner:
                 path, hardware = _fetch_checkpoint(first, config, stop), _hardware(config, ranks)
                 learner_with_teachers = with_teachers(learner, teachers, path, config, hardware)
                 _train(config, here, learner_with_teachers, teachers, stop)

@@ -144,7 +144,7 @@ def _work(job: Job, ranks: Any, out: Path) -> None:
     if ranks.rank:
         follow_rank0(part, ranks)
     else:
-        with closing(Rank0Coordinator(part, ranks)) as lead:
+        with closing(Rank0Coordinator(part, ranks, job.trainer.optimizer_steps)) as lead:
             _lead(job, lead, out)
 
 

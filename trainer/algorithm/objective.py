@@ -27,7 +27,10 @@ from agentrl.trainer.model.token_scores import Scores, score_tokens
 
 
 class Fields(NamedTuple):
-    """Fields of the K loss tokens of a micro-batch, each [K]. `owners`: trajectory index."""
+    """Fields of the K loss tokens of a micro-batch, each [K]. `owners`: trajectory index.
+
+    `proximal` is empty if the Batch's is.
+    """
 
     targets: Tensor
     behaviour: Tensor
@@ -37,6 +40,7 @@ class Fields(NamedTuple):
     owners: Tensor
     teacher_logprobs: Tensor
     teacher_weights: Tensor
+    proximal: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,8 @@ class Objective:
         """
         fields = self._fields(micro)
         current, entropy = self._scores(model, micro, fields)
-        old, behaviour = current.detach(), fields.behaviour
+        behaviour = fields.behaviour
+        old = fields.proximal if fields.proximal.numel() else current.detach()
         if self.settings.old == "behaviour":
             old = behaviour
         weights = importance.weights(old, behaviour, self.settings.importance)

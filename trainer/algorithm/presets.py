@@ -60,6 +60,7 @@ class Settings:
     micro_batch_tokens: int
     packing: bool
     gradient_checkpointing: bool
+    optimizer_steps: int
     optimizer: Literal["adamw", "sgd"]
     lora: Lora
 
@@ -147,6 +148,7 @@ def resolve_settings(config: Trainer) -> Settings:
         micro_batch_tokens=config.micro_batch_tokens,
         packing=config.packing,
         gradient_checkpointing=config.gradient_checkpointing,
+        optimizer_steps=config.optimizer_steps,
         optimizer=config.optimizer,
         lora=config.lora,
         **values,

@@ -80,7 +80,7 @@ class DeepSpeedLearner:
             zero_shards.shard(library, self._net, configuration, ranks, hardware.device)
         self._engine = _engine(library, self._net, settings, section, configuration)
         self._shards = zero_shards.Shards(library, self._engine, section.zero)
-        self._updates = 0
+        self._steps = 0
         self._loss: float | None = None  # of the whole update under way; None: without loss token
         self._generators: dict[str, Tensor] = {}  # of a state that is being placed
 
@@ -103,13 +103,13 @@ class DeepSpeedLearner:
 
     def step(self) -> RankStep:
         """See RankWorker.step."""
-        rate = optimizer.learning_rate(self._settings, self._updates)
+        rate = optimizer.learning_rate(self._settings, self._steps)
         values = {"learning_rate": rate}
         if self._loss is None:
             return RankStep(values | {"grad_norm": 0.0}, "no loss token")
         optimizer.set_learning_rate(self._engine.basic_optimizer, rate)
         norm, stepped = self._step(self._loss)
-        self._updates += stepped
+        self._steps += stepped
         if math.isfinite(norm):
             values["grad_norm"] = norm
         return RankStep(values, "" if stepped else _reason(self._loss))
@@ -149,7 +149,7 @@ class DeepSpeedLearner:
             if self._ranks.rank == 0:
                 tensors[f"weights/{name}"] = master
                 tensors |= {f"optimizer/{key}/{name}": value for key, value in moments.items()}
-        return State(tensors, {"updates": self._updates, **generators.values})
+        return State(tensors, {"updates": self._steps, **generators.values})
 
     def check_shapes(self, shapes: Mapping[str, list[int]]) -> None:
         """See RankWorker.check_shapes; then there is room for the state's moments."""
@@ -169,7 +169,7 @@ class DeepSpeedLearner:
             self._generators[name] = tensor
 
     def finish_load(self, values: Mapping[str, Any]) -> None:
-        self._updates = int(values["updates"])
+        self._steps = int(values["updates"])
         set_random_state(State(self._generators, values))
 
     def _pass(self, micro: MicroBatch) -> Floats:

@@ -1,17 +1,23 @@
 """The interface between the training loop and an engine."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.sections.policies import Model
 from agentrl.core.config.sections.training import Trainer
+from agentrl.core.logging import get_logger
 from agentrl.db.transitions.updates import TeacherScore
+from agentrl.trainer.algorithm.metrics import TokenRecord
 from agentrl.trainer.algorithm.presets import CHUNK_LOGITS, chunk_logits
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.snapshots.snapshots import State
+
+CLIPPED = "clip_fraction"
+
+log = get_logger()
 
 # Writes a copy of weights as a checkpoint into a directory, for transformers or, an adapter, for
 # peft. The report contains the digests of the weight files and no probe. Later updates do not
@@ -63,11 +69,11 @@ class Learner(Protocol):
     """Owns the weights and the optimizer. For one thread."""
 
     def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
-        """Run one optimizer step over the whole batch, or skip it with a reason.
+        """Run `optimizer_steps`, each over the whole batch, or skip them with a reason.
 
-        `before_step`: called when the gradient is computed. Until it returns, weights, optimizer
-        and generators are those of before the update; if it raises, they stay so. Its time is not
-        in `Metrics`.
+        `before_step`: called when the first gradient is computed. Until it returns, weights,
+        optimizer and generators are those of before the update; if it raises, they stay so. Its
+        time is not in `Metrics`.
         """
 
     def copy_weights(self) -> WeightsWriter:
@@ -81,3 +87,28 @@ class Learner(Protocol):
 
     def load_state(self, state: State) -> None:
         """Restore a state. Raises CheckpointError if it does not fit the model."""
+
+
+def repeat_steps(
+    step: Callable[[Batch, Callable[[], object]], tuple[Metrics, TokenRecord]],
+    batch: Batch,
+    count: int,
+    before_step: Callable[[], object],
+) -> Metrics:
+    """Run the optimizer steps of an update; one that is skipped is the last.
+
+    Metrics are those at the policy before the update, but `seconds` are of all steps, and
+    `clip_fraction` is that of the last: with `old = "proximal"` the first ratios are all one.
+    """
+    first, recorded = step(batch, before_step)
+    values, last = dict(first.values), first
+    again = replace(batch, proximal=recorded.logprobs)
+    for _ in range(1, count):
+        if last.skipped:
+            break
+        last, _ = step(again, proceed)
+        clipped = {k: v for k, v in last.values.items() if k.rpartition("/")[2] == CLIPPED}
+        values |= clipped | {"seconds": values["seconds"] + last.values["seconds"]}
+    if last.skipped and last is not first:
+        log.warning("Later optimizer step of an update skipped", reason=last.skipped)
+    return replace(first, values=values)

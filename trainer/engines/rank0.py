@@ -27,7 +27,7 @@ from agentrl.core.errors import CheckpointError, RankLost
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure, reverse_kls
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.engines.learner import Metrics, WeightsWriter, proceed
+from agentrl.trainer.engines.learner import Metrics, WeightsWriter, proceed, repeat_steps
 from agentrl.trainer.engines.ranks import Ranks
 from agentrl.trainer.model.packing import MicroBatch
 from agentrl.trainer.snapshots.snapshots import State
@@ -46,6 +46,7 @@ ARRAYS: Mapping[str, str] = {  # of a MicroBatch, with the types in which they t
     "shares": "<f4",
     "teacher_logprobs": "<f4",
     "teacher_weights": "<f4",
+    "proximal": "<f4",
 }
 
 
@@ -133,30 +134,13 @@ Command = Call | LoadCommand
 class Rank0Coordinator:
     """The Learner on rank 0, which sends its calls to the other ranks."""
 
-    def __init__(self, worker: RankWorker, ranks: Ranks) -> None:
+    def __init__(self, worker: RankWorker, ranks: Ranks, optimizer_steps: int = 1) -> None:
         self._worker = worker
         self._ranks = ranks
+        self._optimizer_steps = optimizer_steps
 
     def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
-        began = time.perf_counter()
-        of_ranks = self._worker.split(batch)
-        self._broadcast(Call("accumulate"))
-        for rank, passes in enumerate(of_ranks[1:], start=1):
-            self._ranks.send_to(rank, encode_passes(passes))
-        own = self._worker.accumulate(of_ranks[0])
-        recorded = TokenRecord.empty(batch.tokens.size)
-        for rank, passes in enumerate(of_ranks):
-            token_values = self._token_values_of(rank) if rank else own
-            places = np.concatenate([NOWHERE, *(micro.sources for micro in passes)])
-            recorded.put(places, dict(zip(TOKEN_FIELDS, token_values, strict=True)))
-        computed_s = time.perf_counter() - began
-        before_step()
-        began = time.perf_counter()
-        self._broadcast(Call("step"))
-        step = self._worker.step()
-        values = measure(batch, recorded) | dict(step.values)
-        values |= {"seconds": computed_s + time.perf_counter() - began}
-        return Metrics(values, step.skipped, reverse_kls(batch, recorded))
+        return repeat_steps(self._step, batch, self._optimizer_steps, before_step)
 
     def copy_weights(self) -> WeightsWriter:
         """See Learner.copy_weights: every rank gives its shards, rank 0 writes."""
@@ -186,6 +170,27 @@ class Rank0Coordinator:
         """Stop the other ranks."""
         with suppress(RankLost):  # then there is nobody to send
             self._broadcast(Call("end"))
+
+    def _step(self, batch: Batch, before_step: Callable[[], object]) -> tuple[Metrics, TokenRecord]:
+        began = time.perf_counter()
+        of_ranks = self._worker.split(batch)
+        self._broadcast(Call("accumulate"))
+        for rank, passes in enumerate(of_ranks[1:], start=1):
+            self._ranks.send_to(rank, encode_passes(passes))
+        own = self._worker.accumulate(of_ranks[0])
+        recorded = TokenRecord.empty(batch.tokens.size)
+        for rank, passes in enumerate(of_ranks):
+            token_values = self._token_values_of(rank) if rank else own
+            places = np.concatenate([NOWHERE, *(micro.sources for micro in passes)])
+            recorded.put(places, dict(zip(TOKEN_FIELDS, token_values, strict=True)))
+        computed_s = time.perf_counter() - began
+        before_step()
+        began = time.perf_counter()
+        self._broadcast(Call("step"))
+        step = self._worker.step()
+        values = measure(batch, recorded) | dict(step.values)
+        values |= {"seconds": computed_s + time.perf_counter() - began}
+        return Metrics(values, step.skipped, reverse_kls(batch, recorded)), recorded
 
     def _token_values_of(self, rank: int) -> Floats:
         """Receive the result of `RankWorker.accumulate` of another rank."""

@@ -14,7 +14,7 @@ from agentrl.trainer.algorithm.metrics import TokenRecord, measure, reverse_kls
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.engines.learner import Hardware, Metrics, WeightsWriter, proceed
+from agentrl.trainer.engines.learner import Hardware, Metrics, WeightsWriter, proceed, repeat_steps
 from agentrl.trainer.model import optimizer
 from agentrl.trainer.model.packing import micro_batches
 from agentrl.trainer.model.trainable_model import (
@@ -46,29 +46,10 @@ class TorchLearner:
         self._optimizer = optimizer.make_optimizer(
             trainable_parameters(self._model).values(), settings
         )
-        self._updates = 0
+        self._steps = 0
 
     def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
-        """Run one optimizer step, or skip it: no loss token, or a non-finite loss or norm."""
-        began = time.perf_counter()
-        recorded = self._accumulate(batch)
-        norm = self._clip_gradients()
-        computed_s = time.perf_counter() - began
-        before_step()
-        began = time.perf_counter()
-        skipped = _reason(batch, float(recorded.loss.sum()), norm)
-        rate = optimizer.learning_rate(self._settings, self._updates)
-        if not skipped:
-            optimizer.set_learning_rate(self._optimizer, rate)
-            self._optimizer.step()
-            self._updates += 1
-        self._optimizer.zero_grad(set_to_none=True)
-        values = measure(batch, recorded)
-        seconds = computed_s + time.perf_counter() - began
-        values |= {"learning_rate": rate, "seconds": seconds}
-        if math.isfinite(norm):
-            values["grad_norm"] = norm
-        return Metrics(values, skipped, reverse_kls(batch, recorded))
+        return repeat_steps(self._step, batch, self._settings.optimizer_steps, before_step)
 
     def copy_weights(self) -> WeightsWriter:
         """See Learner.copy_weights; weights have the hardware's dtype."""
@@ -86,7 +67,7 @@ class TorchLearner:
         for name, parameter in parameters.items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer/{key}/{name}"] = value.detach().cpu().clone()
-        values = {"updates": self._updates, **generators.values}
+        values = {"updates": self._steps, **generators.values}
         return State(tensors | dict(generators.tensors), values)
 
     def load_state(self, state: State) -> None:
@@ -102,8 +83,30 @@ class TorchLearner:
             key, _, name = rest.partition("/")
             if kind == "optimizer":
                 self._optimizer.state[parameters[name]][key] = tensor.to(device, copy=True)
-        self._updates = int(state.values["updates"])
+        self._steps = int(state.values["updates"])
         set_random_state(state)
+
+    def _step(self, batch: Batch, before_step: Callable[[], object]) -> tuple[Metrics, TokenRecord]:
+        """Run one optimizer step, or skip it: no loss token, or a non-finite loss or norm."""
+        began = time.perf_counter()
+        recorded = self._accumulate(batch)
+        norm = self._clip_gradients()
+        computed_s = time.perf_counter() - began
+        before_step()
+        began = time.perf_counter()
+        skipped = _reason(batch, float(recorded.loss.sum()), norm)
+        rate = optimizer.learning_rate(self._settings, self._steps)
+        if not skipped:
+            optimizer.set_learning_rate(self._optimizer, rate)
+            self._optimizer.step()
+            self._steps += 1
+        self._optimizer.zero_grad(set_to_none=True)
+        values = measure(batch, recorded)
+        seconds = computed_s + time.perf_counter() - began
+        values |= {"learning_rate": rate, "seconds": seconds}
+        if math.isfinite(norm):
+            values["grad_norm"] = norm
+        return Metrics(values, skipped, reverse_kls(batch, recorded)), recorded
 
     def _accumulate(self, batch: Batch) -> TokenRecord:
         """Accumulate the gradient of the whole update; return the recorded values."""

@@ -39,9 +39,10 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-def learning_rate(settings: Settings, updates: int) -> float:
-    """Return the learning rate: linear warm-up over `warmup_updates`, then constant."""
-    rate = settings.learning_rate
-    if updates < settings.warmup_updates:
-        return rate * (updates + 1) / (settings.warmup_updates + 1)
-    return rate
+def learning_rate(settings: Settings, steps: int) -> float:
+    """Return the learning rate: linear warm-up over `warmup_updates`, then constant.
+
+    steps: of the optimizer so far.
+    """
+    warmup = settings.warmup_updates * settings.optimizer_steps
+    return settings.learning_rate * min(1.0, (steps + 1) / (warmup + 1))

@@ -26,8 +26,8 @@ class MicroBatch:
     `tokens`: [T]; `lengths`: [S] of the trajectories, each of which begins at position 0.
     `predicts`: [K] places in T whose output predicts a loss token; `sources`: [K] where that token
     stands in the Batch; `owners`: [K] which of the S trajectories it belongs to. The others, [K],
-    are the loss tokens' own of the Batch's fields. A trajectory's loss tokens are all in one
-    micro-batch.
+    are the loss tokens' own of the Batch's fields; `proximal` is empty if the Batch's is. A
+    trajectory's loss tokens are all in one micro-batch.
     """
 
     tokens: Ints
@@ -42,6 +42,7 @@ class MicroBatch:
     shares: Floats
     teacher_logprobs: Floats
     teacher_weights: Floats
+    proximal: Floats
 
 
 def micro_batches(batch: Batch, max_tokens: int) -> list[MicroBatch]:
@@ -111,6 +112,7 @@ def empty_micro_batch() -> MicroBatch:
         shares=values,
         teacher_logprobs=values,
         teacher_weights=values,
+        proximal=values,
     )
 
 
@@ -201,4 +203,5 @@ def _pack_rows(batch: Batch, needed: Ints, rows: Ints) -> MicroBatch:
         shares=batch.shares[sources],
         teacher_logprobs=batch.teacher_logprobs[sources] if taught else untaught,
         teacher_weights=batch.teacher_weights[sources] if taught else untaught,
+        proximal=batch.proximal[sources] if batch.proximal.size else batch.proximal,
     )

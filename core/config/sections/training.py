@@ -122,6 +122,9 @@ class Trainer(Section, frozen=True):
     """Whether trajectories share a forward pass, without attention between them."""
     gradient_checkpointing: bool = False
     """Whether activations are computed again: less memory, about a third more computing."""
+    optimizer_steps: Positive = 1
+    """Optimizer steps of an update, each over its whole batch. π_prox stays the policy before the
+    first."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """Optimizer. `sgd` is plain gradient descent."""
     lora: Lora = Lora()

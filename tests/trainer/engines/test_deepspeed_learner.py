@@ -50,6 +50,8 @@ def _equal() -> dict[str, Trainer]:
     found["zero3-lora"] = deepspeed_trainer(BASE, 3, lora=LORA)
     found["zero2-lora-kl"] = deepspeed_trainer(BASE, 2, lora=LORA, kl_weight=0.1)
     found["zero3-kl"] = deepspeed_trainer(BASE, 3, kl_weight=0.1)
+    found["zero2-several"] = deepspeed_trainer(BASE, 2, optimizer_steps=3)
+    found["zero3-several"] = deepspeed_trainer(BASE, 3, optimizer_steps=2, optimizer="sgd")
     found["zero2-gspo"] = deepspeed_trainer(
         BASE, 2, loss="gspo", old="behaviour", clip_high=0.5, mixed_sequences=True
     )

@@ -224,6 +224,40 @@ def test_a_copy_of_the_weights_is_not_changed_by_a_later_update(
         assert not torch.equal(parameter, _weights(learner)[f"weights/{name}"])
 
 
+def test_steps_of_an_update_compare_with_the_policy_before_the_first(
+    tiny: Path, batch: Batch
+) -> None:
+    """Sampled by that very policy, the batch has this ratio as π/μ, too."""
+    start = TorchLearner(tiny, SETTINGS, HARDWARE)
+    own = replace(batch, behaviour=start._accumulate(batch).logprobs)
+    several = TorchLearner(tiny, replace(SETTINGS, optimizer_steps=3), HARDWARE)
+    settings = resolve_settings(
+        Trainer(learning_rate=1e-3, task_norm_min_tokens=8, old="behaviour", importance="none")
+    )
+    one_by_one = TorchLearner(tiny, settings, HARDWARE)
+    calls: list[int] = []
+    found = several.update(own, lambda: calls.append(len(calls)))
+    expected = [one_by_one.update(own).values for _ in range(3)]
+    assert calls == [0]
+    _require_equal(several.state(), one_by_one.state())
+    assert found.skipped == ""
+    assert found.values["clip_fraction"] == expected[2]["clip_fraction"] > 0.0
+    assert found.values["kg/clip_fraction"] == expected[2]["kg/clip_fraction"]
+    for name in ("loss", "entropy", "max_ratio", "grad_norm", "mismatch_k3"):
+        assert found.values[name] == expected[0][name]
+
+
+def test_a_later_step_that_is_not_finite_is_the_last(tiny: Path, batch: Batch) -> None:
+    huge = {"learning_rate": 1e30, "optimizer": "sgd", "max_grad_norm": 1e6}
+    one, several = (
+        TorchLearner(tiny, replace(SETTINGS, optimizer_steps=count, **huge), HARDWARE)
+        for count in (1, 3)
+    )
+    assert one.update(batch).skipped == several.update(batch).skipped == ""
+    _require_equal(one.state(), several.state())
+    assert several.update(batch).skipped != ""
+
+
 def test_nothing_has_changed_when_an_update_may_step_or_is_given_up(
     tiny: Path, batch: Batch
 ) -> None:

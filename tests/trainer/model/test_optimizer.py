@@ -14,6 +14,8 @@ SETTINGS = resolve_settings(Trainer(learning_rate=0.5, weight_decay=0.1))
 def test_the_learning_rate_warms_up_and_stays() -> None:
     chosen = replace(SETTINGS, learning_rate=1.0, warmup_updates=3)
     assert [learning_rate(chosen, n) for n in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    several = replace(chosen, warmup_updates=1, optimizer_steps=3)
+    assert [learning_rate(several, n) for n in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
