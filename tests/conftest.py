@@ -71,6 +71,14 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_faults() -> Iterator[None]:
+    """Faults that a failed test leaves are its own."""
+    yield
+    if "faulty_filesystem" in sys.modules:
+        sys.modules["faulty_filesystem"].FaultyFileSystem.faults.clear()
+
+
+@pytest.fixture(autouse=True)
 def _logs() -> Iterator[None]:
     """A verb run inside a test configures logs for it alone."""
     yield

@@ -33,7 +33,7 @@ log = get_logger()
 
 
 class AlarmRecorder:
-    """Records the alarms of one run. Thread-safe."""
+    """Records the alarms of one run. One call at a time: Ledger sees to it."""
 
     def __init__(self, config: Alarms, max_grad_norm: float, run_id: str) -> None:
         """`max_grad_norm`: of the trainer, which an alarm's bound is a multiple of."""

@@ -144,9 +144,9 @@ class Ledger:
     ) -> Position:
         """Start to publish and commit the update from `at`; return the position that it leads to.
 
-        It waits for the former update and for a copy of the weights. The learner's weights may not
-        change until this update is settled. `on_commit`: called by the publishing thread after the
-        commit. Raises what `settle` raises.
+        It waits for the former publication and for a copy of the weights. The learner's weights may
+        not change until this update is settled. `on_commit`: called by the publishing thread after
+        the commit. Raises what `settle` raises.
         """
         self.settle()
         then, record = self._describe(at, groups, metrics, started_at)
@@ -214,6 +214,7 @@ class Ledger:
             raise
         self._waited_s += time.perf_counter() - began
         self._in_flight = None
+        self._snapshots.collect(wait=False)  # one that has ended makes room for the next
         age = publication.then.version - max(self._snapshots.newest, 0)
         if age >= self._config.snapshot_every and not self._snapshots.is_writing:
             self._snapshots.begin(publication.learner, publication.then)
@@ -259,6 +260,7 @@ class Ledger:
         Raises what `settle` raises.
         """
         self.settle()
+        self._publisher.finish()
         self._snapshots.collect(wait=True)
         if at.version != max(self._snapshots.newest, 0):
             self._snapshots.begin(learner, at)
@@ -276,6 +278,7 @@ class Ledger:
         rule = self._stop_rules.find_met_rule(at.version)
         if rule:
             self.settle()
+            self._publisher.finish()
             self._store.transact(partial(self._end, rule))
         elif self._in_flight is None:  # else the commit looks at the groups
             self._alarms.record_group_alarms(self._store, at.version, self.epoch)

@@ -12,6 +12,7 @@ ends      with the run, or when told to stop, after a snapshot
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -53,18 +54,8 @@ def train(
     Raises TrainerReplaced if a newer trainer has taken over, and UpdateRefused to start again."""
     at = ledger.resume(learner)
     try:
-        while ready := _next_update(inbox, ledger, at, stop):
-            taken, started_at = ready
-            began, groups = time.time(), taken.trained
-            batch = assemble_batch(groups, settings)
-            figures = learner.update(batch, before_step=ledger.settle)
-            own = environment_metrics(groups)
-            values = {**own, **figures.values, **staleness(groups, at.version)}
-            figures = replace(figures, values=values)
-            taken = replace(taken, trained=with_advantages(groups, batch))
-            count = partial(count_update, taken, figures, began, at.version + 1)
-            at = ledger.publish(learner, at, taken, figures, started_at, on_commit=count)
-            inbox.forget([*groups, *taken.left_out])
+        while then := _update(inbox, learner, ledger, settings, at, stop):
+            at = then
         ledger.snapshot(learner, at)
     except RunEnded as error:  # a person was faster; the weights are beyond the last commit
         log.info("Last update not committed", reason=str(error))
@@ -72,6 +63,35 @@ def train(
         if not stop.is_set():
             raise
         log.warning("Stopped before the last update was committed", error=str(error))
+
+
+def _update(  # noqa: PLR0913, PLR0917 - all that the loop holds
+    inbox: GroupSource,
+    learner: Learner,
+    ledger: Ledger,
+    settings: Settings,
+    at: Position,
+    stop: threading.Event,
+) -> Position | None:
+    """Run one update, which is then being published; return its position. None: see _next_update.
+
+    No body of its groups is in memory afterwards.
+    """
+    ready = _next_update(inbox, ledger, at, stop)
+    if ready is None:
+        return None
+    taken, started_at = ready
+    began, groups = time.time(), taken.trained
+    batch = assemble_batch(groups, settings)
+    figures = learner.update(batch, before_step=ledger.settle)
+    own = environment_metrics(groups)
+    values = {**own, **figures.values, **staleness(groups, at.version)}
+    figures = replace(figures, values=values)
+    taken = replace(taken, trained=with_advantages(groups, batch))
+    count = update_counter(taken, figures, began, at.version + 1)
+    then = ledger.publish(learner, at, taken, figures, started_at, on_commit=count)
+    inbox.forget([*groups, *taken.left_out])
+    return then
 
 
 def _next_update(
@@ -90,24 +110,36 @@ def _next_update(
         return None
 
 
-def count_update(groups: TakenGroups, figures: Metrics, began: float, version: int) -> None:
-    """Count the committed update to `version` in the metrics and in the traces of its attempts.
+def update_counter(
+    groups: TakenGroups, figures: Metrics, began: float, version: int
+) -> Callable[[], None]:
+    """Return what counts the update to `version` when it is committed; it holds no body.
 
-    `began`: seconds since the epoch.
+    It counts in the metrics, and in the trace of each attempt that the update trained on. `began`:
+    seconds since the epoch.
     """
-    metrics.UPDATES.labels(status="skipped" if figures.skipped else "committed").inc()
-    metrics.UPDATE.observe(time.time() - began)
-    metrics.CLOSED.labels(status=GroupState.TRAINED).inc(len(groups.trained))
-    metrics.CLOSED.labels(status=GroupState.FILTERED).inc(len(groups.left_out))
+    tokens: Counter[str] = Counter()
+    attempts: list[tuple[str, tracing.SpanContext | None]] = []
     for group in groups.trained:
-        tokens = sum(int(member.mask().sum()) for member in group.members)
-        metrics.TRAINED.labels(task=group.task).inc(tokens)
-    trace_update(groups.trained, began, version)
+        for member in group.members:
+            tokens[group.task] += int(member.mask().sum())
+            mark = tracing.attempt_context(member.run_id, member.episode_id, member.fence)
+            attempts.append((member.group_id, mark))
+    status = "skipped" if figures.skipped else "committed"
+    closed = {
+        GroupState.TRAINED: len(groups.trained),
+        GroupState.FILTERED: len(groups.left_out),
+    }
 
+    def count() -> None:
+        ended = time.time()
+        metrics.UPDATES.labels(status=status).inc()
+        metrics.UPDATE.observe(ended - began)
+        for state, number in closed.items():
+            metrics.CLOSED.labels(status=state).inc(number)
+        for task, number in tokens.items():
+            metrics.TRAINED.labels(task=task).inc(number)
+        for group_id, mark in attempts:
+            tracing.record_span("train", mark, began, ended, version=version, group_id=group_id)
 
-def trace_update(groups: Sequence[TrainableGroup], began: float, version: int) -> None:
-    """Record the update to `version` in the trace of each attempt that it trained on."""
-    ended = time.time()
-    for member in (member for group in groups for member in group.members):
-        mark = tracing.attempt_context(member.run_id, member.episode_id, member.fence)
-        tracing.record_span("train", mark, began, ended, version=version, group_id=member.group_id)
+    return count

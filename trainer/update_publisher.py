@@ -39,8 +39,8 @@ log = get_logger()
 class Publication:
     """An update that is being published. `learner`: its weights are those of `then`.
 
-    `result`: None once the update is committed, or why it is not. `is_kept`: whether an update
-    that failed was saved for the next trainer, or could not be.
+    `result`: None once the update is committed and announced, or why it is not. `is_kept`: whether
+    an update that failed was saved for the next trainer, or could not be.
     """
 
     learner: Learner
@@ -72,6 +72,7 @@ class UpdatePublisher:
         self._checkpoint_files = checkpoint_files
         self._alarms = alarms
         self._background = background or DaemonExecutor("publisher")
+        self._former: Future[None] | None = None
         self.writer = CheckpointWriter(checkpoint_files)
 
     def begin(
@@ -83,9 +84,28 @@ class UpdatePublisher:
         on_commit: Callable[[], object],
     ) -> Publication:
         """Copy the learner's weights and start to publish them. `on_commit`: see Ledger.publish."""
-        copy = CheckpointCopy.of(learner)
-        result = self._background.submit(self._publish, copy, then, record, rules, on_commit)
-        return Publication(learner, then, record, result)
+        self.finish()
+        committed: Future[None] = Future()
+        publish = partial(self._publish, CheckpointCopy.of(learner), then, record, rules)
+
+        def run() -> None:
+            try:
+                publish()
+            except BaseException as error:  # for the trainer's loop
+                committed.set_exception(error)
+                return
+            committed.set_result(None)
+            on_commit()
+            self._retain(rules)
+
+        self._former = self._background.submit(run)
+        return Publication(learner, then, record, committed)
+
+    def finish(self) -> None:
+        """Wait until the former publication has also deleted what nothing needs any more."""
+        if self._former is not None:
+            self._former.result()
+            self._former = None
 
     def commit(self, record: UpdateRecord, epoch: int) -> None:
         """Commit an update whose checkpoint is complete; log its alarms.
@@ -104,12 +124,8 @@ class UpdatePublisher:
         then: Position,
         record: UpdateRecord,
         rules: RetentionRules,
-        on_commit: Callable[[], object],
     ) -> None:
-        """Publish, commit and announce; then delete what nothing needs any more.
-
-        Raises what CheckpointWriter.publish and `commit` raise.
-        """
+        """Publish, commit and announce. Raises what CheckpointWriter.publish and `commit` raise."""
         path = self.writer.publish(copy, then, record.parent_id)
         try:
             with count_refusals(self._store, self._run_id, rules.epoch, Transition.COMMIT):
@@ -119,8 +135,6 @@ class UpdatePublisher:
             raise
         log.info("Update committed", version=then.version, skipped=record.skipped)
         self._announce(then)
-        on_commit()
-        self._retain(rules)
 
     def _announce(self, then: Position) -> None:
         """Announce the checkpoint. The row is committed, so a lost event only delays."""

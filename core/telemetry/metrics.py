@@ -165,7 +165,7 @@ BODY_BYTES = Counter(
 UPDATES = Counter("agentrl_updates_total", "Updates", ("status",), registry=TRAINER)
 UPDATE = Histogram(
     "agentrl_update_seconds",
-    "Duration of an update with its checkpoint",
+    "Time from the start of an update to the commit of its checkpoint",
     registry=TRAINER,
     buckets=LONG_S,
 )

@@ -34,6 +34,10 @@ class ImageSettings:
     command: tuple[str, ...] = ()
 
 
+class _CacheLost(EnvironmentFailure):
+    """Cached layers of an image were deleted while a build used them."""
+
+
 class Images:
     """Thread-safe. `url`: the engine's address, for errors."""
 
@@ -78,18 +82,19 @@ class Images:
             )
         log.info("Image build started", image=image, folder=str(build.folder))
         began = time.monotonic()
+        deadline = began + build.timeout_s
         try:
-            self._build(image, build, cached=True)
-        except EnvironmentFailure as error:
-            if not any(text in str(error) for text in CACHE_LOST):
-                raise
+            self._build(image, build, deadline)
+        except _CacheLost as error:
             log.warning("Image build repeated without the cache", image=image, error=str(error))
-            self._build(image, build, cached=False)
+            self._build(image, build, deadline, cached=False)
         seconds = round(time.monotonic() - began, 1)
         log.info("Image built", image=image, seconds=seconds)
 
-    def _build(self, image: str, build: ImageBuild, *, cached: bool) -> None:
-        deadline = time.monotonic() + build.timeout_s
+    def _build(
+        self, image: str, build: ImageBuild, deadline: float, *, cached: bool = True
+    ) -> None:
+        """`deadline`: of time.monotonic. Raises _CacheLost only if `cached`."""
         lines: list[str] = []
         what = f"build of {build.folder}"
         with engine_errors(what):
@@ -106,8 +111,10 @@ class Images:
             with closing(events):  # type: ignore[type-var]
                 for event in events:
                     if "error" in event:
-                        said = " | ".join([*lines[-KEPT_LINES:], str(event["error"])])
-                        raise EnvironmentFailure(
+                        error = str(event["error"])
+                        is_lost = cached and any(text in error for text in CACHE_LOST)
+                        said = " | ".join([*lines[-KEPT_LINES:], error])
+                        raise (_CacheLost if is_lost else EnvironmentFailure)(
                             f"Docker engine: {what}: {said}", hint=f"docker build {build.folder}"
                         )
                     lines += str(event.get("stream", "")).strip().splitlines()[-KEPT_LINES:]

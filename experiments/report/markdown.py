@@ -45,7 +45,7 @@ def describe_tasks(tasks: Mapping[str, Any]) -> Iterator[str]:
 
 
 def share(each: Estimate | None) -> str:
-    """Format like 0.412 (0.31–0.51); a mean above 1 is no share, so its interval may be, too."""
+    """Format like 0.412 (0.31–0.51), the interval within 0…1 unless the mean is above 1."""
     if each is None:
         return "–"
     if math.isnan(each.low):

@@ -2,7 +2,7 @@
 
 engine     processes
 torch      this one                                     train(…, TorchLearner)
-deepspeed  ranks; only the first opens the run         train(…, Lead) · follow · follow …
+deepspeed  ranks; only the first opens the run          train(…, Rank0Coordinator) · follow · …
 """
 
 import os

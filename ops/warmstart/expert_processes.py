@@ -29,12 +29,16 @@ _own: "Experts"  # of a process of the pool
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The experts of a phase. `noise`: probability of a fault per turn, by task."""
+    """The experts of a phase. `noise`: probability of a fault per turn, by task.
+
+    `worth`: episodes of all tasks from which on processes are started.
+    """
 
     tasks: Mapping[str, Task]
     style: Style
     noise: Mapping[str, float]
     sources: dict[str, TaskSource] = field(default_factory=dict)
+    worth: int = WORTH
 
     def episodes(
         self, count: int, seed: int, processes: int = 1
@@ -44,7 +48,7 @@ class Experts:
         With `processes` above 1 the module `__main__` must be importable without effect. Raises
         ItemError without an expert, and if a process was killed.
         """
-        if processes == 1 or count * len(self.tasks) < WORTH:
+        if processes == 1 or count * len(self.tasks) < self.worth:
             for name in self.tasks:
                 yield from self._part(name, count, seed, range(count))
             return

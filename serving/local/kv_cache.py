@@ -27,12 +27,16 @@ class RowCache(Cache):
 
     def reserve(self, rows: int, length: int) -> None:
         """Make room for that many rows of that length, and a spare row; grows by doubling."""
-        have_rows, have_length = self.values.shape[1] - 1, self.values.shape[3]  # grows last
+        have_rows, have_length = self.values.shape[1] - 1, self.values.shape[3]
         if rows > have_rows or length > have_length:
             size = (_grown_length(have_rows, rows, 8) + 1, _grown_length(have_length, length, 128))
             self.growths += 1  # first: also if memory ends here, recordings of `keys` are over
             self.keys = _enlarge(self.keys, *size)
-            self.values = _enlarge(self.values, *size)
+            try:
+                self.values = _enlarge(self.values, *size)
+            except BaseException:
+                self.keys = self.keys[:, : have_rows + 1, :, :have_length]
+                raise
 
     def clear(self) -> None:
         """Forget all entries: one that is not finite is not hidden by a mask."""

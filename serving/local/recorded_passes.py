@@ -26,7 +26,7 @@ from agentrl.serving.local.kv_cache import RowCache
 from agentrl.serving.local.model import ServedModel, expected_gap
 from agentrl.serving.local.pass_sizes import COLUMNS, RECORDED, ROWS, WIDTH
 
-SEEN = 2  # passes of a size before the one that is recorded
+UNRECORDED = 2  # passes of a size before the one that is recorded
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 Key = tuple[int, int, int, int, int, bool]  # cache, its growths, rows, columns, width, are_first
@@ -47,17 +47,17 @@ class PassRecorder:
     """Records and replays the passes of policies of one shape. For the compute thread."""
 
     def __init__(
-        self, network: nn.Module, capture: Capture, most_off: float, seen: int = SEEN
+        self, network: nn.Module, capture: Capture, most_off: float, unrecorded: int = UNRECORDED
     ) -> None:
         """`capture`: of a pass, returns what repeats it. `most_off`: allowed median |Δlogp|.
 
-        `seen`: passes of a size before the one that is recorded.
+        `unrecorded`: passes of a size before the one that is recorded.
         """
         self._network = _with_own_storage(network)
         self._weights: list[Tensor] = [*self._network.parameters()]
         self._capture = capture
         self._most_off = most_off
-        self._unrecorded = seen
+        self._unrecorded = unrecorded
         self._holds: weakref.ref[nn.Module] | None = None
         self._seen: Counter[Key] = Counter()
         self._recordings: dict[Key, Recording] = {}
@@ -162,24 +162,34 @@ class PassRecorder:
 class Recorders:
     """The recorders of an engine, by the shape of the policies."""
 
-    def __init__(self, capture: Capture | None, most_off: float, seen: int = SEEN) -> None:
-        """`capture`: None records nothing. `most_off`, `seen`: see PassRecorder."""
+    def __init__(
+        self,
+        capture: Capture | None,
+        most_off: float,
+        *,
+        unrecorded: int = UNRECORDED,
+        largest: int = RECORDED,
+    ) -> None:
+        """`capture`: None records nothing. `most_off`, `unrecorded`: see PassRecorder. `largest`:
+        bytes of the largest model that is recorded.
+        """
         self._capture = capture
         self._most_off = most_off
-        self._seen = seen
+        self._unrecorded = unrecorded
+        self._largest = largest
         self._recorders: dict[Any, PassRecorder] = {}
 
     def attach(self, model: ServedModel) -> ServedModel:
         """Return the model with the recorder of its shape, if its passes are to be recorded."""
         weights = list(model.network.parameters())
         size = sum(weight.numel() * weight.element_size() for weight in weights)
-        if self._capture is None or size > RECORDED or _chooses_by_values(model.network):
+        if self._capture is None or size > self._largest or _chooses_by_values(model.network):
             return model
         kind = (_architecture(model.network), tuple((each.shape, each.dtype) for each in weights))
         if kind not in self._recorders:
             try:
                 self._recorders[kind] = PassRecorder(
-                    model.network, self._capture, self._most_off, self._seen
+                    model.network, self._capture, self._most_off, self._unrecorded
                 )
             except torch.OutOfMemoryError as error:
                 log.warning("Passes are not recorded, which is slower", reason=str(error))

@@ -42,7 +42,7 @@ def engine(save_model: Save, request: pytest.FixtureRequest) -> Iterator[LocalEn
     capture = None
     if request.param == "recorded":
         capture = CudaCapture(torch.device(DEVICE)) if DEVICE != "cpu" else lambda run: run
-    engine = LocalEngine(DEVICE, max_batch=8, recorders=Recorders(capture, 0.01, seen=0))
+    engine = LocalEngine(DEVICE, max_batch=8, recorders=Recorders(capture, 0.01, unrecorded=0))
     engine.load("a", save_model("a"))
     engine.load("b", save_model("b"))
     yield engine

@@ -19,6 +19,7 @@ class FaultyFileSystem(MemoryFileSystem):  # type: ignore[misc]
     unsized: ClassVar[set[str]] = set()  # names of files whose size it does not tell
     puts: ClassVar[list[str]] = []
     gets: ClassVar[list[str]] = []
+    removing: ClassVar[list[Callable[[], object]]] = []  # called one by one by the next deletions
     reading: ClassVar[threading.Lock] = threading.Lock()  # a file has one place for all readers
 
     @classmethod
@@ -52,6 +53,11 @@ class FaultyFileSystem(MemoryFileSystem):  # type: ignore[misc]
         if name in self.short:
             self.short.discard(name)
             self.pipe_file(rpath, self.cat_file(rpath)[:-1])
+
+    def rm_file(self, path: str) -> None:
+        if self.removing:
+            self.removing.pop(0)()
+        super().rm_file(path)
 
     def get_file(self, rpath: str, lpath: str, **options: Any) -> None:
         self.gets.append(rpath.rpartition("/")[2])

@@ -4,6 +4,7 @@ copied      its weights are copied, nothing is written
 written     its checkpoint is complete, its rows are being written
 committing  its rows are written, not committed
 committed   its rows are committed, nothing is announced
+announced   it is announced, nothing is deleted
 """
 
 import os
@@ -20,7 +21,7 @@ from training_loops import HookedLearner, run_loop
 
 from agentrl.db.store import Store, open_store
 
-MOMENTS = ("copied", "written", "committing", "committed")
+MOMENTS = ("copied", "written", "committing", "committed", "announced")
 
 
 def kill(*_given: object) -> None:
@@ -57,10 +58,12 @@ def main(url: str, run_id: str, model: str, home: str, moment: str) -> None:
     if moment == "copied":
         learner = HookedLearner(Path(model), {2: kill})
         run_loop(world, learner, Path(home), publishing=DeferredExecutor())
-    else:
-        kill_at(store, moment)
-        learner = HookedLearner(Path(model), {2: threading.Event().wait})
-        run_loop(world, learner, Path(home))
+        return
+    learner = HookedLearner(Path(model), {2: threading.Event().wait})
+    if moment == "committed":
+        run_loop(world, learner, Path(home), announce=kill)
+    kill_at(store, moment)
+    run_loop(world, learner, Path(home))
 
 
 if __name__ == "__main__":

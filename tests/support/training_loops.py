@@ -12,7 +12,7 @@ from run_transitions import World
 from torch_device import DEVICE
 
 from agentrl import broker
-from agentrl.broker.messages import EpisodeFinished
+from agentrl.broker.messages import EpisodeFinished, Message
 from agentrl.broker.topology import EVENTS, TRAJECTORIES, trainer_queue
 from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.core.config.config import Config
@@ -71,14 +71,18 @@ def run_loop(
     url: str = "",
     delivered: Sequence[Trajectory] = (),
     publishing: Executor | None = None,
+    background: Executor | None = None,
+    announce: Callable[[Message], object] | None = None,
+    trainer: Trainer = TRAINER,
     **rules: float,
 ) -> None:
     """Do what the role `trainer` does, until its loop ends.
 
-    `url`: of the checkpoints; `delivered`: bodies that the broker has; `publishing`: see Ledger.
+    `url`: of the checkpoints; `delivered`: bodies that the broker has; `publishing`, `background`,
+    `announce`: see Ledger.
     """
     stop = stop or threading.Event()
-    chosen = msgspec.structs.replace(TRAINER, min_groups=min_groups)
+    chosen = msgspec.structs.replace(trainer, min_groups=min_groups)
     config = Config(tasks={"dbbench": Task()}, run=Run(**rules), trainer=chosen)  # type: ignore[arg-type]
     with ExitStack() as stack:
         link = stack.enter_context(closing(broker.connect(f"sqlite:///{home / 'queue.db'}")))
@@ -89,13 +93,13 @@ def run_loop(
         consumer = stack.enter_context(closing(link.consumer(trainer_queue(world.run_id))))
         bodies = inbox(world.store, consumer, world.run_id, bounds)
         files = CheckpointStore(home / "checkpoints", home / "cache", url, stop)
-        announce = partial(publisher.publish, EVENTS, world.run_id)
         ledger = Ledger(
             ledger_config(config),
             world.run_id,
             world.store,
-            announce,
+            announce or partial(publisher.publish, EVENTS, world.run_id),
             files,
+            background=background,
             publishing=publishing,
         )
         train(bodies, learner, ledger, SETTINGS, stop)

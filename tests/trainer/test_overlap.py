@@ -4,13 +4,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import faulty_filesystem
 import killed_trainer
+import msgspec
 import pytest
 from faulty_filesystem import FaultyFileSystem
 from inline import InlineExecutor
@@ -18,7 +20,7 @@ from run_transitions import World
 from running import eventually
 from sqlalchemy import event
 from torch_device import DEVICE
-from training_loops import SETTINGS, HookedLearner, run_loop
+from training_loops import SETTINGS, TRAINER, HookedLearner, run_loop
 
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, fetch
@@ -72,7 +74,6 @@ def upload() -> Iterator[SlowUpload]:
     slow = SlowUpload()
     yield slow
     slow.may_end.set()
-    FaultyFileSystem.faults.clear()
 
 
 def _weights(world: World, home: Path) -> dict[int, str]:
@@ -129,6 +130,66 @@ def test_the_next_gradient_is_computed_during_an_upload_and_steps_after_its_comm
     assert world.accounting() == []
 
 
+def test_the_next_step_waits_for_the_commit_and_not_for_what_is_deleted_after_it(
+    store: Store, tiny: Path, tmp_path: Path
+) -> None:
+    """After update 7 nothing needs version 1: a track lags by 4, the newest snapshot is of 6."""
+    world = _begin(store, groups=8)
+    faulty_filesystem.register()
+    stepped, found = threading.Event(), []
+    FaultyFileSystem.removing[:] = [lambda: found.append(stepped.wait(WAIT_S))]
+    learner = HookedLearner(tiny)
+    learner.stepping[8] = stepped.set
+    trainer = msgspec.structs.replace(TRAINER, keep_checkpoints=1, snapshot_every=1)
+    run_loop(
+        world,
+        learner,
+        tmp_path,
+        url=FAR,
+        trainer=trainer,
+        background=InlineExecutor(),
+        stop_updates=8,
+    )
+    assert found == [True]
+    assert len(_stored(tmp_path)) < 8
+    assert world.accounting() == []
+
+
+class HeldExecutor(Executor):
+    """Does the work that it is given when `release` is called, and at once when it is open."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._held: list[Callable[[], object]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *given: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._held.append(lambda: future.set_result(fn(*given, **options)))
+        if self.is_open:
+            self.release()
+        return future
+
+    def release(self) -> None:
+        while self._held:
+            self._held.pop()()
+
+    def open(self) -> None:
+        self.is_open = True
+        self.release()
+
+
+def test_a_snapshot_that_ends_during_a_gradient_makes_room_for_the_next(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    writing = HeldExecutor()
+    learner = HookedLearner(tiny, {3: writing.release})
+    learner.stepping[3] = writing.open
+    trainer = msgspec.structs.replace(TRAINER, snapshot_every=1)
+    run_loop(world, learner, tmp_path, background=writing, trainer=trainer, stop_updates=3)
+    rows = "SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL ORDER BY version"
+    assert world.ask(rows) == [(1,), (2,), (3,)]
+
+
 @pytest.mark.parametrize("rank", [0, 4], ids=["whole", "adapter"])
 def test_the_same_groups_give_the_same_weights_with_and_without_overlap(
     store: Store, tiny: Path, tmp_path: Path, rank: int
@@ -154,7 +215,7 @@ def test_a_process_killed_at_any_moment_of_a_publication_loses_and_repeats_nothi
     command = [sys.executable, killed_trainer.__file__, url, world.run_id, tiny, tmp_path, moment]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
-    is_committed = moment == "committed"
+    is_committed = moment in ("committed", "announced")
     first = "trained" if is_committed else "ready"
     assert (world.run().version, _states(world)) == (is_committed, [first, "ready", "ready"])
     left = 3 - is_committed

@@ -9,7 +9,7 @@ attends to trajectories of like length together, padded to the longest.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -27,21 +27,23 @@ NEAR = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 3e-3}  # relat
 MEND = "set trainer.packing = false"
 
 
-def pack(model: Any, *, is_checked: bool = True) -> None:
+def pack(model: Any, *, is_checked: bool = True, pads: bool | None = None) -> None:
     """Prepare a transformers model for packed trajectories.
 
     `is_checked`: compare packed trajectories with separate ones, which needs the model's weights.
-    Raises CheckpointError if its output for a trajectory would depend on its neighbours.
+    `pads`: attend to those of like length together, padded; None: on a GPU. Raises CheckpointError
+    if its output for a trajectory would depend on its neighbours.
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
+    name = NAME if pads is None else f"{NAME}_{'padded' if pads else 'apart'}"
+    ALL_ATTENTION_FUNCTIONS.register(name, partial(attend, pads=pads))
     kind, config = type(model).__name__, model.config.get_text_config()
     chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
     if chunked or not getattr(model, "_supports_flash_attn", False):
         raise CheckpointError(f"{kind}: its attention cannot be packed", hint=MEND)
     if not is_checked:
-        model.set_attn_implementation(NAME)
+        model.set_attn_implementation(name)
         model.spares = skip_unread_rows(model)
         return
     tokens = (torch.arange(sum(PROBE)) * 7 + 3) % config.vocab_size
@@ -50,7 +52,7 @@ def pack(model: Any, *, is_checked: bool = True) -> None:
         alone = [
             hidden_states(model, each, (each.numel(),)) for each in torch.split(tokens, list(PROBE))
         ]
-        model.set_attn_implementation(NAME)
+        model.set_attn_implementation(name)
         together = torch.split(hidden_states(model, tokens, PROBE), list(PROBE))
         model.spares = skip_unread_rows(model)
         some = hidden_states(model, tokens, PROBE, read)
@@ -86,13 +88,20 @@ def hidden_states(
     return found if read is None else found.index_select(0, read)
 
 
-def attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+def attend(  # noqa: PLR0913 - the signature of attention functions, and `pads`
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    pads: bool | None = None,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """The attention function for transformers: returns ([B, T, heads, D], None).
 
     query: [B, heads, T, D]; key, value: [B, key heads, T, D]. Without lengths each of the B rows is
-    one trajectory. Raises CheckpointError for unsupported scores or masks.
+    one trajectory. `pads`: see `pack`. Raises CheckpointError for unsupported scores or masks.
     """
     found = [name for name in UNKNOWN if options.get(name) is not None]
     if found or mask is not None or options.get("is_causal") is False:
@@ -106,7 +115,8 @@ def attend(
     lengths = list(options.get(LENGTHS) or query.shape[2:3])
     window, scale = options.get("sliding_window"), options.get("scaling")
     is_windowed = window is not None and max(lengths) > window
-    if _is_launch_bound(query) and len(lengths) > 1 and not is_windowed:
+    pads = query.is_cuda if pads is None else pads
+    if pads and len(lengths) > 1 and not is_windowed:
         return _padded_attention(query, key, value, tuple(lengths), scale), None
     parts = (torch.split(each, lengths, dim=2) for each in (query, key, value))
     outputs = [
@@ -117,11 +127,6 @@ def attend(
     ]
     apart = [each.transpose(1, 2) for each in outputs]
     return (torch.cat(apart, dim=1) if len(apart) > 1 else apart[0].contiguous()), None
-
-
-def _is_launch_bound(states: Tensor) -> bool:
-    """Return whether a launch for each trajectory costs more than padding."""
-    return states.is_cuda
 
 
 @dataclass(frozen=True, slots=True)

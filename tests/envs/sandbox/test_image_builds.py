@@ -41,7 +41,7 @@ def test_a_build_that_lost_its_cached_layers_is_repeated_without_the_cache() -> 
 
 
 @pytest.mark.parametrize("errors", [("exit code: 7",), (LOST, LOST), (LOST, "exit code: 7")])
-def test_any_other_failure_of_a_build_is_told_at_once(errors: tuple[str, ...]) -> None:
+def test_any_other_failure_or_a_second_one_of_this_kind_is_raised(errors: tuple[str, ...]) -> None:
     api = Builder(*errors, "never asked for")
     with pytest.raises(EnvironmentFailure, match=f"build of task/environment: {errors[-1][:12]}"):
         built(api)

@@ -25,20 +25,16 @@ def _importable_main(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_several_processes_play_the_episodes_of_one_in_its_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(expert_processes, "WORTH", 0)
-    experts = Experts(TASKS, "plain", {"dbbench": 0.5})
+def test_several_processes_play_the_episodes_of_one_in_its_order() -> None:
+    experts = Experts(TASKS, "plain", {"dbbench": 0.5}, worth=0)
     one, two = (list(experts.episodes(45, 3, processes)) for processes in (1, 2))
     assert one == two
     assert [name for name, _ in one] == ["dbbench"] * 45 + ["alfworld"] * 45
 
 
 @pytest.mark.slow
-def test_an_error_in_a_process_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expert_processes, "WORTH", 0)
-    experts = Experts({"gateway": Task(split="none")}, "plain", {})
+def test_an_error_in_a_process_is_raised_as_it_is() -> None:
+    experts = Experts({"gateway": Task(split="none")}, "plain", {}, worth=0)
     with pytest.raises(ItemError):
         list(experts.episodes(45, 3, 2))
 

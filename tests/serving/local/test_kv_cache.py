@@ -1,5 +1,6 @@
 """Kept prefixes and the rows' cache."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,3 +72,18 @@ def test_rows_that_fit_are_not_copied() -> None:
     assert cache.keys is keys
     cache.reserve(9, 1)
     assert cache.keys is not keys
+
+
+def test_a_cache_that_could_not_grow_keeps_its_size_and_may_grow_later() -> None:
+    """The values are so much larger than the keys that memory ends between the two."""
+    keys = torch.zeros(1, 1, 1, 1, 0, dtype=torch.int8)
+    cache = RowCache(keys, torch.zeros(1, 1, 1, 1, 4096, dtype=torch.int8))
+    cache.reserve(1, 1)
+    sizes = cache.keys.shape[:4]
+    for needed in ((2**31, 1), (1, 2**31)):
+        with pytest.raises(RuntimeError):
+            cache.reserve(*needed)
+        assert cache.keys.shape[:4] == cache.values.shape[:4] == sizes
+        assert cache.spare == cache.values.shape[1] - 1
+    cache.reserve(9, 1)
+    assert cache.keys.shape[:4] == cache.values.shape[:4] > sizes

@@ -15,7 +15,6 @@ from torch_device import DEVICE
 
 from agentrl.core.errors import PolicyError
 from agentrl.serving.engine_api import Completion, Request
-from agentrl.serving.local import recorded_passes
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.local.recorded_passes import Capture, Recorders
 
@@ -43,8 +42,9 @@ def run_once(run: Run) -> Run:
 
 
 @contextmanager
-def engine_with(capture: Capture | None) -> Iterator[LocalEngine]:
-    engine = LocalEngine(DEVICE, max_batch=8, recorders=Recorders(capture, 0.01, seen=0))
+def engine_with(capture: Capture | None, largest: int = 2**30) -> Iterator[LocalEngine]:
+    recorders = Recorders(capture, 0.01, unrecorded=0, largest=largest)
+    engine = LocalEngine(DEVICE, max_batch=8, recorders=recorders)
     yield engine
     engine.close()
 
@@ -107,11 +107,8 @@ def test_the_next_policy_takes_the_cache_of_an_unloaded_one_with_its_recordings(
         assert len(captured) < 3 * before
 
 
-def test_models_too_large_to_hold_twice_are_not_recorded(
-    save_model: Save, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorded_passes, "RECORDED", 1)
-    with engine_with(fail) as engine:
+def test_models_too_large_to_hold_twice_are_not_recorded(save_model: Save) -> None:
+    with engine_with(fail, largest=1) as engine:
         engine.load("a", save_model("a"))
         assert len(answers(engine, "a")) == len(PROMPTS)
 

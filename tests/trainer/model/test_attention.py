@@ -11,7 +11,6 @@ from torch.overrides import TorchFunctionMode
 from torch_device import DEVICE
 
 from agentrl.core.errors import CheckpointError
-from agentrl.trainer.model import attention
 from agentrl.trainer.model.attention import PROBE, hidden_states, pack
 
 LENGTHS = (40, 1, 23, 9, 60)
@@ -70,16 +69,15 @@ def _gradients(model: Any, hidden: Tensor) -> Tensor:
 @pytest.mark.parametrize("joint", [False, True], ids=["one by one", "padded together"])
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_and_gradients_of_packed_trajectories_are_those_of_each_alone(
-    name: str, joint: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, joint: bool
 ) -> None:
-    monkeypatch.setattr(attention, "_is_launch_bound", lambda _states: joint)
     model = _model(MODELS[name])
     tokens = torch.randint(0, 96, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
     apart = [
         hidden_states(model, each, (each.numel(),)) for each in torch.split(tokens, list(LENGTHS))
     ]
     expected = _gradients(model, torch.cat(apart))
-    pack(model)
+    pack(model, pads=joint)
     found = _gradients(model, hidden_states(model, tokens, LENGTHS))
     count = sum(LENGTHS) * 96
     for one, other in ((expected[:count], found[:count]), (expected[count:], found[count:])):
