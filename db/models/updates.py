@@ -10,7 +10,7 @@ from agentrl.db.models.base import Base, Big
 
 
 class Update(Base):
-    """One optimizer step: the live version `version - 1` became `version`."""
+    """One update: the live version `version - 1` became `version`."""
 
     __tablename__ = "updates"
     __table_args__ = (Index("updates_by_version", "run_id", "version"),)

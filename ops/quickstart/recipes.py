@@ -97,7 +97,7 @@ TINY = Recipe(
     file=CONFIGS / "quickstart.toml",
     model="about a million parameters, behaviour-cloned from careless scripted experts",
     full=Size(updates=None, items=200),
-    fast=Size(updates=12, items=48),
+    fast=Size(updates=6, items=48),
     begin_anew=True,
 )
 SMOLLM = Recipe(

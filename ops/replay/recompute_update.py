@@ -17,7 +17,7 @@ from agentrl.core.types import GroupState
 from agentrl.ops.processes.trainer import bounds
 from agentrl.trainer.algorithm import presets
 from agentrl.trainer.algorithm.alarms import group_metrics
-from agentrl.trainer.algorithm.metrics import TokenRecord, measure
+from agentrl.trainer.algorithm.metrics import CLIPPED, TokenRecord, measure
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch, Bools, TrainableGroup, assemble_batch
 from agentrl.trainer.group_selection import CLOSED_AS, classify_group, select_varied
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agentrl.trainer.model.scoring import Scorer
 
 ALL = ""  # the row of the whole update
-OF_POLICY = ("loss", "entropy", "clip_fraction", "max_ratio", "effective_sample_size", "kl")
+OF_POLICY = ("loss", "entropy", CLIPPED, "max_ratio", "effective_sample_size", "kl")
 MISMATCH = "mismatch_"
 
 
@@ -86,6 +86,8 @@ def recompute_update(seen: SeenGroups, config: Config, scorer: "Scorer | None") 
     metrics = measure(batch, recorded or TokenRecord.empty(batch.tokens.size))
     if recorded is None:
         metrics = {name: value for name, value in metrics.items() if not of_policy(name)}
+    if settings.optimizer_steps > 1:  # the ratios of later steps are not recomputed
+        metrics = {name: each for name, each in metrics.items() if not name.endswith(CLIPPED)}
     rows = {
         task: _row(batch, recorded, settings, counts.get(task, {}), task)
         for task in sorted({group.task for group in seen.groups})
@@ -138,7 +140,7 @@ def _row(
         advantage=_mean(np.abs(batch.advantages[tokens])),
         effective_sample_size=scored[0] if scored else None,
         weighted=scored[1] if scored else None,
-        clipped=scored[2] if scored else None,
+        clipped=scored[2] if scored and settings.optimizer_steps == 1 else None,
     )
 
 

@@ -10,6 +10,7 @@ from agentrl.core.types import CURRENT
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.batch import Batch, Bools, Ints, TrainableGroup
 
+CLIPPED = "clip_fraction"  # the only metric of the last of several optimizer steps
 MOST_METRICS = 20  # of an environment
 TAKEN_NAME = re.compile(r"[A-Za-z][\w.-]{0,59}", re.ASCII)
 
@@ -128,7 +129,7 @@ def _of_tokens(batch: Batch, recorded: TokenRecord, chosen: Bools) -> dict[str, 
     values = {
         "loss": _mean(recorded.loss[chosen]),
         "entropy": _mean(recorded.entropy[chosen]),
-        "clip_fraction": _mean(recorded.clipped[chosen]),
+        CLIPPED: _mean(recorded.clipped[chosen]),
         "max_ratio": float(weights.max(initial=0.0)),
         "reverse_kl": _mean(_reverse_kl(batch, recorded, chosen)),
     }

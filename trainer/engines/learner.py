@@ -10,12 +10,10 @@ from agentrl.core.config.sections.policies import Model
 from agentrl.core.config.sections.training import Trainer
 from agentrl.core.logging import get_logger
 from agentrl.db.transitions.updates import TeacherScore
-from agentrl.trainer.algorithm.metrics import TokenRecord
+from agentrl.trainer.algorithm.metrics import CLIPPED, TokenRecord
 from agentrl.trainer.algorithm.presets import CHUNK_LOGITS, chunk_logits
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.snapshots.snapshots import State
-
-CLIPPED = "clip_fraction"
 
 log = get_logger()
 

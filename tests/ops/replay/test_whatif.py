@@ -62,6 +62,17 @@ def test_the_runs_own_configuration_gives_what_is_stored(
     assert found["was"]["metrics"]["effective_sample_size"] < 0.99, "the policy had moved"
 
 
+def test_clipping_at_later_optimizer_steps_is_unknown(
+    trained: PlantedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [found] = asked(trained, capsys, "1", trainer__optimizer_steps=2)
+    for name, clipped in (("was", 0.0), ("now", None)):
+        assert {row["clipped"] for row in found[name]["rows"].values()} == {clipped}
+        in_metrics = [each for each in found[name]["metrics"] if each.endswith("clip_fraction")]
+        assert bool(in_metrics) == (clipped is not None)
+    assert found["off"][1] < 1e-6
+
+
 def test_advantages_are_those_of_the_other_normalisation(
     trained: PlantedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
