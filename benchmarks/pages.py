@@ -100,6 +100,7 @@ def dashboard(place: Place) -> Iterator[Server]:
     environment = {"AGENTRL__STORE__URL": place.store, "AGENTRL__RUN__NAME": place.run}
     command = [
         sys.executable,
+        "-P",
         "-m",
         "agentrl.cli.main",
         "dashboard",

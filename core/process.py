@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,14 @@ SUPERVISOR = "AGENTRL_SUPERVISOR"  # the variable that names the parent's pid to
 INSTANCE, FORMER_INSTANCE = "AGENTRL_INSTANCE", "AGENTRL_FORMER_INSTANCE"  # `Instance`
 
 log = get_logger()
+
+
+def agentrl_command(*arguments: str) -> list[str]:
+    """Return the command line of `agentrl ARGUMENTS` with the Python of this process.
+
+    `-P`: as for the installed script, no module of the current folder shadows an installed one.
+    """
+    return [sys.executable, "-P", "-m", "agentrl.cli.main", *arguments]
 
 
 @dataclass(frozen=True, slots=True)

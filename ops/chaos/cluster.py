@@ -10,7 +10,6 @@ import shlex
 import signal
 import socket
 import subprocess
-import sys
 import uuid
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
@@ -21,6 +20,7 @@ from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import AgentRLError
+from agentrl.core.process import agentrl_command
 from agentrl.ops.chaos.proxy import Proxy
 from agentrl.ops.supervisor.exit_reasons import last_line
 from agentrl.ops.supervisor.hosts import hosts_envs
@@ -175,7 +175,7 @@ class Cluster:
         return f"${{{name}}}"
 
     def _start(self, role: str, log: Path) -> Process:
-        command = [sys.executable, "-m", "agentrl.cli.main", role, str(self.path)]
+        command = agentrl_command(role, str(self.path))
         return start_process(command, log, self._environment)
 
 

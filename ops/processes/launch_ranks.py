@@ -9,7 +9,6 @@ SIGTERM goes to rank 0, which saves a snapshot and stops the others.
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 from agentrl.core.config.config import Config
 from agentrl.core.errors import RankLost
 from agentrl.core.logging import get_logger
-from agentrl.core.process import MEETING, SUPERVISOR
+from agentrl.core.process import MEETING, SUPERVISOR, agentrl_command
 from agentrl.ops.supervisor.exit_reasons import last_line
 from agentrl.ops.supervisor.logfiles import start_process
 
@@ -68,7 +67,7 @@ def _start_rank(config: Config, path: Path, number: int, meeting: Path) -> Rank:
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
-    command = [sys.executable, "-m", "agentrl.cli.main", "trainer", str(path), "--supervised"]
+    command = agentrl_command("trainer", str(path), "--supervised")
     return Rank(number, start_process(command, output, environment), output)
 
 

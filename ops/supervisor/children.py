@@ -5,13 +5,12 @@ configuration ─▶ policy servers · env server · recorder · trainer · work
 """
 
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentrl.core.config.config import Config
-from agentrl.core.process import Instance
+from agentrl.core.process import Instance, agentrl_command
 from agentrl.db.engine import TIMEOUTS
 from agentrl.ops.doctor.memory_items import shares_trainer_card
 from agentrl.ops.supervisor.hosts import hosts_envs
@@ -53,7 +52,7 @@ def children(config: Config, path: Path) -> list[Child]:
     """Return the processes that `agentrl up` starts, in the order of their start."""
 
     def child(name: str, *arguments: str, phase: int) -> Child:
-        command = [sys.executable, "-m", "agentrl.cli.main", *arguments, "--supervised"]
+        command = agentrl_command(*arguments, "--supervised")
         stop_s = max(STOP_S, config.trainer.stop_s if name == TRAINER else 0.0)
         needed = name not in (EVALUATOR, TRACK)
         after = shared if name == TRAINER else []

@@ -5,7 +5,6 @@ checks ─▶ ops/processes/supervisor.py, until the run is over or a signal
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError
+from agentrl.core.process import agentrl_command
 from agentrl.ops.configuration import configs
 from agentrl.ops.doctor import memory
 from agentrl.ops.processes import supervisor
@@ -78,7 +78,7 @@ def _detach(config: Config, path: Path) -> None:
     refuse_second(home)
     log = home / "supervisor.log"
     log.unlink(missing_ok=True)
-    process = start_process([sys.executable, "-m", "agentrl.cli.main", "up", str(path)], log)
+    process = start_process(agentrl_command("up", str(path)), log)
     deadline = time.monotonic() + START_S
     while running_supervisor(home) != process.pid:
         if process.poll() is not None or time.monotonic() > deadline:

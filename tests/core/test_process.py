@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.core.process import session_nice, set_session_nice
+from agentrl.core.process import agentrl_command, session_nice, set_session_nice
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -75,3 +75,12 @@ def test_a_session_that_cannot_be_weighed_is_told_of(capsys: pytest.CaptureFixtu
         gone.wait()
     set_session_nice(5, gone.pid)
     assert "CPU weight of the session not set" in "".join(capsys.readouterr())
+
+
+def test_a_folder_where_a_command_starts_shadows_no_module(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise SystemExit('shadowed')")
+    ended = subprocess.run(
+        agentrl_command("--help"), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "agentrl" in ended.stdout
