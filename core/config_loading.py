@@ -17,6 +17,7 @@ import tomli_w
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.base import Section
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError, nearest
 
 PREFIX = "AGENTRL__"
@@ -44,9 +45,10 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> Config:
 def loads(text: str, source: str = "config", environ: Mapping[str, str] | None = None) -> Config:
     """Parse a Config from TOML text. `source`: name for errors."""
     try:
-        tree = tomllib.loads(text, parse_float=_parse_finite)
+        tree = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # numbers and nesting beyond Python's bounds too
         raise ConfigError(f"{source}: not valid TOML: {error}") from error
+    _refuse_infinite(tree, source)
     _refuse_unknown(Config, tree, source, "")
     overrides = {name: text for name, text in (environ or {}).items() if name.startswith(PREFIX)}
     for name, value in sorted(overrides.items()):
@@ -55,7 +57,7 @@ def loads(text: str, source: str = "config", environ: Mapping[str, str] | None =
     try:
         return msgspec.convert(tree, Config)
     except msgspec.ValidationError as error:
-        raise _load_error(source, error, overrides) from error
+        raise _load_error(source, error, tree, overrides) from error
 
 
 def command(verb: str, path: Path, environ: Mapping[str, str] | None = None) -> str:
@@ -84,7 +86,7 @@ def with_changes(config: Config, changes: Sequence[str]) -> Config:
     try:
         return msgspec.convert(tree, Config)
     except msgspec.ValidationError as error:
-        raise _load_error("--set", error) from error
+        raise _load_error("--set", error, tree) from error
 
 
 def dumps(config: Config) -> str:
@@ -105,18 +107,21 @@ def from_json(text: str, source: str) -> Config:
     try:
         return msgspec.json.decode(text, type=Config)
     except msgspec.DecodeError as error:
-        raise _load_error(source, error) from error
+        raise _load_error(source, error, {}) from error
 
 
-def _load_error(source: str, error: Exception, overrides: Collection[str] = ()) -> ConfigError:
+def _load_error(
+    source: str, error: Exception, tree: Mapping[str, Any], overrides: Collection[str] = ()
+) -> ConfigError:
     """Convert an error of msgspec: name the key, and the override that set its value."""
     text, _, where = str(error).partition(" - at `$.")
-    key = where.rstrip("`") or "config"
+    where = where.rstrip("`")
+    key = _name_task(where, tree) or "config"
     name = PREFIX + key.replace(".", "__").upper()
     text = text.replace(" | null", "")  # TOML has no null
     if text.startswith("Invalid enum value"):
-        text += f"; known: {', '.join(map(str, _choices(key)))}"
-    part = re.sub(r"\[.*?\]", "", where.rstrip("`"))
+        text += f"; known: {', '.join(map(str, _choices(where)))}"
+    part = re.sub(r"\[.*?\]", "", where)
     verb = f"agentrl config keys {part.rpartition('.')[0] or part}".strip()
     hint = f"see `{verb}` for the values of each key"
     if text == "Expected `array`, got `object`":
@@ -126,6 +131,17 @@ def _load_error(source: str, error: Exception, overrides: Collection[str] = ()) 
     if text == "Object missing required field `tasks`":
         hint = "add a section [tasks.NAME]; `agentrl envs list` has the names"
     return ConfigError(f"{name if name in overrides else source}: {key}: {text}", hint=hint)
+
+
+def _name_task(key: str, tree: Mapping[str, Any]) -> str:
+    """Replace the `[...]` that msgspec writes by the name of the first task with an error."""
+    within = key.removeprefix("tasks[...]")
+    for name, task in tree.get("tasks", {}).items() if within != key else ():
+        try:
+            msgspec.convert(task, Task)
+        except msgspec.ValidationError:
+            return f"tasks.{name}{within}"
+    return key
 
 
 def _choices(key: str) -> tuple[Any, ...]:
@@ -186,21 +202,29 @@ def _set(tree: dict[str, Any], path: Sequence[str], text: str, source: str) -> N
         if not isinstance(tree, dict):
             raise ConfigError(f"{source}: {parent} is not a section")
     tree[key] = _literal(text)
+    _refuse_infinite(tree[key], source, ".".join(path))
 
 
 def _literal(text: str) -> Any:
     """Parse a TOML value; other text is a string."""
     try:
-        return tomllib.loads(f"value = {text}", parse_float=_parse_finite)["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         return text
 
 
-def _parse_finite(text: str) -> float:
-    """Parse a float and refuse values that JSON cannot represent."""
-    if not math.isfinite(float(text)):
-        raise ConfigError(f"{text} is not a finite number")
-    return float(text)
+def _refuse_infinite(value: Any, source: str, key: str = "") -> None:
+    """Refuse numbers that JSON cannot represent. `value`: of the key, nested to any depth."""
+    remaining = [(key, value)]  # no recursion: dotted keys nest deeper than Python calls may
+    while remaining:
+        where, child = remaining.pop()
+        if isinstance(child, dict):
+            prefix = f"{where}." if where else ""
+            remaining += [(f"{prefix}{name}", each) for name, each in child.items()]
+        elif isinstance(child, list):
+            remaining += [(f"{where}[{number}]", each) for number, each in enumerate(child)]
+        elif isinstance(child, float) and not math.isfinite(child):
+            raise ConfigError(f"{source}: {where}: {child} is not a finite number")
 
 
 def _refuse_unknown(kind: Any, value: Any, source: str, where: str) -> None:

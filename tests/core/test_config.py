@@ -126,6 +126,10 @@ def test_a_key_like_no_other_lists_what_there_is() -> None:
         ('[run]\nname = "a/b"\n', "run.name: Expected `str` matching regex"),
         ('[run]\nname = ""\n', "run.name: Expected `str` matching regex"),
         (f'[run]\nname = "{"x" * 61}"\n', "run.name: Expected `str` matching regex"),
+        (
+            "[tasks.kg]\nmax_turns = 1\n[tasks.os]\nmax_turns = 0\n",
+            "tasks.os.max_turns: Expected `int` >= 1",
+        ),
     ],
 )
 def test_a_wrong_value_names_its_key(text: str, said: str) -> None:
@@ -136,10 +140,14 @@ def test_a_wrong_value_names_its_key(text: str, said: str) -> None:
 
 @pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e999"])
 def test_a_number_that_json_cannot_hold_is_refused(number: str) -> None:
-    with pytest.raises(ConfigError, match="is not a finite number"):
-        loads(f"[dispatch]\nbody_timeout_s = {number}\n{LEAST}")
-    with pytest.raises(ConfigError, match="is not a finite number"):
-        loads(LEAST, environ={"AGENTRL__DISPATCH__BODY_TIMEOUT_S": number})
+    said = r"dispatch\.body_timeout_s: \S+ is not a finite number$"
+    with pytest.raises(ConfigError, match=f"^x.toml: {said}"):
+        loads(f"[dispatch]\nbody_timeout_s = {number}\n{LEAST}", "x.toml")
+    name = "AGENTRL__DISPATCH__BODY_TIMEOUT_S"
+    with pytest.raises(ConfigError, match=f"^{name}: {said}"):
+        loads(LEAST, environ={name: number})
+    with pytest.raises(ConfigError, match=r"^x.toml: tasks\.kg\.options\.bounds\[1\]: "):
+        loads(f"[tasks.kg.options]\nbounds = [0, {number}]\n", "x.toml")
 
 
 @pytest.mark.parametrize(
