@@ -36,6 +36,7 @@ class RunState(StrEnum):
 
 
 RUN_OVER = frozenset({RunState.COMPLETED, RunState.EXHAUSTED, RunState.STOPPED, RunState.FAILED})
+MEASURED_FIRST = "version 0 is measured first"  # why a quickstart begins its run paused
 
 
 class GroupState(StrEnum):

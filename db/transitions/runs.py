@@ -61,6 +61,11 @@ def run_state(session: Session, run_id: str) -> RunState:
     return RunState(session.scalars(select(Run.state).where(Run.run_id == run_id)).one())
 
 
+def state_reason(session: Session, run_id: str) -> str:
+    """Return why an existing run has its state; empty if unknown."""
+    return session.scalars(select(Run.reason).where(Run.run_id == run_id)).one()
+
+
 def move_run(session: Session, run_id: str, state: RunState, reason: str = "") -> bool:
     """Pause, resume or end a run; a finished run stays finished. Its open groups end with it."""
     run = session.get(Run, run_id, with_for_update=True, populate_existing=True)

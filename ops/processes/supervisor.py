@@ -18,10 +18,10 @@ from agentrl.ops.runs.begin import begin, clear_queues
 from agentrl.ops.supervisor.children import children
 from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.screen import (
+    ProgressPrinter,
     Screen,
     how_it_ended,
     newest,
-    printer,
     run_progress,
     serves,
     watch,
@@ -52,7 +52,8 @@ def run(config: Config, stop: threading.Event, path: Path) -> None:
             logs_seen = LogWatcher(config.home() / "logs")
             supervisor.start()
             say(f"run {run_id}: {len(supervisor.pids())} processes, logs in {config.home()}/logs")
-            screen = Screen(say, printer(say, store, run_id), logs_seen)
+            resume = config_loading.command("run resume", path)
+            screen = Screen(say, ProgressPrinter(say, store, run_id, resume), logs_seen)
             last = watch(supervisor, store, run_id, stop, screen)
             supervisor.stop()
             last = newest(store, run_id, last)

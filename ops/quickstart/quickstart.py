@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from agentrl.core import logging
 from agentrl.core.config.config import Config
 from agentrl.core.errors import AgentRLError
-from agentrl.core.types import RunState
+from agentrl.core.types import MEASURED_FIRST, RunState
 from agentrl.db.queries import progress
 from agentrl.db.queries.progress import Totals
 from agentrl.db.registry import checkpoints
@@ -67,7 +67,7 @@ def quickstart(recipe: Recipe, choices: Choices, runs_folder: Path = Path("runs"
     make_start(recipe, size, config)
     stop = stop_on_signals()
     try:
-        run_id, is_over = begin(config, paused="version 0 is measured first"), False
+        run_id, is_over = begin(config, paused=MEASURED_FIRST), False
     except RunOver as error:
         run_id, is_over = error.run_id, True
     store = open_store(config.store_url())

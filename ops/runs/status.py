@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.telemetry.exposition import address
 from agentrl.core.telemetry.outages import Outage, read_outages
-from agentrl.core.types import RUN_OVER, RunState
+from agentrl.core.types import MEASURED_FIRST, RUN_OVER, RunState
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.queries import progress
 from agentrl.db.registry import checkpoints, outages
@@ -28,22 +30,7 @@ def status(path: Path, *, as_json: bool) -> None:
         return
     out, totals = console(), found["totals"]
     over = totals["state"] in RUN_OVER
-    groups = ", ".join(f"{count} {state}" for state, count in sorted(found["groups"].items()))
-    paused = totals["state"] == RunState.PAUSED
-    why = f" ({found['reason']})" if paused and found["reason"] else ""
-    state = (
-        f" is over ({totals['state']}: {found['reason']})" if over else f": {totals['state']}{why}"
-    )
-    out.print(
-        f"run {found['run']}{state} · version {totals['version']} · "
-        f"{totals['episodes']} episodes · {totals['sampled_tokens']:,} sampled tokens · "
-        f"{totals['trained_tokens']:,} trained · groups: {groups or 'none'}"
-    )
-    if found["success"]:
-        out.print(
-            f"recent success (groups closed since the last {progress.RECENT_UPDATES} updates "
-            f"began): {progress.percent_by_task(found['success'])}"
-        )
+    _show_run(out, found)
     processes = plain("process", "pid", "restarts", *(["metrics"] if found["metrics"] else []))
     for name, row in found["processes"].items():
         pid = "ended" if row["done"] else str(row["pid"] or "restarting")
@@ -57,6 +44,8 @@ def status(path: Path, *, as_json: bool) -> None:
     for row in found["policies"]:
         policies.add_row(row["track"], str(row["version"]), row["checkpoint_id"], row["url"])
     out.print(policies if found["policies"] else "no live policy")
+    if totals["state"] == RunState.PAUSED:
+        print(_resume_line(path, found["reason"], is_supervised=bool(found["processes"])))
     _show_outages([Outage(**row) for row in found["outages"]])
     for name, problem in found["problems"].items():
         out.print(f"policy server {name}: {problem}", style="red", markup=False)
@@ -68,6 +57,35 @@ def status(path: Path, *, as_json: bool) -> None:
         out.print(raised)
     if over:
         out.print("To train on, set another run.name, or continue it with `agentrl run fork`.")
+
+
+def _show_run(out: Console, found: dict[str, Any]) -> None:
+    totals = found["totals"]
+    state = _describe_state(totals["state"], found["reason"])
+    groups = ", ".join(f"{count} {state}" for state, count in sorted(found["groups"].items()))
+    out.print(
+        f"run {found['run']}{state} · version {totals['version']} · "
+        f"{totals['episodes']} episodes · {totals['sampled_tokens']:,} sampled tokens · "
+        f"{totals['trained_tokens']:,} trained · groups: {groups or 'none'}"
+    )
+    if found["success"]:
+        out.print(
+            f"recent success (groups closed since the last {progress.RECENT_UPDATES} updates "
+            f"began): {progress.percent_by_task(found['success'])}"
+        )
+
+
+def _describe_state(state: str, reason: str) -> str:
+    if state in RUN_OVER:
+        return f" is over ({state}: {reason})"
+    return f": {state} ({reason})" if state == RunState.PAUSED and reason else f": {state}"
+
+
+def _resume_line(path: Path, reason: str, *, is_supervised: bool) -> str:
+    """Say how a paused run goes on; a live quickstart resumes its run itself."""
+    may_measure = is_supervised and reason == MEASURED_FIRST
+    unless = ", unless a quickstart measures it now" if may_measure else ""
+    return f"resume the run with: {config_loading.command('run resume', path)}{unless}"
 
 
 def _alarm_cells(row: dict[str, Any]) -> list[str]:

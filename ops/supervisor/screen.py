@@ -26,6 +26,7 @@ from agentrl.ops.supervisor.supervisor import Supervisor
 
 LOOK_S = 1.0  # between two looks at children and run
 RESTS = 20.0  # times what counting a run took, before it is counted again
+EVERY_S = 15.0  # between two lines of totals while the version stays
 STALL_S = 300.0  # without an episode or an update: worth a word
 
 T = TypeVar("T")
@@ -166,33 +167,62 @@ def _problems(session: Session, run_id: str) -> dict[str, str]:
     return problems
 
 
-def printer(say: Callable[[str], None], store: Store, run_id: str) -> Callable[[Totals], None]:
-    last_version, guard = -1, StallGuard(STALL_S)
-    problems: dict[str, str] = {}
+class ProgressPrinter:
+    """Prints what happens to a run: problems, pauses, totals, updates trained again, stalls.
 
-    def show(totals: Totals) -> None:
-        nonlocal last_version, problems
-        before, problems = (
-            problems,
-            _ask_or(store, lambda session: _problems(session, run_id), problems),
-        )
-        for name, problem in sorted(problems.items()):
+    Totals are printed with each version, and every `EVERY_S` seconds if they have changed.
+    `resume`: the command that resumes a paused run.
+    """
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        store: Store,
+        run_id: str,
+        resume: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._say, self._store, self._run_id = say, store, run_id
+        self._resume, self._clock = resume, clock
+        self._guard = StallGuard(STALL_S)
+        self._problems: dict[str, str] = {}
+        self._state, self._version, self._counts = "", -1, (0, 0, 0)
+        self._printed_at = -math.inf
+
+    def __call__(self, totals: Totals) -> None:
+        self._show_problems()
+        self._show_pause(totals)
+        self._show_totals(totals)
+        if words := self._guard.words(totals):
+            self._say(f"{words}; see the logs, and `agentrl status`")
+
+    def _show_problems(self) -> None:
+        before, run_id = self._problems, self._run_id
+        self._problems = _ask_or(self._store, lambda session: _problems(session, run_id), before)
+        for name, problem in sorted(self._problems.items()):
             if problem != before.get(name):
-                say(f"{name}: {problem}")
-        if totals.version < last_version:
-            begins = _goes_on_from(store, run_id, totals.version)
-            undone = (
-                f"{last_version - begins} update{'s are' if last_version - begins > 1 else ' is'}"
-            )
-            say(f"resumes from version {begins}: {undone} trained again")
-        if totals.version != last_version:
-            last_version = totals.version
-            say(
+                self._say(f"{name}: {problem}")
+
+    def _show_pause(self, totals: Totals) -> None:
+        before, self._state = self._state, totals.state
+        if totals.state == RunState.PAUSED != before:
+            run_id = self._run_id
+            reason = _ask_or(self._store, lambda s: runs.state_reason(s, run_id), "")
+            why = f" ({reason})" if reason else ""
+            self._say(f"the run is paused{why}; resume it with: {self._resume}")
+
+    def _show_totals(self, totals: Totals) -> None:
+        before, self._version = self._version, totals.version
+        if totals.version < before:
+            begins = _goes_on_from(self._store, self._run_id, totals.version)
+            undone = f"{before - begins} update{'s are' if before - begins > 1 else ' is'}"
+            self._say(f"resumes from version {begins}: {undone} trained again")
+        counts = (totals.episodes, totals.sampled_tokens, totals.trained_tokens)
+        is_due = self._clock() - self._printed_at >= EVERY_S and counts != self._counts
+        if totals.version != before or is_due:
+            self._counts, self._printed_at = counts, self._clock()
+            self._say(
                 f"version {totals.version} · {totals.episodes} episodes · "
                 f"{totals.sampled_tokens:,} sampled tokens · {totals.trained_tokens:,} trained · "
-                f"{totals.seconds:.0f} s{_success(store, run_id)}"
+                f"{totals.seconds:.0f} s{_success(self._store, self._run_id)}"
             )
-        if words := guard.words(totals):
-            say(f"{words}; see the logs, and `agentrl status`")
-
-    return show

@@ -12,14 +12,14 @@ from agentrl.core.telemetry.outages import report_available, report_away
 from agentrl.db.queries import progress
 from agentrl.db.registry.outages import read_outages
 from agentrl.ops.processes.outage_reporter import report_outages
-from agentrl.ops.supervisor.screen import printer
+from agentrl.ops.supervisor.screen import ProgressPrinter
 
 
 def test_it_says_so_until_it_is_over_and_takes_it_back_when_it_ends(tmp_path: Path) -> None:
     config = Config(tasks={"dbbench": Task()}, run=Run(name="run", home=str(tmp_path)))
     store, run_id = begun(config.store_url())
     told: list[str] = []
-    show = printer(told.append, store, run_id)
+    show = ProgressPrinter(told.append, store, run_id, "agentrl run resume x")
 
     def services() -> list[str]:
         found = store.ask(lambda session: read_outages(session, run_id))

@@ -12,7 +12,7 @@ from run_history import begun, trained
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.process import process_began
 from agentrl.core.telemetry.outages import AWAY, Outage
-from agentrl.core.types import RunState
+from agentrl.core.types import MEASURED_FIRST, RunState
 from agentrl.db.models.processes import PolicyServer
 from agentrl.db.queries import progress
 from agentrl.db.registry import policy_servers
@@ -21,7 +21,7 @@ from agentrl.db.store import open_store
 from agentrl.db.transitions import alarms, runs
 from agentrl.db.transitions.alarms import AlarmReading
 from agentrl.ops.runs.status import status
-from agentrl.ops.supervisor.screen import printer
+from agentrl.ops.supervisor.screen import ProgressPrinter
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_status_and_up_tell_what_keeps_a_policy_server_from_serving(
     with closing(open_store(f"sqlite:///{config.parent / 'store.db'}")) as store:
         run_id = store.ask(lambda session: runs.require_run(session, "run").run_id)
         totals = store.ask(lambda session: progress.totals(session, run_id))
-        show = printer(told.append, store, run_id)
+        show = ProgressPrinter(told.append, store, run_id, "agentrl run resume x")
         show(totals)
         server = PolicyServer(
             server_id="pool-1", run_id=run_id, name="pool", engine="vllm", url="http://p"
@@ -115,7 +115,9 @@ def test_only_a_run_that_is_not_over_can_be_started_and_one_that_is_says_so_firs
     assert "no processes\n" in told
 
 
-def test_status_tells_why_a_run_is_paused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_tells_why_a_run_is_paused_and_how_it_goes_on(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def moved(state: RunState, reason: str) -> str:
         with closing(open_store(f"sqlite:///{config.parent / 'store.db'}")) as store:
             run_id = store.ask(lambda session: runs.require_run(session, "run").run_id)
@@ -123,9 +125,18 @@ def test_status_tells_why_a_run_is_paused(config: Path, capsys: pytest.CaptureFi
         status(config, as_json=False)
         return capsys.readouterr().out
 
-    assert moved(RunState.PAUSED, "to look").startswith("run run: paused (to look) · version 2 ·")
+    resume = f"resume the run with: agentrl run resume {config}"
+    told = moved(RunState.PAUSED, "to look")
+    assert told.startswith("run run: paused (to look) · version 2 ·")
+    assert f"{resume}\n" in told
     assert moved(RunState.PAUSED, "").startswith("run run: paused · version 2 ·")
-    assert moved(RunState.RUNNING, "by command").startswith("run run: running · version 2 ·")
+    assert f"{resume}\n" in moved(RunState.PAUSED, MEASURED_FIRST), "its quickstart was killed"
+    _supervised(config.parent, {"trainer": {"pid": 1, "restarts": 0, "done": False}})
+    unless = f"{resume}, unless a quickstart measures it now\n"
+    assert unless in moved(RunState.PAUSED, MEASURED_FIRST)
+    told = moved(RunState.RUNNING, "by command")
+    assert told.startswith("run run: running · version 2 ·")
+    assert "resume" not in told
 
 
 def test_status_as_json_has_alarms_with_their_figures(

@@ -22,7 +22,14 @@ from agentrl.db.transitions import runs
 from agentrl.db.transitions.updates import TrainerReplaced
 from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.restarts import REPLACED
-from agentrl.ops.supervisor.screen import Screen, StallGuard, how_it_ended, newest, printer, watch
+from agentrl.ops.supervisor.screen import (
+    ProgressPrinter,
+    Screen,
+    StallGuard,
+    how_it_ended,
+    newest,
+    watch,
+)
 from agentrl.ops.supervisor.supervisor import Supervisor
 from agentrl.ops.supervisor.up import down, up
 
@@ -177,7 +184,7 @@ def test_up_tells_success_with_each_version_and_the_version_after_the_orderly_en
 ) -> None:
     store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
     told: list[str] = []
-    show = printer(told.append, store, run_id)
+    show = ProgressPrinter(told.append, store, run_id, "agentrl run resume x")
     first = Totals(RunState.RUNNING, 0, 0, 0, sampled_tokens=0, trained_tokens=0, seconds=1.0)
     with closing(store):
         show(first)
@@ -190,6 +197,31 @@ def test_up_tells_success_with_each_version_and_the_version_after_the_orderly_en
     assert told[1].endswith(" s · recent success alfworld 75.0% · dbbench 75.0%")
 
 
+def test_up_prints_totals_also_while_the_version_stays(tmp_path: Path) -> None:
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    told: list[str] = []
+    now = [0.0]
+    show = ProgressPrinter(told.append, store, run_id, "", lambda: now[0])
+    totals = Totals(RunState.RUNNING, 0, 0, 0, sampled_tokens=0, trained_tokens=0, seconds=1.0)
+    with closing(store):
+        for now[0], episodes in ((0.0, 0), (14.0, 1), (15.0, 2), (29.0, 3), (31.0, 4), (60.0, 4)):
+            show(dataclasses.replace(totals, episodes=episodes, seconds=now[0]))
+    assert [line.split(" · ")[1] for line in told] == ["0 episodes", "2 episodes", "4 episodes"]
+
+
+def test_up_says_once_how_a_paused_run_goes_on(tmp_path: Path) -> None:
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    told: list[str] = []
+    show = ProgressPrinter(told.append, store, run_id, "agentrl run resume run.toml")
+    with closing(store):
+        for state in (RunState.PAUSED, RunState.RUNNING, RunState.PAUSED):
+            store.transact(lambda s, state=state: runs.move_run(s, run_id, state, "to look"))  # type: ignore[misc]
+            for _ in range(2):
+                show(newest(store, run_id, Totals("", 0, 0, 0, 0, 0, 0.0)))
+    paused = "the run is paused (to look); resume it with: agentrl run resume run.toml"
+    assert [line for line in told if "paused" in line] == [paused, paused]
+
+
 def _saved(store: Store, run_id: str, version: int) -> None:
     name = f"{run_id}-v{version:06d}"
     store.transact(lambda session: checkpoints.set_snapshot_path(session, name, "snapshot"))
@@ -198,7 +230,7 @@ def _saved(store: Store, run_id: str, version: int) -> None:
 def test_up_tells_of_a_roll_back_before_the_version_that_it_fell_to(tmp_path: Path) -> None:
     store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
     told: list[str] = []
-    show = printer(told.append, store, run_id)
+    show = ProgressPrinter(told.append, store, run_id, "agentrl run resume x")
     with closing(store):
         trained(store, run_id, 4)
         at_four = newest(store, run_id, Totals("", 0, 0, 0, 0, 0, 0.0))
