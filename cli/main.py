@@ -26,6 +26,7 @@ from agentrl.cli import (
 )
 from agentrl.cli.runs import dead_letters, processes, quickstart, replay, run_history, second_looks
 from agentrl.core.errors import AgentRLError, with_hint
+from agentrl.core.packaging import install_hint
 from agentrl.core.process import forbid_inspection
 
 WRITABLE = "choose a folder that you may write to"
@@ -73,7 +74,7 @@ def print_version(*, wanted: bool) -> None:
         except PackageNotFoundError as error:
             raise AgentRLError(
                 "the version is not known: agentrl-system is not installed here",
-                hint="pip install agentrl-system, in a clone make setup",
+                hint=install_hint(),
             ) from error
         raise typer.Exit
 

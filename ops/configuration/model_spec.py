@@ -78,6 +78,11 @@ def read_spec(path: Path) -> ModelSpec:
         described = (path / "config.json").read_bytes()
         config = msgspec.json.decode(described, type=dict[str, Any])
         return _spec(config | config.get("text_config", {}), dict(_headers(path)))
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no model in {path}",
+            hint="set model.path to a model, or make this one with `agentrl warmstart`",
+        ) from error
     except KeyError as error:
         raise ConfigError(f"{path}/config.json has no key {error.args[0]}") from error
     except (OSError, ValueError, TypeError, AttributeError, msgspec.DecodeError) as error:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.errors import AgentRLError
+from agentrl.core.packaging import PACKAGE, install_hint
 from agentrl.ops.doctor import requirements as doctor_requirements
 from agentrl.ops.doctor import services
 from agentrl.ops.doctor.findings import Finding, print_findings, try_finding, try_findings
@@ -25,7 +26,6 @@ from agentrl.ops.doctor.findings import Finding, print_findings, try_finding, tr
 if TYPE_CHECKING:
     from agentrl.ops.configuration.model_spec import ModelSpec
 
-PACKAGE = "agentrl-system"
 LEAST_FREE = 2 * 1024**3  # bytes: a few checkpoints of a small model, and its history
 LONG = 8192  # tokens of a trajectory beyond which computing prefixes again is expensive
 NOISE = 0.02  # of a ratio of probabilities, engine's and trainer's in bfloat16
@@ -70,8 +70,7 @@ def examine(config: Config | None, version: Version = version_of) -> Iterator[Fi
 
 def _packages(config: Config | None, version: Version) -> Iterator[Finding]:
     if version(PACKAGE) is None:
-        hint = f"pip install {PACKAGE}, in a clone make setup"
-        yield Finding("packages", "missing", f"{PACKAGE} is not installed", hint)
+        yield Finding("packages", "missing", f"{PACKAGE} is not installed", install_hint())
         return
     yield from extras(importlib.metadata.requires(PACKAGE) or [], config, version)
 
@@ -90,9 +89,7 @@ def extras(
         if match := re.match(r"""([\w.-]+)[^;]*(?:; extra == ['"]([\w-]+)['"])?""", requirement):
             groups.setdefault(match[2] or "", []).append(match[1])
     for extra, names in groups.items():
-        what, hint = "packages", f"run `pip install {PACKAGE}`"
-        if extra:
-            what, hint = f"extra {extra}", f"run `pip install '{PACKAGE}[{extra}]'`"
+        what = f"extra {extra}" if extra else "packages"
         versions = {name: version(name) for name in names}
         missing = [name for name, found in versions.items() if found is None]
         if not missing:
@@ -101,7 +98,7 @@ def extras(
             continue
         lacks = not needed.isdisjoint(missing) or (config is not None and not extra)
         state: Literal["absent", "missing"] = "missing" if lacks else "absent"
-        yield Finding(what, state, f"not installed: {', '.join(missing)}", hint)
+        yield Finding(what, state, f"not installed: {', '.join(missing)}", install_hint(extra))
 
 
 def _plans(config: Config) -> Iterator[Finding]:
@@ -145,7 +142,7 @@ def _disk_use(config: Config, shape: "ModelSpec | AgentRLError") -> tuple[int, s
 def _torch(config: Config | None, version: Version) -> Finding:
     if version("torch") is None:
         state: Literal["absent", "missing"] = "missing" if config else "absent"
-        return Finding("torch", state, "not installed", f"run `pip install {PACKAGE}`")
+        return Finding("torch", state, "not installed", install_hint())
     import torch
 
     gpus = torch.cuda.device_count()
@@ -227,9 +224,10 @@ def _memory(config: Config, shape: "ModelSpec | AgentRLError") -> Iterator[Findi
     """Yield the memory of each process, and whether it fits."""
     from agentrl.ops.doctor import memory
 
+    if isinstance(shape, AgentRLError):
+        yield Finding("memory", "absent", f"its estimate needs the model: {shape}", shape.hint)
+        return
     try:
-        if isinstance(shape, AgentRLError):
-            raise shape
         plans = memory.memory_plans(config, shape, memory.this_machine())
     except AgentRLError as error:
         yield Finding("memory", "absent", f"cannot be estimated: {error}", error.hint)
@@ -248,8 +246,7 @@ def _deepspeed(config: Config, version: Version) -> Iterator[Finding]:
         return
     installed = version("deepspeed")
     if installed is None:
-        hint = f"run `pip install '{PACKAGE}[deepspeed]'`"
-        yield Finding("deepspeed", "missing", "not installed", hint)
+        yield Finding("deepspeed", "missing", "not installed", install_hint("deepspeed"))
         return
     yield Finding("deepspeed", "ok", f"{installed}, {config.trainer.ranks} ranks here")
     if config.trainer.deepspeed.offload == "none":

@@ -11,6 +11,7 @@ from agentrl.core import config_loading, logging
 from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.core.http.access import is_loopback, origin
+from agentrl.core.packaging import install_hint
 from agentrl.db.admin.readonly import DatabaseAbsent
 
 HOST = "127.0.0.1"
@@ -36,7 +37,7 @@ def run(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
     if found is None:
         raise AgentRLError(
             "the dashboard needs streamlit",
-            hint="run `pip install 'agentrl-system[dashboard]'`, or in a clone `make setup`",
+            hint=install_hint("dashboard"),
         )
     from agentrl.dashboard.streamlit_server import history, serve, trust_proxies
 

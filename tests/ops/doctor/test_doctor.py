@@ -6,6 +6,7 @@ import pytest
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
+from agentrl.core.packaging import install_hint
 from agentrl.ops.configuration import model_spec
 from agentrl.ops.doctor import doctor, memory
 from agentrl.ops.doctor.doctor import disk, examine, extras
@@ -92,7 +93,7 @@ def test_an_engine_that_is_not_installed_is_missing(
     findings = examine(config(tmp_path, '[trainer]\nengine = "deepspeed"\n'), without("deepspeed"))
     [lacking] = [each for each in findings if each.name == "deepspeed"]
     assert lacking.state == "missing"
-    assert lacking.hint == "run `pip install 'agentrl-system[deepspeed]'`"
+    assert lacking.hint == install_hint("deepspeed")
 
 
 def test_containers_need_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,9 +126,14 @@ def test_a_missing_extra_names_the_command_that_installs_it(tmp_path: Path) -> N
     packages, dashboard = extras(requirements, config(tmp_path))
     assert (packages.name, packages.state) == ("packages", "missing")
     assert packages.detail == "not installed: no-such-thing"
-    assert packages.hint == "run `pip install agentrl-system`"
+    assert packages.hint == "run `pip install agentrl-system`, or in a clone `make setup`"
     assert dashboard.state == "absent"
+    assert (
+        dashboard.hint
+        == "run `pip install 'agentrl-system[dashboard]'`, or in a clone `make setup`"
+    )
     assert [each.state for each in extras(requirements, None)] == ["absent", "absent"]
+    assert install_hint("reasoning-gym").endswith("[reasoning-gym]'`"), "`make setup` has it not"
 
 
 @pytest.mark.parametrize(
@@ -207,6 +213,13 @@ def test_memory_is_told_by_process_and_compared_with_what_there_is(tmp_path: Pat
     large = found(config(tmp_path, more))["memory"]
     assert large.state == "missing"
     assert large.hint.startswith("change policy.cache_tokens")
+
+
+def test_memory_needs_the_model(tmp_path: Path) -> None:
+    text = f'[run]\nhome = "{tmp_path}"\n[model]\npath = "{tmp_path}/start"\n[tasks.dbbench]\n'
+    memory = found(config_loading.loads(text))["memory"]
+    assert memory.detail == f"its estimate needs the model: there is no model in {tmp_path}/start"
+    assert "`agentrl warmstart`" in memory.hint
 
 
 def test_bounds_that_the_noise_of_bfloat16_exceeds_are_told(tmp_path: Path) -> None:
