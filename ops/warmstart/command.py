@@ -4,6 +4,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from agentrl.ops.interruption import Interrupted
 from agentrl.ops.tables import console, plain
@@ -21,7 +22,7 @@ def make(options: WarmstartOptions, watch: Watch | None = None) -> None:
     """
     lines = ProgressLines()
     try:
-        report = warmstart(options, watch or lines, lines.show_preparation)
+        report = warmstart(options, watch or lines, lines.show_preparation, lines.show_continuation)
     except KeyboardInterrupt:
         if options.out.exists():  # its last act was to make it
             raise
@@ -46,6 +47,9 @@ class ProgressLines:
             f"loss {progress.loss:.3f} · {progress.tokens_per_s:.0f} tokens/s{left}"
             + (f" · sampled success: {success}" if success else "")
         )
+
+    def show_continuation(self, step: int, folder: Path) -> None:
+        self._print(f"continues the interrupted warm start in {folder} after step {step}")
 
     def show_preparation(self, preparation: Preparation) -> None:
         if self._is_due():

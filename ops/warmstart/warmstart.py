@@ -120,16 +120,20 @@ class WarmstartReport:
 
 
 WatchPreparation = Callable[[Preparation], None]
+WatchContinuation = Callable[[int, Path], None]
 
 
 def warmstart(
     options: WarmstartOptions,
     progress: Watch = lambda _: None,
     watch_preparation: WatchPreparation = lambda _: None,
+    watch_continuation: WatchContinuation = lambda _step, _folder: None,
 ) -> WarmstartReport:
     """Create `options.out` atomically, and measure it; continue an interrupted warm start.
 
-    `watch_preparation`: called after each expert episode; `progress`: after each step.
+    `watch_continuation`: called first if an interrupted warm start is continued, with its step and
+    the folder of its state. `watch_preparation`: called after each expert episode; `progress`:
+    after each step.
 
     The same options give the same demonstrations in the same order. Of a finished warm start whose
     adapter alone is here, only `options.out` is made again. Raises KeyboardInterrupt at SIGINT and
@@ -143,6 +147,8 @@ def warmstart(
     began = time.monotonic()
     kept = WarmstartState(options.out, fingerprint)
     begun = kept.load()
+    if begun.cloner:
+        watch_continuation(begun.earlier + begun.steps, kept.folder)
     prepare_torch(Hardware(options.device, threads=options.threads))
     sources = {
         name: source(name, task.options, task.source) for name, task in options.tasks.items()
