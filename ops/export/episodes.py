@@ -121,7 +121,8 @@ def export_sft(request: ExportRequest) -> str:
     finally:
         partial.unlink(missing_ok=True)
     written = _count(counts.total - counts.unread, counts)
-    return f"{written} in {request.out}; {counts.unread} left out: no messages"
+    left_out = f"; {counts.unread} left out: no messages" if counts.unread else ""
+    return f"{written} in {request.out}{left_out}"
 
 
 def _episodes(

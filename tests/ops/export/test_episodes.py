@@ -89,7 +89,7 @@ def test_fine_tuning_on_the_lines_sees_the_recorded_tokens(
 ) -> None:
     """What `warmstart --imported` reads of them."""
     out = tmp_path / "out.jsonl"
-    export_sft(ExportRequest(played.path, out))
+    assert export_sft(ExportRequest(played.path, out)).endswith(f" in {out}")
     template = ChatTemplate.load(TINY)
     style = played.config.model.call_style
     transcripts = import_transcripts(out, style)
