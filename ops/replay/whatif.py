@@ -106,7 +106,7 @@ def whatif(
                 stored = _read_update(session, runs.require_run(session, file.run.name), name)
             results.append(_answer(stored, config, score=score))
             if not as_json:
-                _show(results[-1])
+                _show(results[-1], are_weights_deleted=stored.paths is None)
     if as_json:
         print(msgspec.json.encode(results).decode())
 
@@ -197,7 +197,7 @@ def _off(stored: Mapping[str, float], reproduced: Mapping[str, float]) -> tuple[
     return name, distance
 
 
-def _show(result: WhatIf) -> None:
+def _show(result: WhatIf, *, are_weights_deleted: bool) -> None:
     print(f"update {result.version} ({result.update_id})")
     table = plain("task", *(HEADS.get(name, name) for name in NUMBERS))
     for task, now in result.now.rows.items():
@@ -213,7 +213,8 @@ def _show(result: WhatIf) -> None:
     if result.lost:
         print(f"{result.lost} untrained groups are not included: their trajectories were deleted")
     if not result.scored:
-        print("ESS, weighted and clipped need the weights of the previous checkpoint")
+        why = ", which were deleted (trainer.keep_checkpoints)" if are_weights_deleted else ""
+        print(f"ESS, weighted and clipped need the weights of the previous checkpoint{why}")
 
 
 def _cell(name: str, form: str, was: TaskRow, now: TaskRow) -> str:

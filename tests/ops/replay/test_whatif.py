@@ -168,7 +168,8 @@ def test_the_table_shows_what_was_and_what_would_be(
     assert lines[0].startswith("update 1 (")
     assert [line.split()[0] for line in lines[1:5]] == ["task", "alfworld", "dbbench", "all"]
     assert "1.000 → 0.500" in lines[3]
-    assert lines[5].startswith("ESS, weighted and clipped need the weights")
+    needed = "ESS, weighted and clipped need the weights of the previous checkpoint"
+    assert lines[5] == needed
 
 
 def test_what_cannot_be_recomputed_is_one_clear_error(
@@ -202,3 +203,5 @@ def test_what_cannot_be_recomputed_is_one_clear_error(
     assert unscored["scored"] is False
     assert unscored["was"]["rows"][""]["clipped"] is None
     assert unscored["off"][1] < 1e-6
+    whatif(trained.path, ["2"], [], score=True, as_json=False)
+    assert "the previous checkpoint, which were deleted (trainer.keep" in capsys.readouterr().out
