@@ -150,10 +150,7 @@ class Ledger:
         """
         self.settle()
         then, record = self._describe(at, groups, metrics, started_at)
-        rules = RetentionRules(
-            self._config.keep_checkpoints, self._config.tracks, self.epoch, self._snapshots.unnamed
-        )
-        self._in_flight = self._publisher.begin(learner, then, record, rules, on_commit)
+        self._in_flight = self._publisher.begin(learner, then, record, self.epoch, on_commit)
         return then
 
     def _describe(
@@ -190,7 +187,9 @@ class Ledger:
         return {"commit_wait_s": waited_s, **snapshot}
 
     def settle(self, *, wait: bool = True) -> None:
-        """Wait until the update in flight is committed, then begin a snapshot if one is due.
+        """Wait until the update in flight is committed.
+
+        Then begin a snapshot if one is due, and the deletion of what nothing needs any more.
 
         `wait`: False: do nothing if it is not committed yet. An error means that it is not
         committed; every later call raises it again. UpdateRefused and CheckpointError are final.
@@ -219,6 +218,8 @@ class Ledger:
         if age >= self._config.snapshot_every and not self._snapshots.is_writing:
             self._snapshots.begin(publication.learner, publication.then)
         self._snapshots.name()
+        keep, tracks = self._config.keep_checkpoints, self._config.tracks
+        self._publisher.retain(RetentionRules(keep, tracks, self.epoch, self._snapshots.unnamed))
 
     def _keep(self, publication: Publication, *, arrived: bool = True) -> None:
         """Save an update for the next trainer, once. `arrived`: see UpdateRecord."""

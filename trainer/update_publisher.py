@@ -72,7 +72,7 @@ class UpdatePublisher:
         self._checkpoint_files = checkpoint_files
         self._alarms = alarms
         self._background = background or DaemonExecutor("publisher")
-        self._former: Future[None] | None = None
+        self._retention: Future[None] | None = None
         self.writer = CheckpointWriter(checkpoint_files)
 
     def begin(
@@ -80,32 +80,24 @@ class UpdatePublisher:
         learner: Learner,
         then: Position,
         record: UpdateRecord,
-        rules: RetentionRules,
+        epoch: int,
         on_commit: Callable[[], object],
     ) -> Publication:
         """Copy the learner's weights and start to publish them. `on_commit`: see Ledger.publish."""
         self.finish()
-        committed: Future[None] = Future()
-        publish = partial(self._publish, CheckpointCopy.of(learner), then, record, rules)
+        copy = CheckpointCopy.of(learner)
+        result = self._background.submit(self._publish, copy, then, record, epoch, on_commit)
+        return Publication(learner, then, record, result)
 
-        def run() -> None:
-            try:
-                publish()
-            except BaseException as error:  # for the trainer's loop
-                committed.set_exception(error)
-                return
-            committed.set_result(None)
-            on_commit()
-            self._retain(rules)
-
-        self._former = self._background.submit(run)
-        return Publication(learner, then, record, committed)
+    def retain(self, rules: RetentionRules) -> None:
+        """Start to delete what nothing needs any more, after a publication."""
+        self._retention = self._background.submit(self._retain, rules)
 
     def finish(self) -> None:
-        """Wait until the former publication has also deleted what nothing needs any more."""
-        if self._former is not None:
-            self._former.result()
-            self._former = None
+        """Wait until that is deleted."""
+        if self._retention is not None:
+            self._retention.result()
+            self._retention = None
 
     def commit(self, record: UpdateRecord, epoch: int) -> None:
         """Commit an update whose checkpoint is complete; log its alarms.
@@ -123,18 +115,20 @@ class UpdatePublisher:
         copy: CheckpointCopy,
         then: Position,
         record: UpdateRecord,
-        rules: RetentionRules,
+        epoch: int,
+        on_commit: Callable[[], object],
     ) -> None:
         """Publish, commit and announce. Raises what CheckpointWriter.publish and `commit` raise."""
         path = self.writer.publish(copy, then, record.parent_id)
         try:
-            with count_refusals(self._store, self._run_id, rules.epoch, Transition.COMMIT):
-                self.commit(record, rules.epoch)
+            with count_refusals(self._store, self._run_id, epoch, Transition.COMMIT):
+                self.commit(record, epoch)
         except UpdateRefused:
             retention.remove_directories([path], self._checkpoint_files.stop)
             raise
         log.info("Update committed", version=then.version, skipped=record.skipped)
         self._announce(then)
+        on_commit()
 
     def _announce(self, then: Position) -> None:
         """Announce the checkpoint. The row is committed, so a lost event only delays."""

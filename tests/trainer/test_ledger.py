@@ -147,6 +147,7 @@ def _ledger(
         _announce(world, publisher),
         CheckpointStore(home / "checkpoints"),
         background=InlineExecutor(),
+        publishing=InlineExecutor(),
     )
 
 
