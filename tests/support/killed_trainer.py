@@ -4,7 +4,6 @@ copied      its weights are copied, nothing is written
 written     its checkpoint is complete, its rows are being written
 committing  its rows are written, not committed
 committed   its rows are committed, nothing is announced
-announced   it is announced, nothing is deleted
 """
 
 import os
@@ -21,7 +20,7 @@ from training_loops import HookedLearner, run_loop
 
 from agentrl.db.store import Store, open_store
 
-MOMENTS = ("copied", "written", "committing", "committed", "announced")
+MOMENTS = ("copied", "written", "committing", "committed")
 
 
 def kill(*_given: object) -> None:
@@ -31,7 +30,7 @@ def kill(*_given: object) -> None:
 
 def kill_at(store: Store, moment: str) -> None:
     """Kill the process at a moment of the transaction that writes an update."""
-    thread, is_committed = 0, False
+    thread = 0
 
     @event.listens_for(store.engine, "before_cursor_execute")
     def look(_connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
@@ -40,16 +39,11 @@ def kill_at(store: Store, moment: str) -> None:
             thread = threading.get_ident()
             if moment == "written":
                 kill()
-        elif is_committed and threading.get_ident() == thread:
-            kill()
 
     @event.listens_for(store.engine, "commit")
     def end(_connection: Any) -> None:
-        nonlocal is_committed
         if threading.get_ident() == thread:
-            is_committed = True
-            if moment == "committing":
-                kill()
+            kill()
 
 
 def main(url: str, run_id: str, model: str, home: str, moment: str) -> None:

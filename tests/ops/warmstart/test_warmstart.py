@@ -212,11 +212,15 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", [1, 4])
+@pytest.mark.parametrize(("at", "step"), [(1, 1), (4, 3)])
 def test_an_interrupted_warm_start_goes_on_to_the_same_weights(
-    made: tuple[Path, list[Progress]], tmp_path: Path, at: int, capsys: pytest.CaptureFixture[str]
+    made: tuple[Path, list[Progress]],
+    tmp_path: Path,
+    at: int,
+    step: int,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In its first phase, and in its second between two measurements."""
+    """In its first phase, and in its second, after two steps and a measurement of the first."""
     steps: list[int] = []
 
     def interrupt(progress: Progress) -> None:
@@ -233,7 +237,7 @@ def test_an_interrupted_warm_start_goes_on_to_the_same_weights(
     make(small)
     first_line, *_ = capsys.readouterr().err.splitlines()
     folder = tmp_path / ".again.warmstart"
-    assert first_line == f"continues the interrupted warm start in {folder} after step {at}"
+    assert first_line == f"continues the interrupted warm start in {folder} after step {step}"
     assert [path.name for path in tmp_path.iterdir()] == ["again"]
     first, again = (load_file(each / "model.safetensors") for each in (made[0], tmp_path / "again"))
     assert all(torch.equal(first[name], again[name]) for name in first)
