@@ -43,6 +43,7 @@ import psutil
 from browser import CLICK, PATIENCE_S, Heard, chromium, stood
 from playwright.sync_api import Browser, BrowserContext
 
+from agentrl.core.process import agentrl_command
 from agentrl.dashboard.links import address
 from agentrl.dashboard.navigation import PAGES
 
@@ -98,16 +99,7 @@ def dashboard(place: Place) -> Iterator[Server]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {"AGENTRL__STORE__URL": place.store, "AGENTRL__RUN__NAME": place.run}
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "agentrl.cli.main",
-        "dashboard",
-        str(CONFIG),
-        "--port",
-        str(port),
-    ]
+    command = agentrl_command("dashboard", str(CONFIG), "--port", str(port))
     began = time.perf_counter()
     process = subprocess.Popen(
         command, cwd=ROOT, env=os.environ | environment, stdout=subprocess.DEVNULL

@@ -25,8 +25,7 @@ from agentrl.cli import (
     policies,
 )
 from agentrl.cli.runs import dead_letters, processes, quickstart, replay, run_history, second_looks
-from agentrl.core.errors import AgentRLError, with_hint
-from agentrl.core.packaging import install_hint
+from agentrl.core.errors import AgentRLError, install_hint, with_hint
 from agentrl.core.process import forbid_inspection
 
 WRITABLE = "choose a folder that you may write to"

@@ -8,6 +8,9 @@ with `exit_code`.
 import difflib
 from collections.abc import Collection, Iterable
 
+PACKAGE = "agentrl-system"
+LOCKED_APART = {"reasoning-gym"}  # extras that `make setup` does not install
+
 
 class AgentRLError(Exception):
     """A failure with a known cause. `hint`: what the user should do next; may be empty."""
@@ -76,6 +79,13 @@ class ItemError(AgentRLError):
 def with_hint(text: str, hint: str) -> str:
     """Join an error text and its hint: `text. Hint: do this.`"""
     return f"{_sentence(text)} Hint: {_sentence(hint)}" if hint else text
+
+
+def install_hint(extra: str = "") -> str:
+    """Return how to install the package, with an extra if given."""
+    what = f"'{PACKAGE}[{extra}]'" if extra else PACKAGE
+    in_clone = "" if extra in LOCKED_APART else ", or in a clone `make setup`"
+    return f"run `pip install {what}`{in_clone}"
 
 
 def _sentence(text: str) -> str:

@@ -76,6 +76,7 @@ def _no_faults() -> Iterator[None]:
     yield
     if "faulty_filesystem" in sys.modules:
         sys.modules["faulty_filesystem"].FaultyFileSystem.faults.clear()
+        sys.modules["faulty_filesystem"].FaultyFileSystem.removing.clear()
 
 
 @pytest.fixture(autouse=True)

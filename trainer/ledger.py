@@ -6,10 +6,10 @@
 
 At most one update is in flight, and until it is settled the weights stay those of that update. So
 what is saved for the next trainer is the update in flight or a committed one, never a later one.
-While a disk or an object store is full or unavailable, the thread waits, until the trainer is told
-to stop. Snapshots are written in the background (trainer/snapshots/snapshot_writer.py); one that
-could not be saved is tried again at the next update. A trainer whose epoch is outdated commits
-nothing and ends.
+The thread waits while a disk or an object store is full or unavailable. It gives up when the
+trainer is told to stop. Snapshots are written in the background
+(trainer/snapshots/snapshot_writer.py); one that could not be saved is tried again at the next
+update. A trainer whose epoch is outdated commits nothing and ends.
 """
 
 import time
@@ -193,8 +193,8 @@ class Ledger:
 
         `wait`: False: do nothing if it is not committed yet. An error means that it is not
         committed; every later call raises it again. UpdateRefused and CheckpointError are final.
-        After WeightsAway and StoreUnavailable, which come only when the trainer is told to stop,
-        and after any other StoreError, it is kept for the next trainer if the local disk allows.
+        After WeightsAway or a StoreError the update is kept for the next trainer, if the local disk
+        allows. WeightsAway and StoreUnavailable come only when the trainer is told to stop.
         """
         publication = self._in_flight
         if publication is None or not (wait or publication.result.done()):

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.errors import AgentRLError
-from agentrl.core.packaging import PACKAGE, install_hint
+from agentrl.core.errors import PACKAGE, AgentRLError, install_hint
 from agentrl.ops.doctor import requirements as doctor_requirements
 from agentrl.ops.doctor import services
 from agentrl.ops.doctor.findings import Finding, print_findings, try_finding, try_findings

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from agentrl.core import config_loading, logging
 from agentrl.core.config.secrets import secret
-from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.core.errors import AgentRLError, ConfigError, install_hint
 from agentrl.core.http.access import is_loopback, origin
-from agentrl.core.packaging import install_hint
 from agentrl.db.admin.readonly import DatabaseAbsent
 
 HOST = "127.0.0.1"

@@ -1,4 +1,4 @@
-"""Executors without threads: work is done when it is submitted, or when its result is asked for."""
+"""Executors without threads: work is done at submission, for its result, or when a test says so."""
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -31,6 +31,29 @@ class DeferredFuture(Future[Any]):
         if not self.done():
             _do(self, self._work)
         return super().result(timeout)
+
+
+class HeldExecutor(Executor):
+    """Does the work that it is given when `release` is called, and at once when it is open."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._held: list[Callable[[], object]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *given: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._held.append(partial(_do, future, partial(fn, *given, **options)))
+        if self.is_open:
+            self.release()
+        return future
+
+    def release(self) -> None:
+        while self._held:
+            self._held.pop()()
+
+    def open(self) -> None:
+        self.is_open = True
+        self.release()
 
 
 def _do(future: Future[Any], work: Callable[[], Any]) -> None:

@@ -547,7 +547,8 @@ def _far_ledger(
     stopped, folders = stop or threading.Event(), (home / "checkpoints", home / "cache")
     store = CheckpointStore(*folders, "faulty://far", stopped, limits)
     config = ledger_config(Config(tasks={"dbbench": Task()}))
-    return Ledger(config, world.run_id, world.store, _announce(world, publisher), store)
+    announce, inline = _announce(world, publisher), InlineExecutor()
+    return Ledger(config, world.run_id, world.store, announce, store, publishing=inline)
 
 
 def test_an_update_that_failed_stays_so_and_no_snapshot_of_it_is_taken(
@@ -791,6 +792,7 @@ def test_success_waits_for_every_task_of_the_configuration(
             world.store,
             _announce(world, publisher),
             CheckpointStore(tmp_path),
+            publishing=InlineExecutor(),
         ),
         Counter(),
     )

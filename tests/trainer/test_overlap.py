@@ -4,8 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import killed_trainer
 import msgspec
 import pytest
 from faulty_filesystem import FaultyFileSystem
-from inline import InlineExecutor
+from inline import HeldExecutor, InlineExecutor
 from run_transitions import World
 from running import eventually
 from sqlalchemy import event
@@ -153,29 +152,6 @@ def test_the_next_step_waits_for_the_commit_and_not_for_what_is_deleted_after_it
     assert found == [True]
     assert len(_stored(tmp_path)) < 7
     assert world.accounting() == []
-
-
-class HeldExecutor(Executor):
-    """Does the work that it is given when `release` is called, and at once when it is open."""
-
-    def __init__(self) -> None:
-        self.is_open = False
-        self._held: list[Callable[[], object]] = []
-
-    def submit(self, fn: Callable[..., Any], /, *given: Any, **options: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self._held.append(lambda: future.set_result(fn(*given, **options)))
-        if self.is_open:
-            self.release()
-        return future
-
-    def release(self) -> None:
-        while self._held:
-            self._held.pop()()
-
-    def open(self) -> None:
-        self.is_open = True
-        self.release()
 
 
 def test_a_snapshot_that_ends_during_a_gradient_makes_room_for_the_next(

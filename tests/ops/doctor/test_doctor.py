@@ -6,7 +6,7 @@ import pytest
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.packaging import install_hint
+from agentrl.core.errors import install_hint
 from agentrl.ops.configuration import model_spec
 from agentrl.ops.doctor import doctor, memory
 from agentrl.ops.doctor.doctor import disk, examine, extras
