@@ -1,20 +1,33 @@
 """The same vLLM asked in two ways: directly, and through a policy server as workers ask it.
 
-Both ways are engines for `engine.episodes`: each request is an HTTP call on a thread of a pool.
+    this process ─▶ HTTP ─▶ policy server ─┐
+          └───────▶ Unix socket ───────────┴─▶ vLLM
+
+The policy server has a process of its own, as in a run. Both ways are engines for
+`engine.episodes`: each request is an HTTP call on a thread of a pool.
 """
 
 import json
+import multiprocessing
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
 
-from vllm_pool import policy_server
+from vllm_pool import engine_at, load, server_of
 
+from agentrl.core import logging
+from agentrl.core.config.sections.policies import Model, Vllm
+from agentrl.core.types import CURRENT
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.serving.engine_api import Completion, Request
-from agentrl.serving.vllm.engine import VllmEngine
+from agentrl.serving.vllm.client import VllmClient
 from agentrl.serving.vllm.process import NAME
-from agentrl.workers.policies.client import Ask
+from agentrl.workers.policies.client import Ask, PolicyClient
 
+POLICY = "policy"
 TIMEOUT_S = 600.0
 
 
@@ -36,9 +49,41 @@ class Caller:
 
 
 @contextmanager
-def without_server(engine: VllmEngine, most: int) -> Iterator[Caller]:
+def two_ways(section: Vllm, model: Model, most: int) -> Iterator[tuple[Caller, Caller]]:
+    """Start this vLLM; yield it through its server, and alone."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(section, model, theirs))
+    process.start()
+    theirs.close()
+    try:
+        url, socket = ours.recv()
+        with (
+            closing(PolicyClient(connections=most)) as client,
+            closing(VllmClient(socket)) as line,
+            closing(Caller(_through_server(client, url), most)) as through,
+            closing(Caller(_without_server(line), most)) as alone,
+        ):
+            yield through, alone
+    finally:
+        ours.close()
+        process.join()
+
+
+def _serve(section: Vllm, model: Model, pipe: Connection) -> None:
+    """Tell both addresses, and serve until the other end of the pipe is closed."""
+    logging.configure("policy", level="WARNING")
+    with tempfile.TemporaryDirectory() as home:
+        engine = engine_at(Path(home), section, rank=0, model=model)
+        with closing(engine):
+            load(engine, POLICY, Path(model.path))
+            with server_of(engine, POLICY) as url:
+                pipe.send((url, engine.line(POLICY).path))
+                pipe.poll(None)
+
+
+def _without_server(line: VllmClient) -> Callable[[Request], list[int]]:
     """Ask vLLM itself, for no more than a plain client needs to go on with the conversation."""
-    line = engine.line("policy")
 
     def call(request: Request) -> list[int]:
         body = {
@@ -53,25 +98,22 @@ def without_server(engine: VllmEngine, most: int) -> Iterator[Caller]:
         tokens: list[int] = answer["choices"][0]["token_ids"]
         return tokens
 
-    with closing(Caller(call, most)) as caller:
-        yield caller
+    return call
 
 
-@contextmanager
-def through_server(engine: VllmEngine, most: int) -> Iterator[Caller]:
-    """Ask a policy server in front of vLLM, with log-probabilities as in training."""
-    with policy_server(engine, "policy", most) as (client, live):
+def _through_server(client: PolicyClient, url: str) -> Callable[[Request], list[int]]:
+    """Ask the policy server, with log-probabilities as in training."""
+    live = LivePolicy("server", url, CURRENT, POLICY, 0)
 
-        def call(request: Request) -> list[int]:
-            ask = Ask(
-                prompt=request.prompt,
-                max_tokens=request.max_tokens,
-                temperature=request.temperature,
-                stop_ids=[],
-                seed=len(request.prompt),
-                session=request.session,
-            )
-            return client.complete(live, ask, timeout_s=TIMEOUT_S).token_ids
+    def call(request: Request) -> list[int]:
+        ask = Ask(
+            prompt=request.prompt,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            stop_ids=[],
+            seed=len(request.prompt),
+            session=request.session,
+        )
+        return client.complete(live, ask, timeout_s=TIMEOUT_S).token_ids
 
-        with closing(Caller(call, most)) as caller:
-            yield caller
+    return call

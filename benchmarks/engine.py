@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from random_models import make_model
 
-from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.policies import Model, Vllm
 from agentrl.serving.engine_api import Completion, Engine, Request
 from agentrl.serving.local.engine import LocalEngine
 
@@ -170,7 +170,7 @@ def vllm_of(python: Path | None, model: Model, home: Path) -> "Iterator[VllmEngi
         return
     from vllm_pool import engine_at, load
 
-    engine = engine_at(home, python, "vllm", rank=0, model=model)
+    engine = engine_at(home, Vllm(python=str(python)), rank=0, model=model)
     try:
         load(engine, "policy", Path(model.path))
         yield engine

@@ -20,6 +20,7 @@ Every line has `device` and what was asked; `ceiling`: what the hardware could d
 
 import argparse
 import json
+import shlex
 import statistics
 import sys
 import tempfile
@@ -35,14 +36,14 @@ import numpy as np
 import torch
 import weights
 from bare_loop import bare_update
-from engine import episodes, vllm_of
+from engine import episodes
 from random_models import make_model, make_trajectory
 
 from agentrl.core import logging
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.base import Dtype
 from agentrl.core.config.sections.episodes import Sampling
-from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.policies import Model, Vllm
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.trajectory import Trajectory
@@ -51,7 +52,6 @@ from agentrl.ops.doctor.memory import memory_items
 from agentrl.ops.doctor.memory_items import device_of
 from agentrl.serving.engine_api import Request
 from agentrl.serving.local.engine import LocalEngine
-from agentrl.serving.vllm.engine import VllmEngine
 from agentrl.trainer.algorithm.presets import Settings, resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
@@ -189,32 +189,27 @@ def serve(chosen: argparse.Namespace) -> Figures:
         f"local_{count}": episodes(engine, spec.vocabulary, count) for count in chosen.concurrent
     }
     engine.close()
-    with (
-        tempfile.TemporaryDirectory() as home,
-        vllm_of(chosen.vllm, model_of(chosen), Path(home)) as vllm,
-    ):
-        if vllm is not None:
-            episodes(vllm, spec.vocabulary, 2)
-            for count in chosen.concurrent:
-                found |= vllm_in_two_ways(vllm, spec.vocabulary, count, chosen.repeats)
+    if chosen.vllm is not None:
+        found |= vllm_in_two_ways(chosen, spec.vocabulary)
     return found
 
 
-def vllm_in_two_ways(vllm: VllmEngine, vocabulary: int, count: int, repeats: int) -> Figures:
+def vllm_in_two_ways(chosen: argparse.Namespace, vocabulary: int) -> Figures:
     """The speed through our server and that of vLLM alone, in turn, and the median ratio."""
-    with (
-        bare_vllm.through_server(vllm, count) as ours,
-        bare_vllm.without_server(vllm, count) as bare,
-    ):
-        pairs = [
-            (episodes(ours, vocabulary, count), episodes(bare, vocabulary, count))
-            for _ in range(repeats)
-        ]
-    return {
-        f"vllm_{count}": statistics.median(through for through, _ in pairs),
-        f"bare_vllm_{count}": statistics.median(alone for _, alone in pairs),
-        f"vllm_vs_bare_{count}": statistics.median(through / alone for through, alone in pairs),
-    }
+    found: Figures = {}
+    section = Vllm(python=str(chosen.vllm), args=shlex.split(chosen.vllm_args))
+    with bare_vllm.two_ways(section, model_of(chosen), max(chosen.concurrent)) as ways:
+        for count in chosen.concurrent:
+            pairs = [
+                [episodes(way, vocabulary, count) for way in ways]
+                for _ in range(chosen.repeats + 1)  # the first warms up
+            ][1:]
+            found |= {
+                f"vllm_{count}": statistics.median(through for through, _ in pairs),
+                f"bare_vllm_{count}": statistics.median(alone for _, alone in pairs),
+                f"vllm_vs_bare_{count}": statistics.median(one / two for one, two in pairs),
+            }
+    return found
 
 
 def swap(chosen: argparse.Namespace) -> Figures:
@@ -349,6 +344,7 @@ def main() -> None:
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--vllm", type=Path, help="a Python that has vLLM, to measure it as well")
+    parser.add_argument("--vllm-args", default="", help="its further arguments, in one text")
     chosen = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)

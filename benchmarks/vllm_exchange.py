@@ -31,7 +31,7 @@ from vllm_pool import engine_at, load
 
 from agentrl.checkpoints import manifest
 from agentrl.core import logging
-from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.policies import Model, Vllm
 from agentrl.serving.vllm.vllm_worker import digest
 
 PROBE = list(range(100, 196))  # as many tokens as a checkpoint's probe
@@ -99,7 +99,7 @@ def measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
     if any(from_disk(path) != from_socket(path) for path in paths):
         raise SystemExit("the socket brought other bytes")
     model = Model(dtype=options.dtype, device="cpu")
-    engine = engine_at(home, options.python, "exchange", rank=0, model=model)
+    engine = engine_at(home, Vllm(python=str(options.python)), rank=0, model=model)
     spent: dict[str, list[float]] = {}
     try:
         start = seconds(lambda: load(engine, "c0", paths[0]))

@@ -53,11 +53,10 @@ PROMPT, SAMPLED = 60, 32  # tokens
 
 
 def engine_at(
-    home: Path, python: Path, name: str, rank: int = RANK, model: Model | None = None
+    home: Path, section: Vllm, rank: int = RANK, model: Model | None = None
 ) -> VllmEngine:
     """A vLLM of its own, not started yet. `model`: device and dtype; default: CPU and fp32."""
-    section = Vllm(python=str(python), cpu_adapters=16)
-    server = PolicyServer(name=name, engine="vllm", vllm=section)
+    server = PolicyServer(name="vllm", engine="vllm", vllm=section)
     run, trainer = Run(home=str(home)), Trainer(lora=Lora(rank=rank))
     config = Config(tasks={}, run=run, model=model or Model(), trainer=trainer, policy=[server])
     return VllmEngine(serving_config(config), server)
@@ -121,17 +120,12 @@ def pss(folder: Path) -> float:
 
 
 @contextmanager
-def policy_server(
-    engine: VllmEngine, policy: str, connections: int = 1
-) -> Iterator[tuple[PolicyClient, LivePolicy]]:
-    """A policy server before vLLM, and a worker's client of it."""
+def server_of(engine: VllmEngine, policy: str) -> Iterator[str]:
+    """A policy server before vLLM: its URL."""
     table = ServedCheckpoints()
     table.serve(CURRENT, policy, 0)
-    with (
-        closing(Server(PolicyApp(engine, table, ""), "127.0.0.1", 0, guarded=False)) as server,
-        closing(PolicyClient(connections=connections)) as client,
-    ):
-        yield client, LivePolicy("server", server.url, CURRENT, policy, 0)
+    with closing(Server(PolicyApp(engine, table, ""), "127.0.0.1", 0, guarded=False)) as server:
+        yield server.url
 
 
 def proxy(engine: VllmEngine, line: VllmClient, rounds: int = 200) -> dict[str, float]:
@@ -146,7 +140,8 @@ def proxy(engine: VllmEngine, line: VllmClient, rounds: int = 200) -> dict[str, 
     def straight() -> object:
         return line.post("/v1/completions", body, 60)
 
-    with policy_server(engine, "zero") as (client, live):
+    with server_of(engine, "zero") as url, closing(PolicyClient(connections=1)) as client:
+        live = LivePolicy("server", url, CURRENT, "zero", 0)
 
         def ours() -> object:
             return client.complete(live, ask, timeout_s=60)
@@ -186,7 +181,8 @@ def measure(python: Path, servers: int, requests: int, folder: Path) -> list[dic
              "fastest": max(rates), "pss_gib": pss(folder)}
         )  # fmt: skip
 
-    engines = [engine_at(folder / f"s{number}", python, f"s{number}") for number in range(servers)]
+    section = Vllm(python=str(python))
+    engines = [engine_at(folder / f"s{number}", section) for number in range(servers)]
     try:
         first = engines[0]
         load(first, "zero", policies["zero"])

@@ -33,10 +33,13 @@ class _Connection(http.client.HTTPConnection):
 
 
 class VllmClient:
-    """Sends requests to one server, from any thread; connections are kept open."""
+    """Sends requests to one server, from any thread; connections are kept open.
+
+    `path`: its Unix socket.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._lock = threading.Lock()
         self._idle: list[_Connection] = []
         self._closed = False
@@ -66,7 +69,7 @@ class VllmClient:
 
     def _ask(self, method: str, target: str, body: bytes | None, timeout_s: float) -> bytes:
         with self._lock:
-            connection = self._idle.pop() if self._idle else _Connection(self._path, timeout_s)
+            connection = self._idle.pop() if self._idle else _Connection(self.path, timeout_s)
         connection.timeout = timeout_s  # should it have to connect again
         try:
             if connection.sock is not None:
