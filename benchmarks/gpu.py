@@ -66,8 +66,8 @@ def make(chosen: argparse.Namespace) -> Figures:
     parameters = make_model(chosen.model, chosen.folder, chosen.device, torch.bfloat16)
     seconds = time.perf_counter() - began
     size = sum(file.stat().st_size for file in chosen.folder.iterdir())
-    floor = weights.floor(chosen.folder, min(size, 2**28)) * size / min(size, 2**28)
-    return {"parameters": parameters, "bytes": size, "seconds": seconds, "ceiling": floor}
+    ceiling = weights.floor(chosen.folder, size)
+    return {"parameters": parameters, "bytes": size, "seconds": seconds, "ceiling": ceiling}
 
 
 def kernels(chosen: argparse.Namespace) -> Figures:

@@ -54,6 +54,7 @@ from agentrl.trainer.engines.torch_learner import TorchLearner
 
 RUN = "run"
 SERVER = "server"
+LARGEST = 2**29  # bytes that the floor is measured with
 PARTS = ("write", "score", "upload", "register", "notify", "hash", "load", "probe", "first_token")
 
 
@@ -238,8 +239,11 @@ def measure(size: str, way: str, place: str, options: argparse.Namespace) -> dic
 
 
 def floor(folder: Path, size: int) -> float:
-    """Seconds to write so many bytes durably and to read them back: what the disk itself takes."""
-    content, times = os.urandom(size), []
+    """Seconds to write so many bytes durably and to read them back: what the disk itself takes.
+
+    Measured with at most LARGEST bytes.
+    """
+    content, times = os.urandom(min(size, LARGEST)), []
     for _ in range(3):
         began = time.perf_counter()
         with (folder / "floor").open("wb") as file:
@@ -249,7 +253,7 @@ def floor(folder: Path, size: int) -> float:
         (folder / "floor").read_bytes()
         times.append(time.perf_counter() - began)
         (folder / "floor").unlink()
-    return statistics.median(times)
+    return statistics.median(times) * size / len(content)
 
 
 def copy(model: Path, out: Path) -> None:
