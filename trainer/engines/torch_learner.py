@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,13 +10,14 @@ import torch
 
 from agentrl.checkpoints.manifest import Probe
 from agentrl.core.errors import ConfigError
+from agentrl.core.logging import get_logger
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure, reverse_kls
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware, Metrics, WeightsWriter, proceed, repeat_steps
 from agentrl.trainer.model import optimizer
-from agentrl.trainer.model.packing import micro_batches
+from agentrl.trainer.model.packing import MicroBatch, micro_batches
 from agentrl.trainer.model.trainable_model import (
     check_shapes,
     make_probe,
@@ -25,6 +26,8 @@ from agentrl.trainer.model.trainable_model import (
     trainable_parameters,
 )
 from agentrl.trainer.snapshots.snapshots import State, random_state, set_random_state
+
+log = get_logger()
 
 
 class TorchLearner:
@@ -47,6 +50,7 @@ class TorchLearner:
             trainable_parameters(self._model).values(), settings
         )
         self._steps = 0
+        self._pass_tokens = settings.micro_batch_tokens if settings.packing else 1
 
     def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
         return repeat_steps(self._step, batch, self._settings.optimizer_steps, before_step)
@@ -109,10 +113,23 @@ class TorchLearner:
         return Metrics(values, skipped, reverse_kls(batch, recorded)), recorded
 
     def _accumulate(self, batch: Batch) -> TokenRecord:
-        """Accumulate the gradient of the whole update; return the recorded values."""
+        """Accumulate the gradient of the whole update; return the recorded values.
+
+        Begin again with smaller passes if memory runs out; they stay small. Raises ConfigError if a
+        single trajectory does not fit.
+        """
+        while True:
+            passes = micro_batches(batch, self._pass_tokens)
+            try:
+                return self._try_passes(batch, passes)
+            except torch.OutOfMemoryError as error:
+                self._pass_tokens = smaller_passes(passes, error)
+            self._optimizer.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+
+    def _try_passes(self, batch: Batch, passes: Sequence[MicroBatch]) -> TokenRecord:
         recorded = TokenRecord.empty(batch.tokens.size)
-        budget = self._settings.micro_batch_tokens if self._settings.packing else 1
-        for micro in micro_batches(batch, budget):
+        for micro in passes:
             loss, token_values = self._objective.loss(self._model, micro)
             recorded.put(micro.sources, token_values)
             torch.autograd.backward(loss)
@@ -123,6 +140,20 @@ class TorchLearner:
         return float(
             torch.nn.utils.clip_grad_norm_(trainable_parameters(self._model).values(), bound)
         )
+
+
+def smaller_passes(passes: Sequence[MicroBatch], error: Exception) -> int:
+    """Return half the tokens of the largest pass. Raises ConfigError if it is one trajectory."""
+    largest = max(passes, key=lambda micro: micro.tokens.size)
+    tokens, said = int(largest.tokens.size), str(error).partition(" If reserved")[0]
+    if len(largest.lengths) == 1:
+        raise ConfigError(
+            f"trainer: a trajectory of {tokens:,} tokens does not fit into memory: {said}",
+            hint="set trainer.gradient_checkpointing = true, lower sampling.max_tokens, or end "
+            "other processes on this GPU",
+        ) from error
+    log.warning("Out of memory: passes are halved from now on", tokens=tokens // 2, error=said)
+    return tokens // 2
 
 
 def require_device(device: str) -> None:

@@ -115,7 +115,8 @@ class Trainer(Section, frozen=True):
     max_groups: Positive | None = None
     """Most groups in a batch. Absent: twice `min_groups`."""
     micro_batch_tokens: Positive = 1536
-    """Most tokens in one forward pass. A longer trajectory gets its own."""
+    """Most tokens in one forward pass. A longer trajectory gets its own. If a GPU's memory does not
+    suffice, engine `torch` halves it for the rest of the process."""
     chunk_logits: Positive | None = None
     """Logits in memory at the same time. More are faster. Absent: 2^22 on a CPU, 2^27 on a GPU."""
     packing: bool = True

@@ -12,14 +12,18 @@ from torch import Tensor
 from torch_device import DEVICE
 
 from agentrl.core.config.sections.training import Lora, Trainer
+from agentrl.core.errors import ConfigError
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.metrics import TokenRecord
+from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, assemble_batch
+from agentrl.trainer.engines import torch_learner
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.model.files.loading import load_model
+from agentrl.trainer.model.packing import MicroBatch
 from agentrl.trainer.snapshots.snapshots import State
 
 MakeTrajectory = Callable[..., Trajectory]
@@ -137,6 +141,44 @@ def test_packing_micro_batching_and_computing_again_do_not_change_the_update(
     # Adam's first step magnifies rounding where the gradient is ~0.
     near = 1e-4 if chosen.optimizer == "sgd" else 1e-3
     assert max(_relative(changes[0], change) for change in changes[1:]) < near
+
+
+class FullMemory(Objective):
+    """Has memory for so many tokens a pass."""
+
+    tokens = 0
+
+    def loss(self, model: Any, micro: MicroBatch) -> tuple[Tensor, dict[str, Floats]]:
+        if micro.tokens.size > self.tokens:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB. If reserved")
+        return super().loss(model, micro)
+
+
+def test_passes_that_do_not_fit_into_memory_are_halved_and_the_update_is_the_same(
+    tiny: Path, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = int(max(batch.lengths))
+    small = TorchLearner(tiny, replace(SETTINGS, micro_batch_tokens=longest), HARDWARE)
+    monkeypatch.setattr(torch_learner, "Objective", FullMemory)
+    monkeypatch.setattr(FullMemory, "tokens", longest)
+    large = TorchLearner(tiny, replace(SETTINGS, micro_batch_tokens=10_000), HARDWARE)
+    for _ in range(2):
+        found, expected = large.update(batch), small.update(batch)
+        assert found.skipped == ""
+        assert found.values["grad_norm"] == pytest.approx(expected.values["grad_norm"], rel=1e-5)
+    assert _relative(_flat(small, "weights/"), _flat(large, "weights/")) < 1e-5
+
+
+def test_a_trajectory_that_does_not_fit_into_memory_is_one_clear_error(
+    tiny: Path, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_learner, "Objective", FullMemory)
+    monkeypatch.setattr(FullMemory, "tokens", 8)
+    learner = TorchLearner(tiny, SETTINGS, HARDWARE)
+    before = _flat(learner, "weights/")
+    with pytest.raises(ConfigError, match=r"a trajectory of \d+ tokens does not fit .* 1 GiB.$"):
+        learner.update(batch)
+    assert torch.equal(before, _flat(learner, "weights/"))
 
 
 def _flat(learner: TorchLearner, prefix: str) -> Tensor:
