@@ -16,7 +16,7 @@ MOVED = {  # former and present folder, below the package agentrl, of modules th
     ("envs", "envs.sandbox"): "channel program sandbox",
     ("envs", "envs.server"): "client controller server sessions threads wire",
     ("envs", "envs.tasks"): (
-        "alfworld bfcl check datasets dbbench figures generated kg options oslinux webshop"
+        "alfworld bfcl check datasets dbbench generated kg options oslinux webshop"
     ),
     ("envs.tasks.alfworld", "envs.tasks.alfworld.published"): (
         "game games grammar pddl walkthrough_expert walkthrough_search world_state"
@@ -25,7 +25,7 @@ MOVED = {  # former and present folder, below the package agentrl, of modules th
         "container functions regexp rewrite server server_database sqlite translate"
     ),
     ("envs.tasks.oslinux", "envs.tasks.oslinux.in_sandbox"): "processes sandbox_main shell",
-    ("envs.tasks.oslinux", "envs.tasks.oslinux.templates"): "changes questions worlds",
+    ("envs.tasks.oslinux", "envs.tasks.oslinux.templates"): "changes questions",
     ("envs.tasks.webshop", "envs.tasks.webshop.catalogue"): "product search",
     ("ops", "ops.configuration"): "configs keys",
     ("ops", "ops.doctor"): "disk doctor findings memory",
@@ -99,6 +99,8 @@ RENAMED = {  # below the package agentrl; a folder stands for all that is in it
     "envs.census": "envs.sandbox.inventory",
     "envs.engine": "envs.sandbox.docker_engine",
     "envs.face": "envs.server.app",
+    "envs.figures": "envs.tasks.task_measurements",
+    "envs.gateway.expert": "envs.gateway.user_expert",
     "envs.gateway.hub": "envs.gateway.chat_server",
     "envs.gateway.keeper": "envs.gateway.program_guard",
     "envs.hosting": "envs.server.in_process",
@@ -114,7 +116,10 @@ RENAMED = {  # below the package agentrl; a folder stands for all that is in it
     "envs.tasks.alfworld.voice": "envs.tasks.alfworld.wording",
     "envs.tasks.alfworld.world": "envs.tasks.alfworld.published.world_state",
     "envs.tasks.dbbench.inside": "envs.tasks.dbbench.databases.sandbox_main",
+    "envs.tasks.figures": "envs.tasks.task_measurements",
     "envs.tasks.oslinux.inside": "envs.tasks.oslinux.in_sandbox.sandbox_main",
+    "envs.tasks.oslinux.templates.worlds": "envs.tasks.oslinux.templates.drawn_problem",
+    "envs.tasks.oslinux.worlds": "envs.tasks.oslinux.templates.drawn_problem",
     "envs.tasks.webshop.catalogue": "envs.tasks.webshop.catalogue.catalogue",
     "envs.tasks.webshop.compact": "envs.tasks.webshop.compact_page",
     "envs.tasks.webshop.goods": "envs.tasks.webshop.product_words",
@@ -197,6 +202,7 @@ RENAMED = {  # below the package agentrl; a folder stands for all that is in it
     "serving.vllm_launch": "serving.vllm.launch",
     "serving.vllm_process": "serving.vllm.process",
     "serving.vllm_wire": "serving.vllm.wire",
+    "trainer.algorithm.losses.distillation": "trainer.algorithm.teacher_advantages",
     "trainer.checkpoints": "checkpoints.directories",
     "trainer.engines.zero": "trainer.engines.zero_shards",
     "trainer.extensions": "trainer.engines.deepspeed_build",

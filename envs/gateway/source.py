@@ -11,8 +11,8 @@ from msgspec import Meta
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Environment, Expert, Item, require_split
 from agentrl.envs.gateway.environment import Gateway, Plan
-from agentrl.envs.gateway.expert import UserExpert
 from agentrl.envs.gateway.reward import load_function, load_reward
+from agentrl.envs.gateway.user_expert import UserExpert
 from agentrl.envs.tasks import options
 from agentrl.envs.tasks.datasets import MissingDataset
 

@@ -21,8 +21,8 @@ from agentrl.envs.contract import Expert, Item, TaskSource, Tool
 from agentrl.envs.play import acts_of, play, take_turns
 from agentrl.envs.server.in_process import host_sandboxes
 from agentrl.envs.tasks.check import Figure, RandomCall
-from agentrl.envs.tasks.figures import RandomToolCalls, fingerprint, split_figures
 from agentrl.envs.tasks.repetition import differing_answers
+from agentrl.envs.tasks.task_measurements import RandomToolCalls, fingerprint, split_figures
 
 WARM_SHARE = 10  # the first tenth of the episodes fills caches and is not in the growth of memory
 MOST_KIB = 50.0  # that memory may grow an episode

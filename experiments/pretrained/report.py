@@ -10,13 +10,13 @@ from typing import Any
 
 from agentrl.core.errors import ConfigError
 from agentrl.experiments.findings import differing, read
-from agentrl.experiments.pretrained.figures import GREEDY, Rate, changes, mean_change, rates
 from agentrl.experiments.pretrained.findings import (
     PRETRAINED,
     Measurement,
     StudyDesign,
     Trained,
 )
+from agentrl.experiments.pretrained.success_rates import GREEDY, Rate, changes, mean_change, rates
 from agentrl.experiments.report.comparison import START
 from agentrl.experiments.report.markdown import image, place, table
 from agentrl.experiments.report.page import write_page

@@ -13,7 +13,7 @@ import msgspec
 from agentrl.core import logging
 from agentrl.core.errors import AgentRLError, ItemError
 from agentrl.envs import registry
-from agentrl.envs.tasks import datasets, figures
+from agentrl.envs.tasks import datasets, task_measurements
 from agentrl.envs.tasks.check import Figure, Settings
 
 MARKS = {True: "✓", False: "✗", None: "–"}
@@ -109,8 +109,8 @@ def timed_rows(task: str, figures: Iterator[Figure]) -> Iterator[Row]:
 
 def _figures(task: str, request: CheckRequest) -> Iterator[Figure]:
     if request.origin:
-        return figures.origin_figures(task, request.origin, request.settings)
-    return figures.all_figures(task, request.settings)
+        return task_measurements.origin_figures(task, request.origin, request.settings)
+    return task_measurements.all_figures(task, request.settings)
 
 
 def _line(row: Row) -> str:

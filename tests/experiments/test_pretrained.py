@@ -18,7 +18,6 @@ from agentrl.core.config.sections.policies import Model
 from agentrl.core.errors import ConfigError, ItemError
 from agentrl.experiments.findings import keep, read
 from agentrl.experiments.pretrained import report, study
-from agentrl.experiments.pretrained.figures import changes, mean_change, rates
 from agentrl.experiments.pretrained.findings import (
     At,
     Bench,
@@ -36,6 +35,7 @@ from agentrl.experiments.pretrained.study import (
     make_design,
     study_config,
 )
+from agentrl.experiments.pretrained.success_rates import changes, mean_change, rates
 from agentrl.experiments.runner import Lines
 from agentrl.ops.configuration.configs import check_items
 from agentrl.ops.quickstart.recipes import SMOLLM, Recipe, Size

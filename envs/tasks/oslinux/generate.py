@@ -9,7 +9,7 @@ from agentrl.envs.tasks.generated import Drawn
 from agentrl.envs.tasks.options import Difficulty
 from agentrl.envs.tasks.oslinux.problem import Match, Problem, Script, Step
 from agentrl.envs.tasks.oslinux.templates import changes, questions
-from agentrl.envs.tasks.oslinux.templates.worlds import Template
+from agentrl.envs.tasks.oslinux.templates.drawn_problem import Template
 
 _EASY: tuple[Template, ...] = (
     questions.count_files,

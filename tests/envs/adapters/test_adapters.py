@@ -11,7 +11,7 @@ from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError, ItemError
 from agentrl.envs import registry
 from agentrl.envs.tasks.check import Settings
-from agentrl.envs.tasks.figures import all_figures
+from agentrl.envs.tasks.task_measurements import all_figures
 from agentrl.ops.configuration.configs import check_tasks
 from agentrl.ops.tasks.show import list_tasks
 

@@ -26,8 +26,8 @@ from agentrl.envs.contract import (
 )
 from agentrl.envs.play import play
 from agentrl.envs.server.in_process import host_sandboxes, needs_container
-from agentrl.envs.tasks.figures import fingerprint
 from agentrl.envs.tasks.repetition import first_difference, record_episode
+from agentrl.envs.tasks.task_measurements import fingerprint
 
 TASKS = sorted(registry.TASKS)
 CONTAINED = [task for task in TASKS if needs_container(registry.source(task, {}))]

@@ -11,7 +11,7 @@ from task_plugin import add_task
 from agentrl.core.errors import ItemError
 from agentrl.envs import registry
 from agentrl.envs.tasks.check import Settings
-from agentrl.envs.tasks.figures import all_figures
+from agentrl.envs.tasks.task_measurements import all_figures
 from agentrl.ops.tasks.check import CheckRequest, check
 
 Captured = pytest.CaptureFixture[str]

@@ -3,7 +3,7 @@
 from random import Random
 from shlex import quote
 
-from agentrl.envs.tasks.oslinux.templates.worlds import (
+from agentrl.envs.tasks.oslinux.templates.drawn_problem import (
     EXTENSIONS,
     HOME,
     NAMES,

@@ -3,7 +3,7 @@
 from collections import Counter
 from random import Random
 
-from agentrl.envs.tasks.oslinux.templates.worlds import (
+from agentrl.envs.tasks.oslinux.templates.drawn_problem import (
     EXTENSIONS,
     LEVELS,
     NAMES,

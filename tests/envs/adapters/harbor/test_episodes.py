@@ -15,7 +15,7 @@ from agentrl.envs.play import play
 from agentrl.envs.server.client import RemoteSource
 from agentrl.envs.server.server import EnvServer
 from agentrl.envs.tasks.check import Settings
-from agentrl.envs.tasks.figures import all_figures
+from agentrl.envs.tasks.task_measurements import all_figures
 
 
 def test_the_configuration_of_the_page_plays_its_episodes(

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from agentrl.envs.tasks.check import Settings
-from agentrl.envs.tasks.figures import origin_figures
+from agentrl.envs.tasks.task_measurements import origin_figures
 
 QUESTION = {
     "description": "Where does Kim live?",

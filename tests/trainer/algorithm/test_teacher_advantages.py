@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from agentrl.trainer.algorithm.losses.distillation import teacher_advantages
+from agentrl.trainer.algorithm.teacher_advantages import teacher_advantages
 
 HALF, QUARTER = math.log(0.5), math.log(0.25)
 
