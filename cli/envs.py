@@ -132,10 +132,9 @@ def audit(
 ) -> None:
     """Measure an environment before training on it.
 
-    The table shows whether splits share items, whether repeated actions get the same answers,
-    which rewards expert, random and constant play reach, how long calls take, which of them hang,
-    and how much memory many episodes leave behind. The exit code is 1 if a figure is out of its
-    bounds (✗).
+    The table shows items shared by splits, whether repeated actions get the same answers, the
+    rewards of expert, random and constant play, call times, hanging calls and leaked memory. The
+    exit code is 1 if a figure is out of its bounds (✗).
 
     Example: agentrl envs audit gymnasium:Blackjack-v1 --json
     """

@@ -26,7 +26,7 @@ POLICIES = typer.Option(
     "RUN@VERSION. Repeatable.",
     show_default=False,
 )
-TASKS = typer.Option("", help="Tasks (comma-separated). Default: all of the file.")
+TASKS = typer.Option("", help="Tasks (comma-separated). Default: all in CONFIG.")
 SPLITS = typer.Option("", help="Splits (comma-separated). Default: each task's eval_split.")
 ITEMS = typer.Option(None, min=1, help="Items per task. Default: the whole split.")
 POLICY_HELP = (

@@ -190,9 +190,9 @@ def warmstart(
 ) -> None:
     """Create a starting policy by behaviour cloning.
 
-    The policy imitates the tasks' experts or imported episodes. Its weights have the data type
-    model.dtype of CONFIG, or with --lora-rank that of --model. After an interruption the same
-    command continues. With --lora-rank it also makes OUT again from OUT-adapter and --model.
+    The policy imitates the tasks' experts or imported episodes. Its weights have the
+    dtype of CONFIG (model.dtype), or with --lora-rank of --model. After an interruption the same
+    command continues. With --lora-rank, OUT is rebuilt from OUT-adapter and --model if lost.
 
     Example: agentrl warmstart configs/quickstart.toml --out models/mine --seed 7
     """

@@ -22,7 +22,7 @@ from agentrl.envs.contract import TaskSource
 from agentrl.envs.tasks.datasets import Dataset
 
 GROUP = "agentrl.tasks"
-MEND = "run `pip install 'agentrl-system[tasks]'`"
+HINT = "run `pip install 'agentrl-system[tasks]'`"
 TASKS = {
     "alfworld": "agentrl.envs.tasks.alfworld.source:AlfworldSource",
     "dbbench": "agentrl.envs.tasks.dbbench.source:DbbenchSource",
@@ -86,7 +86,7 @@ def beside(task: str, name: str) -> ModuleType | None:
             return import_module(last)
         return import_module(f"{package}.{name}") if find_spec(f"{package}.{name}") else None
     except ImportError as error:
-        raise ItemError(f"task {task}: {name}: {error}", hint=import_hint(error) or MEND) from error
+        raise ItemError(f"task {task}: {name}: {error}", hint=import_hint(error) or HINT) from error
 
 
 def place(task: str) -> str:

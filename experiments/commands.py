@@ -49,7 +49,7 @@ def cross_policy(
         "current,mixed,uniform,adaptive", "--arms", help="Sampling strategies (comma-separated)."
     ),
     tasks: str = typer.Option(
-        "", "--tasks", help="Tasks (comma-separated). Default: all of the file."
+        "", "--tasks", help="Tasks (comma-separated). Default: all in --config."
     ),
     model: Annotated[
         Path | None,

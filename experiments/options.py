@@ -9,7 +9,9 @@ CONFIGS = Path(__file__).parent / "configs"
 Out = Annotated[Path, typer.Option("--out", help="Folder for the results. The report is OUT.md.")]
 ConfigFile = Annotated[
     Path,
-    typer.Option("--config", help="Configuration that all arms share.", show_default=False),
+    typer.Option(
+        "--config", help="Configuration of all arms. Default: the study's.", show_default=False
+    ),
 ]
 ConfigFolder = Annotated[
     Path,

@@ -206,5 +206,5 @@ def _beat(
         if not complete:
             raise StoreError(
                 f"the database lost rows of policy server {server.name}",
-                hint="it has to start anew, which a supervisor does",
+                hint="restart it, unless a supervisor does",
             )

@@ -96,7 +96,6 @@ def refuse_powers(engine: Engine) -> None:
         name = connection.scalar(text(POWERS))
     if name is not None:
         raise StoreError(
-            f"SQL: the login {name} is a superuser or may read files of the server: statements "
-            "could do anything",
+            f"SQL: refused, because the login {name} is a superuser or may read the server's files",
             hint=f"run `agentrl db reader CONFIG`, then use {READER} as the user in store.url",
         )

@@ -15,7 +15,7 @@ from agentrl.core.errors import EnvironmentFailure, ItemError, in_words
 from agentrl.core.former_modules import import_hint
 from agentrl.envs.call_timeouts import call_within
 
-MEND = 'write "package.module:function" or "path.py:function"'
+HINT = 'write "package.module:function" or "path.py:function"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +65,16 @@ def load_function(name: str, task: str, option: str) -> Callable[..., Any]:
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
         raise ItemError(
-            f"{task}: option {option}: {name!r} is not the name of a function", hint=MEND
+            f"{task}: option {option}: {name!r} is not the name of a function", hint=HINT
         )
     try:
         module = _file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
         function = getattr(module, attribute)
     except Exception as error:  # whatever the user's module raises when it is imported
         text = f"{task}: option {option}: {name}: {in_words(error)}"
-        raise ItemError(text, hint=import_hint(error) or MEND) from error
+        raise ItemError(text, hint=import_hint(error) or HINT) from error
     if not callable(function):
-        raise ItemError(f"{task}: option {option}: {name} is not a function", hint=MEND)
+        raise ItemError(f"{task}: option {option}: {name} is not a function", hint=HINT)
     loaded: Callable[..., Any] = function
     return loaded
 

@@ -102,7 +102,7 @@ def teachers(
     arms: str = typer.Option(
         "joint,alfworld-alone,dbbench-alone,distilled,distilled-rewards",
         "--arms",
-        help="Trainings (comma-separated). The distilled ones need those that end in -alone.",
+        help="Trainings (comma-separated). distilled* need both *-alone.",
     ),
     seeds: Seeds = 3,
     tokens: Tokens = 40_000,
@@ -116,9 +116,9 @@ def teachers(
 ) -> None:
     """Study whether specialists can be distilled into one policy.
 
-    The command trains two specialists on one task each, then a policy that they teach, and a policy
-    on the rewards of both tasks, one training after the other, and writes a report. Finished
-    trainings are kept: after Ctrl-C the same command continues.
+    The command trains, in turn, two specialists on one task each, a policy that they teach, and a
+    policy on both tasks' rewards. It writes a report. Finished trainings are kept: after Ctrl-C the
+    same command continues.
 
     Example: agentrl experiment teachers --out runs/teachers --seeds 1 --tokens 20000
     """

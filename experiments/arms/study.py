@@ -122,7 +122,7 @@ def require_policy(out: Path, trained: str, seed: int, needed_by: str) -> Path:
     if not path.is_dir():
         raise ConfigError(
             f"the arm {needed_by} needs the trained policy {path}, which does not exist",
-            hint=f"train the arm {trained}, after deleting training-{trained}-{seed}.json",
+            hint=f"delete training-{trained}-{seed}.json, then train the arm {trained}",
         )
     return path
 

@@ -55,10 +55,10 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
     work = width * tokens * (4 * shape.inner + 6 * shape.hidden) + 3 * logits + masks
     sizes = {
         "weights": (weights, "policy.tracks"),
-        "recorded passes": (recorded, ""),
-        "kept prefixes": (server.cache_tokens * token, "policy.cache_tokens"),
-        "running rows": (running * token, "policy.max_batch"),
-        "a pass": (work, ""),
+        "CUDA graphs": (recorded, ""),
+        "prefix cache": (server.cache_tokens * token, "policy.cache_tokens"),
+        "KV cache of running sequences": (running * token, "policy.max_batch"),
+        "a forward pass": (work, ""),
         **({"torch": (TORCH, "")} if device == HOST else {"CUDA": (CONTEXT, "")}),
     }
     yield from place_sizes(device, f"policy {server.name}", sizes)
@@ -86,7 +86,7 @@ def vllm_items(
                 f"policy {server.name}: policy.vllm.env: {key} {text} is not a number of GiB"
             )
         room = int(text) * GIB
-        yield MemoryItem(HOST, process, "keys and values", room, f"{key} in policy.vllm.env")
+        yield MemoryItem(HOST, process, "KV cache", room, f"{key} in policy.vllm.env")
         return
     for device in devices:
         if device not in cards:

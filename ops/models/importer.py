@@ -81,7 +81,7 @@ def _supply_template(directory: Path, named: Path | None) -> str:
     tokenizer = (directory / "tokenizer.json").read_text("utf-8")
     if not all(token in tokenizer for token in _CHATML):
         raise ConfigError(
-            f"{reason}, and the tokenizer has no ChatML tokens for another template",
+            f"{reason}, and the tokenizer lacks the tokens of our ChatML template",
             hint="pass --chat-template FILE",
         )
     text = files("agentrl.ops.models").joinpath(SUPPLIED).read_text("utf-8")

@@ -75,7 +75,7 @@ class RecordedEpisode:
         if recorded.has_branches:
             raise EnvironmentFailure(
                 f"episode {recorded.episode_id} has branches and cannot be replayed",
-                hint="its steps are in the table steps and on its page of the dashboard",
+                hint="read its steps in the table steps or on the dashboard",
             )
         self.differences: list[Difference] = []
         self.recorded = recorded

@@ -87,7 +87,7 @@ class StartAdapter:
             weights = self._merge(self.folder, card, target)
             if weights != record.weights:
                 raise CheckpointError(
-                    f"{self._base} and {self.folder} do not give the weights of before",
+                    f"{self._base} and {self.folder} no longer give the same weights",
                     hint="import the starting model again",
                 )
             return SaveReport(weights)

@@ -16,7 +16,7 @@ from agentrl.serving.vllm.process import NAME, Launch
 
 LEAST, BELOW = (0, 26), (0, 33)
 WANTED = f"vllm>={'.'.join(map(str, LEAST))},<{'.'.join(map(str, BELOW))}"
-MEND = f"run `make vllm` (CPU), or `pip install '{WANTED}'` in a separate environment (GPU)"
+HINT = f"run `make vllm` (CPU), or `pip install '{WANTED}'` in a separate environment (GPU)"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the bounds it knows
 ASK_S = 60.0  # for its version
 ASK = """
@@ -40,11 +40,11 @@ def find_version(section: Vllm) -> str:
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise ConfigError(f"policy.vllm.python: {python} does not work: {error}") from error
     if not versions:
-        raise ConfigError(f"policy.vllm.python: {python} has no vLLM", hint=MEND)
+        raise ConfigError(f"policy.vllm.python: {python} has no vLLM", hint=HINT)
     name, number = next(iter(versions.items()))
     parts = tuple(int(part) for part in re.findall(r"\d+", number)[:2])
     if not LEAST <= parts < BELOW:
-        raise ConfigError(f"policy.vllm.python: {python} has {name} {number}", hint=MEND)
+        raise ConfigError(f"policy.vllm.python: {python} has {name} {number}", hint=HINT)
     return f"{name} {number}"
 
 
@@ -52,7 +52,7 @@ def interpreter(section: Vllm) -> str:
     """Return its absolute path without resolving links, as venvs need. Raises ConfigError."""
     path = Path(section.python).expanduser().absolute()
     if not path.is_file() or not os.access(path, os.X_OK):
-        raise ConfigError(f"policy.vllm.python: there is no interpreter at {path}", hint=MEND)
+        raise ConfigError(f"policy.vllm.python: there is no interpreter at {path}", hint=HINT)
     return str(path)
 
 

@@ -165,7 +165,7 @@ def test_a_task_is_taught_by_the_specialist_that_was_trained_with_the_same_seed(
     assert teachers.arm_config(config, "distilled-rewards").trainer.rewards
     with pytest.raises(ConfigError, match=r"distilled needs .*alfworld-alone-1.* not exist") as no:
         study.find_teachers(teachers.STUDY, tmp_path, "distilled", 1)
-    assert "deleting training-alfworld-alone-1.json" in str(no.value.hint)
+    assert "delete training-alfworld-alone-1.json" in str(no.value.hint)
     for task, arm in teachers.SPECIALISTS.items():
         study.policy_path(tmp_path, arm, 1).mkdir(parents=True)
         assert arm == f"{task}-alone"

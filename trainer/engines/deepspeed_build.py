@@ -34,7 +34,7 @@ COMPILE = """
 from deepspeed.ops.op_builder import CPUAdamBuilder
 CPUAdamBuilder().load(verbose=False)
 """
-MEND = "run `agentrl deepspeed build`"
+HINT = "run `agentrl deepspeed build`"
 
 
 def build_folder(extensions: str) -> Path:
@@ -67,12 +67,12 @@ def load_optimizer(extensions: str) -> None:
     target = build_folder(extensions)
     if not _is_complete(target):
         raise ConfigError(
-            f"trainer.deepspeed.offload: there is no compiled extension in {target}", hint=MEND
+            f"trainer.deepspeed.offload: there is no compiled extension in {target}", hint=HINT
         )
     library = target / json.loads((target / FACTS).read_text())["library"]
     spec = importlib.util.spec_from_file_location(NAME, library)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{library} cannot be loaded", hint=MEND)
+        raise ConfigError(f"{library} cannot be loaded", hint=HINT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     loaded: dict[str, Any] = OpBuilder._loaded_ops  # noqa: SLF001  # what a build of its own would fill

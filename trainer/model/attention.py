@@ -24,7 +24,7 @@ LENGTHS = "packed_lengths"  # the keyword that transformers hands through
 UNKNOWN = ("softcap", "s_aux", "position_bias")  # changes of the scores that `attend` leaves out
 PROBE = (5, 12, 9)  # lengths of its trajectories
 NEAR = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 3e-3}  # relative, of states
-MEND = "set trainer.packing = false"
+HINT = "set trainer.packing = false"
 
 
 def pack(model: Any, *, is_checked: bool = True, pads: bool | None = None) -> None:
@@ -41,7 +41,7 @@ def pack(model: Any, *, is_checked: bool = True, pads: bool | None = None) -> No
     kind, config = type(model).__name__, model.config.get_text_config()
     chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
     if chunked or not getattr(model, "_supports_flash_attn", False):
-        raise CheckpointError(f"{kind}: its attention cannot be packed", hint=MEND)
+        raise CheckpointError(f"{kind}: its attention cannot be packed", hint=HINT)
     if not is_checked:
         model.set_attn_implementation(name)
         model.spares = skip_unread_rows(model)
@@ -58,7 +58,7 @@ def pack(model: Any, *, is_checked: bool = True, pads: bool | None = None) -> No
         some = hidden_states(model, tokens, PROBE, read)
     for apart, joint in zip(alone, together, strict=True):
         if not _near(joint, apart, model.dtype):
-            raise CheckpointError(f"{kind}: packed trajectories attend to each other", hint=MEND)
+            raise CheckpointError(f"{kind}: packed trajectories attend to each other", hint=HINT)
     model.spares &= _near(some, torch.cat(alone)[read.to(some.device)], model.dtype)
 
 
@@ -106,7 +106,7 @@ def attend(  # noqa: PLR0913 - the signature of attention functions, and `pads`
     found = [name for name in UNKNOWN if options.get(name) is not None]
     if found or mask is not None or options.get("is_causal") is False:
         what = ", ".join(found) or "a mask of its own"
-        raise CheckpointError(f"{type(module).__name__}: {what} cannot be packed", hint=MEND)
+        raise CheckpointError(f"{type(module).__name__}: {what} cannot be packed", hint=HINT)
     # Under autocast rotary positions and norms leave queries and keys in fp32, values in bf16.
     query, key = query.to(value.dtype), key.to(value.dtype)
     if query.shape[1] != key.shape[1] and not _groups(query):

@@ -60,9 +60,9 @@ class ChatTemplate:
         try:
             tokenizer = Tokenizer.from_str(path.read_text("utf-8"))
         except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}", hint=_MEND) from error
+            raise ConfigError(f"{path}: {error.strerror}", hint=_HINT) from error
         except Exception as error:  # the tokenizers library raises nothing narrower
-            raise ConfigError(f"{path}: {error}", hint=_MEND) from error
+            raise ConfigError(f"{path}: {error}", hint=_HINT) from error
         config = _json(model_dir / "tokenizer_config.json")
         compiled = _compile(model_dir, config, chat_template)
         template = cls(model_dir, tokenizer, compiled, _specials(config))
@@ -200,8 +200,8 @@ class ChatTemplate:
         return found
 
 
-_MEND = "name a model directory that holds tokenizer.json and a chat template"
-_OWN = "name a template that knows tool turns and only appends in model.chat_template"
+_HINT = "name a model directory that holds tokenizer.json and a chat template"
+_OWN = "set model.chat_template to a template with tools that keeps earlier turns"
 _USER = Message("user", "What is it?")
 _FIRSTS = ((_USER,), (Message("system", "You act."), _USER))
 _TOOL = Message("tool", "It is blue.", "look")
@@ -215,9 +215,9 @@ def _json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}", hint=_MEND) from error
+        raise ConfigError(f"{path}: {error}", hint=_HINT) from error
     if not isinstance(value, dict):
-        raise ConfigError(f"{path} is not a JSON object", hint=_MEND)
+        raise ConfigError(f"{path} is not a JSON object", hint=_HINT)
     return value
 
 
@@ -236,7 +236,7 @@ def _compile(model_dir: Path, config: Mapping[str, Any], named: str) -> Template
         return _environment().from_string(text)
     except TemplateError as error:
         source = path if named else model_dir
-        raise ConfigError(f"{source}: chat template: {error}", hint=_MEND) from error
+        raise ConfigError(f"{source}: chat template: {error}", hint=_HINT) from error
 
 
 def _specials(config: Mapping[str, Any]) -> dict[str, str]:

@@ -30,7 +30,7 @@ def check(plan: Dispatch, tasks: Mapping[str, Task]) -> None:
     if plan.mixing == "progress" and plan.mixing_floor > most:
         raise ConfigError(
             f"dispatch.mixing_floor: {plan.mixing_floor} is more than an equal share",
-            hint=f"at most 1/{len(tasks)} for {len(tasks)} tasks",
+            hint=f"set it to 1/{len(tasks)} or less",
         )
 
 

@@ -84,7 +84,7 @@ class Dispatcher:
         self._fewest = config.min_groups
         if self._fewest > self._bound:
             raise ConfigError(
-                f"trainer.min_groups: {self._fewest} groups are never open at the same time",
+                f"trainer.min_groups: {self._fewest} exceeds the most groups open at once",
                 hint=f"set it to at most (max_staleness + 1) * groups_per_update = {self._bound}",
             )
 

@@ -85,7 +85,7 @@ class Trainer(Section, frozen=True):
     kl_weight: AtLeast0 | None = None
     """Weight of the KL divergence to the run's first checkpoint."""
     rewards: bool = True
-    """Whether rewards are trained on, or only [[teacher]]s teach (docs/teachers.md)."""
+    """Whether to train on rewards. False: on [[teacher]]s only (docs/teachers.md)."""
     credit: str | None = None
     """How the turns of an episode are credited (docs/credit.md)."""
     credit_options: dict[str, Any] = {}
@@ -98,7 +98,7 @@ class Trainer(Section, frozen=True):
     task_norm_min_tokens: Positive = 64
     """With `normalise = "task"`, tasks with fewer loss tokens in the batch are not normalised."""
     aggregate: Literal["token_mean", "group_mean"] | None = None
-    """Whether every loss token has the same weight, or every group."""
+    """Equal weight per loss token, or per group."""
     task_weights: dict[str, AtLeast0] = {}
     """Weight of each task in the loss. A task that is not named has 1."""
     abnormal_reward: float | None = None
@@ -118,14 +118,13 @@ class Trainer(Section, frozen=True):
     """Most tokens in one forward pass. A longer trajectory gets its own. If a GPU's memory does not
     suffice, engine `torch` halves it for the rest of the process."""
     chunk_logits: Positive | None = None
-    """Logits in memory at the same time. More are faster. Absent: 2^22 on a CPU, 2^27 on a GPU."""
+    """Most logits in memory at once. More is faster. Absent: 2^22 on a CPU, 2^27 on a GPU."""
     packing: bool = True
     """Whether trajectories share a forward pass, without attention between them."""
     gradient_checkpointing: bool = False
-    """Whether activations are computed again: less memory, about a third more computing."""
+    """Whether to recompute activations: less memory, about a third more compute."""
     optimizer_steps: Positive = 1
-    """Optimizer steps of an update, each over its whole batch. π_prox stays the policy before the
-    first."""
+    """Optimizer steps per update, each over the whole batch. π_prox stays fixed across them."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """Optimizer. `sgd` is plain gradient descent."""
     lora: Lora = Lora()

@@ -184,7 +184,7 @@ class HarborEnvironment(StepEnvironment):
             self._test(fresh)
         except (NoReward, TimeoutError):
             text = f"{self._where}: {TEST} {error}"
-            raise EnvironmentFailure(text, hint=f"it has to write {LOGS}/reward.txt") from error
+            raise EnvironmentFailure(text, hint=f"let it write {LOGS}/reward.txt") from error
         finally:
             fresh.close()
 

@@ -187,7 +187,7 @@ class ReasoningGymSource:
         if len(items) < count:
             raise ItemError(
                 f"{self.name}: split {split} holds {len(items)} items, not {count}",
-                hint="options items / test_items, or a config with more problems",
+                hint="lower items and test_items, or enlarge the config",
             )
         return items
 

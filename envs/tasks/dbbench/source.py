@@ -21,7 +21,7 @@ from agentrl.envs.tasks.dbbench.generate import draw
 from agentrl.envs.tasks.dbbench.problem import Database, OpenDatabase, Problem, Table
 from agentrl.envs.tasks.dbbench.tables import Tables
 
-MEND = "run `pip install 'agentrl-system[tasks]'`"
+HINT = "run `pip install 'agentrl-system[tasks]'`"
 
 
 class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
@@ -125,7 +125,7 @@ class DbbenchSource(generated.SplitSource):
                 from agentrl.envs.tasks.dbbench.databases.server import Server
                 from agentrl.envs.tasks.dbbench.databases.server_database import ServerDatabase
             except ImportError as error:
-                raise ConfigError("dbbench: a server needs pymysql", hint=MEND) from error
+                raise ConfigError("dbbench: a server needs pymysql", hint=HINT) from error
             variable = self._options.password_env
             if variable and variable not in os.environ:
                 raise ConfigError(f"dbbench: password_env: {variable} is not set")
@@ -142,7 +142,7 @@ def _in_mysql(open_sqlite: OpenDatabase) -> OpenDatabase:
     try:
         from agentrl.envs.tasks.dbbench.databases.translate import MysqlDatabase
     except ImportError as error:
-        raise ConfigError("dbbench: dialect mysql needs sqlglot", hint=MEND) from error
+        raise ConfigError("dbbench: dialect mysql needs sqlglot", hint=HINT) from error
 
     def opened(tables: Sequence[Table]) -> Database:
         return MysqlDatabase(open_sqlite(tables), tables)

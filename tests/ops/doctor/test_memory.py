@@ -116,15 +116,15 @@ def test_a_local_engine_holds_every_policy_and_the_next(small: Path) -> None:
     held = sizes(host, "policy p")
     assert held["weights"] == 4 * 4 * PARAMETERS
     token = 4 * 2 * 2 * 4  # bytes · keys and values · layers · width of the key heads
-    assert held["kept prefixes"] == 1000 * token
+    assert held["prefix cache"] == 1000 * token
     # 10 rows and 200 tokens, by doubling; one row more is spare
-    assert held["running rows"] == 3 * (16 + 1) * 256 * token
-    assert held["recorded passes"] == 0
+    assert held["KV cache of running sequences"] == 3 * (16 + 1) * 256 * token
+    assert held["CUDA graphs"] == 0
     card, _ = planned(config(small, 'model.device = "cuda"\nmodel.dtype = "bfloat16"\n' + more))
     held = sizes(card, "policy p")
-    assert held["recorded passes"] == 2 * PARAMETERS + 2 * 4 * 16 * SMALL["vocab_size"]
+    assert held["CUDA graphs"] == 2 * PARAMETERS + 2 * 4 * 16 * SMALL["vocab_size"]
     # caches of unloaded policies are kept; lengths in steps of 512
-    assert held["running rows"] == 2 * 3 * (16 + 1) * 512 * token // 2
+    assert held["KV cache of running sequences"] == 2 * 3 * (16 + 1) * 512 * token // 2
 
 
 def test_an_evaluator_holds_a_policy_and_only_where_it_is_asked_for(small: Path) -> None:
