@@ -20,6 +20,7 @@ import msgspec
 
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
+from agentrl.core.threads import DaemonExecutor
 
 PREFIX = "hub:"
 RECORD = "model.json"
@@ -86,7 +87,9 @@ def fetch_model(model: str, *, weights: bool = True) -> Path:
         ) from error
     mask_logs()
     try:
-        folder = snapshot_download(
+        # On a thread of its own: an interruption that arrives within the library may be lost.
+        downloaded = DaemonExecutor("hub").submit(
+            snapshot_download,
             match["repo"],
             revision=match["revision"],
             cache_dir=os.environ.get("HF_HUB_CACHE"),
@@ -95,6 +98,7 @@ def fetch_model(model: str, *, weights: bool = True) -> Path:
             allow_patterns=[*DESCRIPTION, WEIGHTS] if weights else list(DESCRIPTION),
             ignore_patterns=["*/*"],
         )
+        folder = downloaded.result()
     except Exception as error:  # huggingface_hub raises whatever its parts raise
         _refuse(model, error)
     path = Path(folder)

@@ -81,7 +81,7 @@ def _moved(model: Path, rank: int, folder: Path) -> Policies:
     chosen = replace(SETTINGS, lora=Lora(rank=rank))
     first, moved = (TorchLearner(model, chosen, Hardware(DEVICE, "bfloat16")) for _ in range(2))
     move_weights(moved, rank, 0.05 if rank else 0.01)
-    moved.save(folder)
+    moved.copy_weights()(folder)
     return Policies({"c0": model, "c1": folder}, {"c0": first, "c1": moved}, "bfloat16", "hermes")
 
 
