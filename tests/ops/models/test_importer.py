@@ -65,7 +65,9 @@ def test_the_card_states_source_licence_and_hashes(chatml: Path) -> None:
 
 def test_without_chatml_tokens_no_template_is_supplied_and_nothing_is_left(tmp_path: Path) -> None:
     tiny = str(ROOT / "models" / "tiny")
-    with pytest.raises(ConfigError, match="hides tools, and the tokenizer lacks the tokens of our ChatML"):
+    with pytest.raises(
+        ConfigError, match="hides tools, and the tokenizer lacks the tokens of our ChatML"
+    ):
         import_model(tiny, tmp_path / "out", dtype="float32", chat_template=None)
     assert list(tmp_path.iterdir()) == []
 
