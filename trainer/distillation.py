@@ -63,7 +63,7 @@ class TeacherScorer:
         plain = replace(settings, kl_weight=0.0, gradient_checkpointing=False, lora=Lora())
         self._teachers = [(each, FullModel(each.path, plain, frozen)) for each in teachers]
         self._objective = Objective(plain, frozen, self._teachers[0][1].reference)
-        self._budget = settings.micro_batch_tokens if settings.packing else 1
+        self._budget = settings.pass_tokens
 
     def score(self, batch: Batch) -> Batch:
         """Return the batch with the teachers' log-probabilities and weights.

@@ -6,9 +6,8 @@
 
 At most one update is in flight, and until it is settled the weights stay those of that update. So
 what is saved for the next trainer is the update in flight or a committed one, never a later one.
-The thread waits while a disk or an object store is full or unavailable. It gives up when the
-trainer is told to stop. Snapshots are written in the background
-(trainer/snapshots/snapshot_writer.py); one that could not be saved is tried again at the next
+The thread waits while a disk or an object store is full or unavailable, unless the trainer is
+stopping. Snapshots are written in the background (trainer/snapshots/snapshot_writer.py); one that could not be saved is tried again at the next
 update. A trainer whose epoch is outdated commits nothing and ends.
 """
 
@@ -194,7 +193,7 @@ class Ledger:
         `wait`: False: do nothing if it is not committed yet. An error means that it is not
         committed; every later call raises it again. UpdateRefused and CheckpointError are final.
         After WeightsAway or a StoreError the update is kept for the next trainer, if the local disk
-        allows. WeightsAway and StoreUnavailable come only when the trainer is told to stop.
+        allows. Only a trainer that is stopping raises WeightsAway or StoreUnavailable.
         """
         publication = self._in_flight
         if publication is None or not (wait or publication.result.done()):

@@ -64,6 +64,11 @@ class Settings:
     optimizer: Literal["adamw", "sgd"]
     lora: Lora
 
+    @property
+    def pass_tokens(self) -> int:
+        """Most tokens in one forward pass of several trajectories; 1: each has its own pass."""
+        return self.micro_batch_tokens if self.packing else 1
+
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {

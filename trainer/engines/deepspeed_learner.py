@@ -88,7 +88,7 @@ class DeepSpeedLearner:
         """See RankWorker.split; micro-batches have equal costs, including attention."""
         if not batch.shares.any():
             return [[] for _ in range(self._ranks.size)]
-        budget = self._settings.micro_batch_tokens if self._settings.packing else 1
+        budget = self._settings.pass_tokens
         return balance_ranks(batch, budget, self._ranks.size, attention_cost(self._net.model))
 
     def accumulate(self, own: Sequence[MicroBatch]) -> Floats:

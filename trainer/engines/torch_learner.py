@@ -50,7 +50,7 @@ class TorchLearner:
             trainable_parameters(self._model).values(), settings
         )
         self._steps = 0
-        self._pass_tokens = settings.micro_batch_tokens if settings.packing else 1
+        self._pass_tokens = settings.pass_tokens
 
     def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
         return repeat_steps(self._step, batch, self._settings.optimizer_steps, before_step)

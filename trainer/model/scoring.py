@@ -35,7 +35,7 @@ class Scorer:
         objective = Objective(
             settings, self._hardware, lambda: nullcontext(self._model(self._first, settings))
         )
-        budget = settings.micro_batch_tokens if settings.packing else 1
+        budget = settings.pass_tokens
         with torch.no_grad():
             for micro in micro_batches(batch, budget):
                 recorded.put(micro.sources, objective.loss(model, micro)[1])
