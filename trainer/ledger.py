@@ -7,8 +7,9 @@
 At most one update is in flight, and until it is settled the weights stay those of that update. So
 what is saved for the next trainer is the update in flight or a committed one, never a later one.
 The thread waits while a disk or an object store is full or unavailable, unless the trainer is
-stopping. Snapshots are written in the background (trainer/snapshots/snapshot_writer.py); one that could not be saved is tried again at the next
-update. A trainer whose epoch is outdated commits nothing and ends.
+stopping. Snapshots are written in the background (trainer/snapshots/snapshot_writer.py); one that
+could not be saved is tried again at the next update. A trainer whose epoch is outdated commits
+nothing and ends.
 """
 
 import time
