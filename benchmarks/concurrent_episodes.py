@@ -31,9 +31,9 @@ from typing import Any, get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from instant_run import TURNS, SlowEngine, begin
+from helpers.instant_run import TURNS, SlowEngine, begin
+from helpers.run_processes import Place, playing, told
 from pipeline import MODEL, ROLES, SIZE, STALLED_S, Journal
-from run_processes import Place, playing, told
 from sqlalchemy import Executable, func, select, text
 from sqlalchemy.orm import Session
 

@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from random_models import make_model
+from helpers.random_models import make_model
 
 from agentrl.core.config.sections.policies import Model, Vllm
 from agentrl.serving.engine_api import Completion, Engine, Request

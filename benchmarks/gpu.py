@@ -35,9 +35,9 @@ import msgspec
 import numpy as np
 import torch
 import weights
-from bare_loop import bare_update
 from engine import episodes
-from random_models import make_model, make_trajectory
+from helpers.bare_loop import bare_update
+from helpers.random_models import make_model, make_trajectory
 
 from agentrl.core import logging
 from agentrl.core.config.config import Config

@@ -6,11 +6,11 @@ sync    max_staleness 0: generation waits for the update, the update for its who
 async   the default: max_staleness 4
 
 Every process is the one that `agentrl up` starts (embedded store and broker, HTTP, Celery), but
-that the engine and the learner sleep for as long as their work would take (replayed_episodes.py):
-what is measured is how the system overlaps work, not arithmetic. The trace is of recorded episodes
-and the same in both arms; a sampled token takes `--token-s` whatever shares its pass, so that full
-batches favour neither arm. A trained token takes what makes training weigh as much as generation
-over the trace; `--faster`: generation takes that much less.
+that the engine and the learner sleep for as long as their work would take
+(helpers/trace_playback.py): what is measured is how the system overlaps work, not arithmetic. The
+trace is of recorded episodes and the same in both arms; a sampled token takes `--token-s` whatever
+shares its pass, so that full batches favour neither arm. A trained token takes what makes training
+weigh as much as generation over the trace; `--faster`: generation takes that much less.
 
 async_vs_sync  seconds of the updates of sync over those of async
 of_ideal       max(generation, training) of the trace over the seconds of async
@@ -35,7 +35,7 @@ from sqlalchemy import func, select
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from replayed_episodes import MODEL, Engine, Learner, Pace, trace
+from helpers.trace_playback import MODEL, Engine, Learner, Pace, trace
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config

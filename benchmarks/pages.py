@@ -40,7 +40,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 import psutil
-from browser import CLICK, PATIENCE_S, Heard, chromium, stood
+from helpers.chromium_driver import CLICK, PATIENCE_S, Heard, chromium, stood
 from playwright.sync_api import Browser, BrowserContext
 
 from agentrl.core.process import agentrl_command

@@ -33,11 +33,11 @@ from sqlalchemy.orm import Session
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from instant_run import TURNS, InstantSource, begin
-from run_processes import Place, Role, playing, told
+from helpers.instant_run import TURNS, InstantSource, begin
+from helpers.run_processes import Place, Role, playing, told
 
 from agentrl import broker
-from agentrl.broker.topology import recorder_queue, trainer_queue
+from agentrl.broker.queue_names import recorder_queue, trainer_queue
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.episodes import Dispatch, Sampling
 from agentrl.core.config.sections.episodes import Worker as WorkerConfig
@@ -59,10 +59,10 @@ from agentrl.trainer.group_selection import InboxBounds
 from agentrl.trainer.inbox import Inbox
 from agentrl.workers.dispatch.dispatcher import Dispatcher
 from agentrl.workers.dispatch.item_stream import ItemStream
-from agentrl.workers.leaving import leave_in_time
 from agentrl.workers.queue import celery_app as celery
 from agentrl.workers.recorder import record_bodies
 from agentrl.workers.worker import EpisodeWorker
+from agentrl.workers.worker_exit import leave_in_time
 
 Journal = Literal["off", "steps"]
 

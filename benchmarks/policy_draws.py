@@ -26,13 +26,13 @@ from sqlalchemy import event as sql_event
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from instant_run import add_checkpoint, begin
+from helpers.instant_run import add_checkpoint, begin
 
 from agentrl import broker
 from agentrl.broker.api import Broker
 from agentrl.broker.events import EventListener
 from agentrl.broker.messages import CheckpointPublished, PoolChanged
-from agentrl.broker.topology import EVENTS
+from agentrl.broker.queue_names import EVENTS
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.config.sections.policies import Model, PolicyServer

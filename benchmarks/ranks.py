@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from random_models import make_model, ragged_batch
+from helpers.random_models import make_model, ragged_batch
 
 from agentrl.core.config.sections.training import DeepSpeed, Trainer
 from agentrl.core.process import MEETING, find_rank_place
@@ -30,7 +30,7 @@ from agentrl.trainer.engines.rank0 import Rank0Coordinator, follow_rank0
 from agentrl.trainer.engines.ranks import join_ranks
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
-SIZES = ("1M", "5M", "25M")  # of benchmarks/random_models.py
+SIZES = ("1M", "5M", "25M")  # of benchmarks/helpers/random_models.py
 
 
 def main() -> None:

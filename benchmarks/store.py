@@ -3,11 +3,11 @@
     python benchmarks/store.py --store URL [--groups 125000] [--steps 10] [--repeats 5]
                                [--only WHO…] [--json]
 
-Fills an empty database with one run (`benchmarks/long_run.py`; 125,000 groups of 8 episodes and 10
-steps each are a million episodes and ten million steps) and asks each question `--repeats` times;
-a run that is there already is asked as it stands. `admission` is the dispatcher's whole transaction
-with nothing free, with one batch free, and with items that retire. The shortest and the median: on
-a busy machine the shortest says what a question costs. `nothing` is SELECT 1.
+Fills an empty database with one run (`helpers/long_run_rows.py`; 125,000 groups of 8 episodes and
+10 steps each are a million episodes and ten million steps) and asks each question `--repeats`
+times; a run that is there already is asked as it stands. `admission` is the dispatcher's whole
+transaction with nothing free, with one batch free, and with items that retire. The shortest and the
+median: on a busy machine the shortest says what a question costs. `nothing` is SELECT 1.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from sqlalchemy.orm import Session
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from long_run import BATCH, MEMBERS, RUN, TASKS, Size, fill, leave
+from helpers.long_run_rows import BATCH, MEMBERS, RUN, TASKS, Size, fill, leave
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.episodes import Dispatch
@@ -49,12 +49,12 @@ from agentrl.db.admin.readonly import open_history
 from agentrl.db.audit.accounting import VIEWS
 from agentrl.db.models.runs import Run
 from agentrl.db.queries import (
-    attempts,
     balance,
     curves,
     delays,
     episode_outcomes,
     progress,
+    task_outcomes,
 )
 from agentrl.db.queries.episodes.detail import episode_detail
 from agentrl.db.queries.episodes.filter import EpisodeFilter, Order
@@ -141,11 +141,11 @@ QUESTIONS: dict[str, dict[str, Question]] = {
         "latest_updates": lambda s: lifecycle.latest_updates(s, RUN, UPDATES),
         "policy_mix": lambda s: progress.policy_mix(s, RUN, LATE_GROUPS),
         "raised": lambda s: alarms.raised_alarms(s, RUN),
-        "group_ends": lambda s: attempts.group_ends(s, RUN),
-        "ends": lambda s: attempts.end_counts(s, RUN, "task0", TASK_GROUPS),
-        "solved_among": lambda s: attempts.solved_among(s, RUN, "task0", TASK_GROUPS),
-        "never_solved": lambda s: attempts.unsolved_items(s, RUN, "task0", ITEM_GROUPS, ITEMS),
-        "never_solved, whole": lambda s: attempts.unsolved_items(s, RUN, "task0", None, ITEMS),
+        "group_ends": lambda s: task_outcomes.group_ends(s, RUN),
+        "ends": lambda s: task_outcomes.end_counts(s, RUN, "task0", TASK_GROUPS),
+        "solved_among": lambda s: task_outcomes.solved_among(s, RUN, "task0", TASK_GROUPS),
+        "never_solved": lambda s: task_outcomes.unsolved_items(s, RUN, "task0", ITEM_GROUPS, ITEMS),
+        "never_solved, whole": lambda s: task_outcomes.unsolved_items(s, RUN, "task0", None, ITEMS),
         "disagreements": lambda s: progress.disagreements(s, RUN, LATE_GROUPS),
         "balance": lambda s: balance.balance(s, RUN),
         "groups_by_state": lambda s: progress.groups_by_state(s, RUN),

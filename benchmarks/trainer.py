@@ -36,8 +36,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from bare_loop import bare_update
-from random_models import PROMPT, SHAPES, make_model, ragged_batch
+from helpers.bare_loop import bare_update
+from helpers.random_models import PROMPT, SHAPES, make_model, ragged_batch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 

@@ -25,7 +25,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from random_models import make_model
+from helpers.random_models import make_model
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.policies import Model, PolicyServer, Vllm

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from random_models import SHAPES, make_model, small_batch
+from helpers.random_models import SHAPES, make_model, small_batch
 
 from agentrl import broker
 from agentrl.broker.api import Broker, Publisher
 from agentrl.broker.events import EventListener
 from agentrl.broker.messages import CheckpointPublished
-from agentrl.broker.topology import EVENTS
+from agentrl.broker.queue_names import EVENTS
 from agentrl.checkpoints import directories
 from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.checkpoints.manifest import Probe, SaveReport

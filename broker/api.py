@@ -112,7 +112,7 @@ class Broker(Protocol):
     def publisher(self) -> Publisher: ...
 
     def consumer(self, queue: str) -> Consumer:
-        """Consume one of the run's durable queues (names in broker/topology.py)."""
+        """Consume one of the run's durable queues (names in broker/queue_names.py)."""
 
     def subscriber(self, run_id: str) -> Consumer:
         """Consume the run's events from now on, for this process only; leaves nothing behind."""

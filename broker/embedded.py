@@ -18,7 +18,7 @@ from agentrl.broker.api import Consumer, DeadLetter, Publisher, letter_id, make_
 from agentrl.broker.embedded_consumer import EmbeddedConsumer, EmbeddedSubscriber
 from agentrl.broker.embedded_publisher import EmbeddedPublisher
 from agentrl.broker.embedded_queue_file import BUSY_S, Clock, QueueFile, drop_queues
-from agentrl.broker.topology import TRAJECTORIES, dead_queue, run_queues
+from agentrl.broker.queue_names import TRAJECTORIES, dead_queue, run_queues
 
 
 class EmbeddedBroker:

@@ -9,7 +9,7 @@ from functools import partial
 from agentrl.broker.api import LOOK_S, Delivery
 from agentrl.broker.embedded_queue_file import Clock, QueueFile, drop_queues
 from agentrl.broker.messages import decode
-from agentrl.broker.topology import EVENTS
+from agentrl.broker.queue_names import EVENTS
 from agentrl.core.errors import BrokerError, BrokerUnavailable, MessageError
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import Backoff, Retry

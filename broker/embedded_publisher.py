@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from agentrl.broker.api import EVENT_PATIENCE_S, LOOK_S, Waiting, unroutable
 from agentrl.broker.embedded_queue_file import Clock, QueueFile, drop_queues
 from agentrl.broker.messages import Message, encode
-from agentrl.broker.topology import EVENTS, MAX_EVENTS
+from agentrl.broker.queue_names import EVENTS, MAX_EVENTS
 from agentrl.core.errors import BrokerUnavailable
 from agentrl.core.retry import FOREVER, Backoff, Retry
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentrl.broker.topology import MAX_DEAD_BYTES, MAX_DEAD_LETTERS
+from agentrl.broker.queue_names import MAX_DEAD_BYTES, MAX_DEAD_LETTERS
 from agentrl.core.errors import BrokerError, BrokerUnavailable
 from agentrl.core.process import require_unlocked
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from agentrl.broker.api import Broker, Consumer, Publisher
 from agentrl.broker.messages import Message
-from agentrl.broker.topology import EVENTS
+from agentrl.broker.queue_names import EVENTS
 from agentrl.core.errors import BrokerError
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import Backoff, Retry

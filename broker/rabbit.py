@@ -23,10 +23,7 @@ from pika.exceptions import (
 )
 
 from agentrl.broker.api import Consumer, DeadLetter, Publisher, letter_id, make_retry
-from agentrl.broker.rabbit_connection import HEARTBEAT_S, address, reason_of
-from agentrl.broker.rabbit_consumer import NO_QUEUE, RabbitConsumer, RabbitSubscriber
-from agentrl.broker.rabbit_publisher import RabbitPublisher
-from agentrl.broker.topology import (
+from agentrl.broker.queue_names import (
     DEAD,
     EXCHANGES,
     MAX_DEAD_BYTES,
@@ -36,6 +33,9 @@ from agentrl.broker.topology import (
     episodes_queue,
     run_queues,
 )
+from agentrl.broker.rabbit_connection import HEARTBEAT_S, address, reason_of
+from agentrl.broker.rabbit_consumer import NO_QUEUE, RabbitConsumer, RabbitSubscriber
+from agentrl.broker.rabbit_publisher import RabbitPublisher
 from agentrl.core.errors import BrokerError, BrokerUnavailable
 from agentrl.core.retry import FOREVER
 from agentrl.core.threads import call_bounded

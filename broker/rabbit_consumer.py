@@ -17,8 +17,8 @@ import pika
 
 from agentrl.broker.api import Delivery
 from agentrl.broker.messages import decode
+from agentrl.broker.queue_names import DEAD, EVENTS, MAX_EVENTS
 from agentrl.broker.rabbit_connection import RabbitConnection
-from agentrl.broker.topology import DEAD, EVENTS, MAX_EVENTS
 from agentrl.core.errors import MessageError
 from agentrl.core.logging import get_logger
 

@@ -20,8 +20,8 @@ import pika
 
 from agentrl.broker.api import EVENT_PATIENCE_S, LOOK_S, Waiting, unroutable
 from agentrl.broker.messages import Message, encode
+from agentrl.broker.queue_names import EVENTS, EXCHANGES
 from agentrl.broker.rabbit_connection import RabbitConnection
-from agentrl.broker.topology import EVENTS, EXCHANGES
 from agentrl.core.errors import BrokerError, BrokerUnavailable, MessageRefused
 
 WINDOW = 128  # messages on their way to a confirm; bounds memory

@@ -24,7 +24,7 @@ from agentrl.cli import (
     models,
     policies,
 )
-from agentrl.cli.runs import dead_letters, processes, quickstart, replay, run_history, second_looks
+from agentrl.cli.runs import dead_letters, processes, quickstart, replay, run_control, second_looks
 from agentrl.core.errors import AgentRLError, install_hint, with_hint
 from agentrl.core.process import forbid_inspection
 
@@ -46,7 +46,7 @@ app = typer.Typer(
 )
 quickstart.add(app)
 processes.add(app)
-run_history.add(app)
+run_control.add(app)
 replay.add(app)
 database.add(app)
 dead_letters.add(app)

@@ -91,7 +91,7 @@ def export(
         request = ExportRequest(Path(checkpoint), out, run, task, min_reward)
         print((export_sft if sft else export_dataset)(request))
         return
-    from agentrl.ops.runs.export import export as write
+    from agentrl.ops.runs.export_checkpoint import export as write
 
     print(write(checkpoint, out, config, merge_lora=merge_lora))
 

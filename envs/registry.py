@@ -24,25 +24,25 @@ from agentrl.envs.tasks.datasets import Dataset
 GROUP = "agentrl.tasks"
 HINT = "run `pip install 'agentrl-system[tasks]'`"
 TASKS = {
-    "alfworld": "agentrl.envs.tasks.alfworld.source:AlfworldSource",
-    "dbbench": "agentrl.envs.tasks.dbbench.source:DbbenchSource",
-    "webshop": "agentrl.envs.tasks.webshop.source:WebshopSource",
-    "kg": "agentrl.envs.tasks.kg.source:KgSource",
-    "os": "agentrl.envs.tasks.oslinux.source:OsSource",
-    "bfcl": "agentrl.envs.tasks.bfcl.source:BfclSource",
-    "maths": "agentrl.envs.tasks.maths.source:MathsSource",
+    "alfworld": "agentrl.envs.tasks.alfworld.task_source:AlfworldSource",
+    "dbbench": "agentrl.envs.tasks.dbbench.task_source:DbbenchSource",
+    "webshop": "agentrl.envs.tasks.webshop.task_source:WebshopSource",
+    "kg": "agentrl.envs.tasks.kg.task_source:KgSource",
+    "os": "agentrl.envs.tasks.oslinux.task_source:OsSource",
+    "bfcl": "agentrl.envs.tasks.bfcl.task_source:BfclSource",
+    "maths": "agentrl.envs.tasks.maths.task_source:MathsSource",
 }
 OF_USERS = {  # their items are a user's own: no generator, no expert, nothing to hold them to
-    "gateway": "agentrl.envs.gateway.source:GatewaySource",
+    "gateway": "agentrl.envs.gateway.task_source:GatewaySource",
 }
 ADAPTERS = {  # each is also the name of its package's extra; harbor and verifiers need none
-    "gymnasium": "agentrl.envs.adapters.gymnasium.source:GymnasiumSource",
-    "harbor": "agentrl.envs.adapters.harbor.source:HarborSource",
-    "mcp": "agentrl.envs.adapters.mcp.source:McpSource",
-    "openenv": "agentrl.envs.adapters.openenv.source:OpenEnvSource",
-    "reasoning-gym": "agentrl.envs.adapters.reasoning_gym.source:ReasoningGymSource",
-    "textarena": "agentrl.envs.adapters.textarena.source:TextArenaSource",
-    "verifiers": "agentrl.envs.adapters.verifiers.source:VerifiersSource",
+    "gymnasium": "agentrl.envs.adapters.gymnasium.task_source:GymnasiumSource",
+    "harbor": "agentrl.envs.adapters.harbor.task_source:HarborSource",
+    "mcp": "agentrl.envs.adapters.mcp.task_source:McpSource",
+    "openenv": "agentrl.envs.adapters.openenv.task_source:OpenEnvSource",
+    "reasoning-gym": "agentrl.envs.adapters.reasoning_gym.task_source:ReasoningGymSource",
+    "textarena": "agentrl.envs.adapters.textarena.task_source:TextArenaSource",
+    "verifiers": "agentrl.envs.adapters.verifiers.task_source:VerifiersSource",
 }
 
 log = get_logger()

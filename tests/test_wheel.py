@@ -31,7 +31,7 @@ brisk = "envs.brisk:BriskSource"
 packages = ["cli", "core", "db", "envs", "workers"]
 """
 TASK = """
-from agentrl.envs.tasks.alfworld.source import AlfworldSource
+from agentrl.envs.tasks.alfworld.task_source import AlfworldSource
 from core import OWNER
 
 class BriskSource(AlfworldSource):

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import ABNORMAL, ABORT
 from agentrl.trainer.algorithm.advantages import Doubles, Floats, group_advantages
+from agentrl.trainer.algorithm.credit.credit_interface import MemberTurns
 from agentrl.trainer.algorithm.credit.registry import known_credits
-from agentrl.trainer.algorithm.credit.turns import MemberTurns
 from agentrl.trainer.algorithm.presets import Settings
 
 

@@ -20,7 +20,7 @@ from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Tool
 from agentrl.workers.attempt_errors import EpisodeStopped, OutOfTime
 from agentrl.workers.conversation.conversation import Conversation
-from agentrl.workers.conversation.interpreter import Interpreter
+from agentrl.workers.conversation.message_translation import Interpreter
 from agentrl.workers.episode_context import EpisodeContext, EpisodeLimits
 from agentrl.workers.policies.client import Ask, CheckpointNotServed, Completion, Unreachable
 from agentrl.workers.policies.pool import NoLivePolicy, Sampler

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from agentrl.broker.api import Publisher
 from agentrl.broker.messages import EpisodeFinished
-from agentrl.broker.topology import TRAJECTORIES
+from agentrl.broker.queue_names import TRAJECTORIES
 from agentrl.core.config.sections.episodes import Dispatch
 from agentrl.core.errors import AgentRLError, StoreUnavailable, in_words
 from agentrl.core.logging import get_logger

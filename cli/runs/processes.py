@@ -27,7 +27,7 @@ def add(app: typer.Typer) -> None:
             _role(role)
         )
     app.command()(policy)
-    app.command()(track)
+    app.command()(tracker)
 
 
 def _role(role: str) -> Callable[[Path, bool], None]:
@@ -53,18 +53,18 @@ def policy(
     run_role("policy", config, supervised=supervised, name=name)
 
 
-def track(config: Path = CONFIG, supervised: bool = SUPERVISED) -> None:
+def tracker(config: Path = CONFIG, supervised: bool = SUPERVISED) -> None:
     """Export metrics to W&B, MLflow and TensorBoard.
 
     The key trackers.use selects the trackers; to set it without editing the file, export
     AGENTRL__TRACKERS__USE='["tensorboard"]'. The command ends with the run. If you start it again,
     even after the run, it continues where it stopped.
 
-    Example: agentrl track configs/quickstart.toml
+    Example: agentrl tracker configs/quickstart.toml
     """
     from agentrl.ops.processes.entry import run_role
 
-    run_role("track", config, supervised=supervised)
+    run_role("tracker", config, supervised=supervised)
 
 
 def up(

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from agentrl.core.errors import ConfigError
 from agentrl.core.http.access import name_setting, origin, require_token
 from agentrl.core.logging import get_logger
-from agentrl.core.structs import prepare_structs
+from agentrl.core.prepare_structs import prepare_structs
 from agentrl.core.threads import vital_thread
 
 START_S = 10.0

@@ -31,11 +31,11 @@ class Foreign:
 
 
 PLAYERS = ("dispatcher", "worker", "recorder", "trainer", "policy", "envs")
-BESIDE = ("evaluator", "track", "supervisor")
+BESIDE = ("evaluator", "tracker", "supervisor")
 COMMON = CollectorRegistry()  # of every process
 REGISTRIES = {role: CollectorRegistry() for role in (*PLAYERS, *BESIDE)}
 DISPATCHER, WORKER, RECORDER, TRAINER, POLICY, ENVS = (REGISTRIES[role] for role in PLAYERS)
-EVALUATOR, TRACK, SUPERVISOR = (REGISTRIES[role] for role in BESIDE)
+EVALUATOR, TRACKER, SUPERVISOR = (REGISTRIES[role] for role in BESIDE)
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -229,10 +229,10 @@ MEASURED = Counter(
     registry=EVALUATOR,
 )
 EXPORTED = Counter(
-    "agentrl_exported_rows_total", "Rows exported to a tracker", ("name",), registry=TRACK
+    "agentrl_exported_rows_total", "Rows exported to a tracker", ("name",), registry=TRACKER
 )
 EXPORT_FAILURES = Counter(
-    "agentrl_tracker_failures_total", "Failed exports to a tracker", ("name",), registry=TRACK
+    "agentrl_tracker_failures_total", "Failed exports to a tracker", ("name",), registry=TRACKER
 )
 
 # --- supervisor

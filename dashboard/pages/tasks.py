@@ -26,8 +26,8 @@ from agentrl.dashboard.viewmodels.tasks import (
     read_tasks,
 )
 from agentrl.dashboard.widgets import bars, chart, page_title, table
-from agentrl.db.queries.attempts import EndCount, ItemSummary
 from agentrl.db.queries.curves import Point
+from agentrl.db.queries.task_outcomes import EndCount, ItemSummary
 from agentrl.db.store import Store
 
 OF_LATE = f"Episodes of the task's last {TASK_GROUPS} complete groups."

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from agentrl.core.types import GroupState
 from agentrl.dashboard.viewmodels.run import POINT_GROUPS, POINTS
-from agentrl.db.queries import attempts, curves
-from agentrl.db.queries.attempts import EndCount, ItemSummary
+from agentrl.db.queries import curves, task_outcomes
 from agentrl.db.queries.curves import Point, Span
+from agentrl.db.queries.task_outcomes import EndCount, ItemSummary
 from agentrl.db.store import Store
 
 TASK_GROUPS = 256  # of one task, whose members ended last
@@ -43,7 +43,7 @@ def read_tasks(store: Store, run_id: str) -> TasksLook:
     with store.read() as session:
         return TasksLook(
             curve=curves.success_by_version(session, run_id, POINTS, POINT_GROUPS),
-            ends=attempts.group_ends(session, run_id),
+            ends=task_outcomes.group_ends(session, run_id),
         )
 
 
@@ -57,13 +57,13 @@ def read_task(store: Store, run_id: str, task: str) -> TaskLook:
     """Read one task of a run."""
     with store.read() as session:
         return TaskLook(
-            ends=attempts.end_counts(session, run_id, task, TASK_GROUPS),
-            solved=attempts.solved_among(session, run_id, task, TASK_GROUPS),
-            items=attempts.unsolved_items(session, run_id, task, ITEM_GROUPS, ITEMS),
+            ends=task_outcomes.end_counts(session, run_id, task, TASK_GROUPS),
+            solved=task_outcomes.solved_among(session, run_id, task, TASK_GROUPS),
+            items=task_outcomes.unsolved_items(session, run_id, task, ITEM_GROUPS, ITEMS),
         )
 
 
 def all_items(store: Store, run_id: str, task: str) -> ItemSummary:
     """Like the items of `read_task`, but for all groups of the run."""
     with store.read() as session:
-        return attempts.unsolved_items(session, run_id, task, None, ITEMS)
+        return task_outcomes.unsolved_items(session, run_id, task, None, ITEMS)

@@ -8,10 +8,10 @@ from sqlalchemy import func, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from agentrl.db.columns import count_by
 from agentrl.db.models.base import Base
 from agentrl.db.models.episodes import Episode, Group, StoredTrajectory
 from agentrl.db.models.runs import Run
+from agentrl.db.query_parts import count_by
 from agentrl.db.store import read_clock
 
 DEAD = """

@@ -16,12 +16,12 @@ from sqlalchemy.orm import Session
 from agentrl.core.errors import MessageError
 from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import EpisodeState, GroupState, UpdateState
-from agentrl.db.columns import same_attempt
 from agentrl.db.models.episodes import Episode, Group, Step, StoredTrajectory
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint, Update, UpdateGroup
 from agentrl.db.queries.liveness import Claim
 from agentrl.db.queries.progress import disagreements
+from agentrl.db.query_parts import same_attempt
 from agentrl.db.transitions.item_streams import positions_to_repeat
 
 Class = Literal["lost", "trained_twice", "unbalanced"]

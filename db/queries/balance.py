@@ -6,8 +6,8 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import EpisodeState
-from agentrl.db.columns import count_by
 from agentrl.db.models.episodes import Episode, Group
+from agentrl.db.query_parts import count_by
 from agentrl.db.store import read_clock
 
 GIVEN_UP = (EpisodeState.FAILED, EpisodeState.CANCELLED)

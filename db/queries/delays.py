@@ -9,10 +9,10 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import GROUP_OPEN, EpisodeState, GroupState, UpdateState
-from agentrl.db.columns import count_by
 from agentrl.db.models.episodes import Episode, Group
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Update, UpdateGroup
+from agentrl.db.query_parts import count_by
 from agentrl.db.store import read_clock
 
 

@@ -9,9 +9,9 @@ from sqlalchemy import Subquery, func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import ABORT, SOLVED, EpisodeState, UpdateState
-from agentrl.db.columns import same_attempt
 from agentrl.db.models.episodes import Episode, Group, Step
 from agentrl.db.models.updates import Update
+from agentrl.db.query_parts import same_attempt
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
 from agentrl.core.types import GroupState, UpdateState
-from agentrl.db.columns import same_attempt
 from agentrl.db.models.episodes import Episode, Group, Step
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint, Update, UpdateGroup
+from agentrl.db.query_parts import same_attempt
 from agentrl.db.registry import checkpoints
 
 CLOSED = (GroupState.FILTERED, GroupState.STALE)

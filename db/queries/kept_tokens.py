@@ -6,8 +6,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.journal import UnjudgedEpisode, decode_record
-from agentrl.db.columns import columns_of, same_attempt
 from agentrl.db.models.episodes import Episode, JournaledStep, Step
+from agentrl.db.query_parts import columns_of, same_attempt
 from agentrl.db.transitions.trajectories.journal import FormerStep, chain
 
 

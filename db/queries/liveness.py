@@ -8,11 +8,11 @@ from sqlalchemy import Select, case, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import EpisodeState, UpdateState
-from agentrl.db.columns import same_attempt
 from agentrl.db.models.episodes import Episode, Group, Step, StoredTrajectory
 from agentrl.db.models.processes import PolicyServer, Serving, Worker
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Update
+from agentrl.db.query_parts import same_attempt
 from agentrl.db.store import now, read_clock
 
 ROLES = ("worker", "policy", "trainer", "dispatcher", "recorder", "envs")

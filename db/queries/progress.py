@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session
 from agentrl.core.types import CURRENT, SOLVED, EpisodeState, GroupState, UpdateState
 from agentrl.db.audit.accounting import late_statement
 from agentrl.db.audit.trained_hashes import find_different_hashes
-from agentrl.db.columns import count_by, same_attempt
 from agentrl.db.models.episodes import Episode, Group, Step
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Update, UpdateGroup
+from agentrl.db.query_parts import count_by, same_attempt
 from agentrl.db.store import read_clock, whole
 
 RECENT_UPDATES = 10  # of recent success, wherever it is shown

@@ -7,11 +7,11 @@ from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import EpisodeState
-from agentrl.db.columns import count_by
 from agentrl.db.models.episodes import Episode
 from agentrl.db.models.processes import PolicyServer, Worker
 from agentrl.db.models.runs import Run
 from agentrl.db.queries import progress
+from agentrl.db.query_parts import count_by
 from agentrl.db.store import now
 from agentrl.db.transitions import alarms, groups
 

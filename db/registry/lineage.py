@@ -7,11 +7,11 @@ from sqlalchemy import and_, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import CheckpointState, UpdateState
-from agentrl.db.columns import columns_of, count_by
 from agentrl.db.models.evaluations import Evaluation
 from agentrl.db.models.processes import PolicyServer, Serving
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint, Update
+from agentrl.db.query_parts import columns_of, count_by
 from agentrl.db.store import read_clock
 
 MADE_BY_UPDATE = and_(

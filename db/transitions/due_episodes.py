@@ -7,10 +7,10 @@ from sqlalchemy import exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import GROUP_OPEN, EpisodeState, Reason
-from agentrl.db.columns import same_attempt
 from agentrl.db.models.episodes import Episode, Group, StoredTrajectory
 from agentrl.db.models.processes import Worker
 from agentrl.db.models.runs import Run
+from agentrl.db.query_parts import same_attempt
 from agentrl.db.store import now
 from agentrl.db.transitions.episodes import NEVER_SENT, ClaimedEpisode
 

@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
 
 from agentrl.core.types import GROUP_OPEN, EpisodeState, GroupState, Reason, Status, Transition
-from agentrl.db.columns import count_by
 from agentrl.db.models.episodes import Episode, Group
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Update
+from agentrl.db.query_parts import count_by
 from agentrl.db.store import now, read_clock
 from agentrl.db.transitions import prepared_statements, refusals
 from agentrl.db.transitions.trajectories import journal

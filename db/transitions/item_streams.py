@@ -8,8 +8,8 @@ from sqlalchemy import ColumnElement, Select, case, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
 from agentrl.core.types import SOLVED, EpisodeState, GroupState
-from agentrl.db.columns import columns_of
 from agentrl.db.models.episodes import Episode, Group
+from agentrl.db.query_parts import columns_of
 
 CLOSED = (GroupState.TRAINED, GroupState.FILTERED, GroupState.STALE)
 SUCCESS = func.avg(case((Episode.score >= SOLVED, 1.0), else_=0.0))

@@ -9,13 +9,13 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.errors import StoreError
 from agentrl.core.types import CheckpointState, EpisodeState, RunState, UpdateState
-from agentrl.db.columns import count_by
 from agentrl.db.models.episodes import Episode, Group, JournaledStep, Step, StoredTrajectory
 from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
 from agentrl.db.models.processes import PolicyServer, ServiceOutage, Serving, Spending, Worker
 from agentrl.db.models.runs import Mixture, Refusal, Run
 from agentrl.db.models.updates import Alarm, Checkpoint, Update, UpdateGroup
 from agentrl.db.queries import progress
+from agentrl.db.query_parts import count_by
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import now, read_clock
 from agentrl.db.transitions import runs

@@ -19,10 +19,10 @@ from agentrl.core.types import (
     RunState,
     UpdateState,
 )
-from agentrl.db.columns import columns_of
 from agentrl.db.models.episodes import Episode, Group
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint, Update, UpdateGroup
+from agentrl.db.query_parts import columns_of
 from agentrl.db.store import now
 from agentrl.db.transitions.groups import close_groups
 

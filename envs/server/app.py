@@ -32,7 +32,7 @@ from agentrl.core.telemetry import metrics, tracing
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.envs.sandbox.container_owner import ContainerOwner
 from agentrl.envs.server import wire
-from agentrl.envs.server.controller import Controller
+from agentrl.envs.server.controller_heartbeats import Controller
 from agentrl.envs.server.session import Caller, Refused
 from agentrl.envs.server.sessions import Sessions
 

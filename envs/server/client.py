@@ -29,7 +29,7 @@ from agentrl.envs.contract import (
     require_split,
 )
 from agentrl.envs.server import wire
-from agentrl.envs.server.remote_server import Fence, RemoteServer
+from agentrl.envs.server.task_http_client import Fence, RemoteServer
 
 WORKER_TURNS = 100  # of an episode of a task worker, which has a limit of its own
 SPLIT = "all"  # the one split of a task worker's indices

@@ -22,7 +22,7 @@ from agentrl.envs import registry
 from agentrl.envs.sandbox.sandbox import Sandboxes, make_sandboxes
 from agentrl.envs.server import wire
 from agentrl.envs.server.app import EnvApp, HostedTask
-from agentrl.envs.server.controller import Controller
+from agentrl.envs.server.controller_heartbeats import Controller
 from agentrl.envs.server.in_process import needs_container
 from agentrl.envs.server.session import Timings
 from agentrl.envs.server.sessions import Sessions

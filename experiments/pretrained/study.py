@@ -39,9 +39,9 @@ from agentrl.experiments.report.comparison import START
 from agentrl.experiments.runner import SECTIONS, Work, make_missing, require_known
 from agentrl.experiments.simulation.training import ReportProgress
 from agentrl.ops.configuration.configs import check_items
+from agentrl.ops.quickstart.clone_starting_policy import make_start
 from agentrl.ops.quickstart.recipes import Recipe, Size
 from agentrl.ops.quickstart.run_config import load_recipe
-from agentrl.ops.quickstart.starting_policy import make_start
 from agentrl.ops.runs.begin import checkpoints_home, link_files
 
 WHOLE = "whole"

@@ -20,8 +20,9 @@ from agentrl.experiments.simulation.training import ReportProgress
 from agentrl.ops.runs.begin import RunOver, begin, clear_queues
 from agentrl.ops.supervisor.children import children
 from agentrl.ops.supervisor.log_troubles import LogWatcher
-from agentrl.ops.supervisor.screen import Screen, StallGuard, watch
+from agentrl.ops.supervisor.screen import StallGuard
 from agentrl.ops.supervisor.supervisor import Supervisor
+from agentrl.ops.supervisor.watch import Screen, watch
 
 POINTS = 1000  # versions of the curve, at most
 GROUPS = 16  # whose success stands for a version

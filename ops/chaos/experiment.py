@@ -25,7 +25,7 @@ from agentrl.ops.chaos.fault_costs import FaultCosts
 from agentrl.ops.chaos.fault_injector import ActiveFault, FaultInjector
 from agentrl.ops.chaos.faults import Fault, Means, all_faults
 from agentrl.ops.chaos.observer import RunObserver
-from agentrl.ops.runs import hub
+from agentrl.ops.models import hub
 from agentrl.ops.runs.begin import begin
 
 AFTER = 2  # updates that follow the last fault

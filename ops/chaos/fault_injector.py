@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agentrl.core.logging import get_logger
-from agentrl.ops.chaos.course import Course
 from agentrl.ops.chaos.fault_costs import FaultCosts
+from agentrl.ops.chaos.fault_course import Course
 from agentrl.ops.chaos.faults import Fault
 from agentrl.ops.chaos.observer import RunObserver
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentrl.db.admin import fault_injection
 from agentrl.ops.chaos.cluster import BROKER, STORE, TASKS
-from agentrl.ops.chaos.course import Injector
+from agentrl.ops.chaos.fault_course import Injector
 from agentrl.ops.chaos.injectors import (
     connections,
     containers,

@@ -22,7 +22,7 @@ from agentrl.envs import registry
 from agentrl.envs.server.in_process import needs_container
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.configuration.teachers import check_teachers
-from agentrl.ops.runs import hub
+from agentrl.ops.models import hub
 from agentrl.ops.trackers import factory
 from agentrl.serving.engines import EXTERNAL, check_engine
 from agentrl.serving.external.upstream import require_key

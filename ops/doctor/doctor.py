@@ -153,7 +153,7 @@ def _torch(config: Config | None, version: Version) -> Finding:
 
 def _check_config(config: Config) -> str:
     from agentrl.ops.configuration import configs
-    from agentrl.ops.runs import hub
+    from agentrl.ops.models import hub
 
     items = configs.check_all(hub.describe_model(config))
     return f"valid; model and tasks can be used{f', {items} items' if items else ''}"
@@ -161,7 +161,7 @@ def _check_config(config: Config) -> str:
 
 def _precision(config: Config) -> Iterator[Finding]:
     """Warn about bfloat16 on a CPU that emulates it."""
-    from agentrl.trainer.model.precision import is_bfloat16_emulated
+    from agentrl.trainer.model.bfloat16_cost import is_bfloat16_emulated
 
     if config.model.dtype == "bfloat16" and is_bfloat16_emulated(config.model.device):
         yield Finding(
@@ -210,7 +210,7 @@ def _prefixes(config: Config) -> Iterator[Finding]:
 def _shape(config: Config) -> "ModelSpec | AgentRLError":
     """Return the model's properties, or the error."""
     from agentrl.ops.configuration import model_spec
-    from agentrl.ops.runs import hub
+    from agentrl.ops.models import hub
 
     try:
         known = model_spec.known_spec(hub.repository(config.model.path))

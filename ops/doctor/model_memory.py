@@ -19,7 +19,7 @@ from agentrl.ops.configuration.published_models import PUBLISHED
 from agentrl.ops.doctor.memory import TRAINER, Machine, memory_plans
 from agentrl.ops.doctor.memory_items import GIB
 from agentrl.ops.doctor.policy_memory import least_of_vllm
-from agentrl.ops.runs import hub
+from agentrl.ops.models import hub
 
 LENGTHS = (4096, 32768)  # tokens of the longest trajectory, and of a micro-batch
 CARDS = 8

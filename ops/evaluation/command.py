@@ -28,7 +28,7 @@ from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint
 from agentrl.ops.evaluation.evaluate import Evaluator, Plan, PlanResult, Work, work_of
 from agentrl.ops.evaluation.evaluation_rows import EvaluationRecord, forget_evaluations
 from agentrl.ops.evaluation.expert import ExpertEvaluator
-from agentrl.ops.evaluation.server import Servers
+from agentrl.ops.evaluation.serve_target import Servers
 from agentrl.ops.evaluation.target import EXPERT, Target, fit_config, resolve, versions
 from agentrl.ops.interruption import Interrupted
 from agentrl.ops.runs.begin import make_home

@@ -23,7 +23,7 @@ from agentrl.db.registry.external_policies import track_of
 from agentrl.db.store import Store
 from agentrl.db.transitions import lifecycle, runs
 from agentrl.ops.configuration.configs import check_external, check_model
-from agentrl.ops.runs import hub
+from agentrl.ops.models import hub
 
 ALL = "all"
 

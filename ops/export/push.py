@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError, ConfigError
-from agentrl.ops.runs import hub
+from agentrl.ops.models import hub
 
 TOKEN = "HF_TOKEN"  # noqa: S105 - the name of the variable
 NAME = re.compile(r"[\w.-]+/[\w.-]+")

@@ -83,7 +83,7 @@ def _call_style(template: ChatTemplate) -> Finding:
 
 
 def _measure_noise(path: Path) -> str:
-    from agentrl.trainer.model.precision import bfloat16_noise
+    from agentrl.trainer.model.bfloat16_cost import bfloat16_noise
 
     noise = bfloat16_noise(path)
     return (

@@ -12,9 +12,9 @@ from agentrl.checkpoints.directories import write_directory
 from agentrl.core.config.sections.base import Dtype
 from agentrl.core.errors import ConfigError
 from agentrl.ops.configuration import model_spec
-from agentrl.ops.models import source as sources
-from agentrl.ops.models.source import ModelSource
-from agentrl.ops.runs import hub
+from agentrl.ops.models import hub
+from agentrl.ops.models import model_source as sources
+from agentrl.ops.models.model_source import ModelSource
 from agentrl.workers.conversation.template import TEMPLATE, ChatTemplate
 
 CARD = "README.md"
@@ -48,9 +48,9 @@ def import_model(source: str, out: Path, *, dtype: Dtype, chat_template: Path | 
 def _convert(model: ModelSource, out: Path, dtype: Dtype) -> None:
     import torch
 
-    from agentrl.trainer.model.files import gguf
+    from agentrl.trainer.model.files import convert_gguf
 
-    gguf.convert_gguf(model.path, out, getattr(torch, dtype))
+    convert_gguf.convert_gguf(model.path, out, getattr(torch, dtype))
 
 
 def _copy(model: ModelSource, out: Path) -> None:

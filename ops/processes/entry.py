@@ -32,13 +32,13 @@ from agentrl.core.types import RUN_OVER
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.updates import TrainerReplaced
+from agentrl.ops.models import hub
 from agentrl.ops.processes.outage_reporter import report_outages
-from agentrl.ops.runs import hub
 from agentrl.ops.runs.begin import RunOver, begin, require_queues
 from agentrl.ops.supervisor.restarts import AWAY
 
 PR_SET_PDEATHSIG = 1
-NO_RUN = frozenset({"envs", "track"})  # they begin none, and need no model
+NO_RUN = frozenset({"envs", "tracker"})  # they begin none, and need no model
 STAY = frozenset({"worker", "recorder", "policy"})  # once the run is over: until a signal
 CONSUME = frozenset({"worker", "recorder"})  # of those, who would make its queues again
 ENDS = frozenset({"dispatcher", "trainer", "evaluator"})  # with the run
@@ -157,7 +157,7 @@ def _name_others(config: Config) -> None:
     if config.eval.every:
         log.warning("eval.every is set; start an evaluator, too", verb="evaluator")
     if config.trackers.use:
-        log.warning("trackers.use is set; start a tracker exporter, too", verb="track")
+        log.warning("trackers.use is set; start a tracker exporter, too", verb="tracker")
 
 
 def _run_until_replaced(

@@ -2,7 +2,7 @@
 
 import threading
 
-from agentrl.broker.topology import recorder_queue
+from agentrl.broker.queue_names import recorder_queue
 from agentrl.core.config.config import Config
 from agentrl.core.types import RUN_OVER
 from agentrl.db.transitions import runs

@@ -1,5 +1,5 @@
 """The supervisor process: starts the configured processes and polls them with `watch` of
-ops/supervisor/screen.py.
+ops/supervisor/watch.py.
 """
 
 import threading
@@ -17,16 +17,9 @@ from agentrl.db.store import open_store
 from agentrl.ops.runs.begin import begin, clear_queues
 from agentrl.ops.supervisor.children import children
 from agentrl.ops.supervisor.log_troubles import LogWatcher
-from agentrl.ops.supervisor.screen import (
-    ProgressPrinter,
-    Screen,
-    how_it_ended,
-    newest,
-    run_progress,
-    serves,
-    watch,
-)
+from agentrl.ops.supervisor.screen import ProgressPrinter, how_it_ended, newest
 from agentrl.ops.supervisor.supervisor import Settings, Supervisor
+from agentrl.ops.supervisor.watch import Screen, run_progress, serves, watch
 
 MIB = 1024**2
 

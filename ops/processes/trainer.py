@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.broker.events import EventPublisher
-from agentrl.broker.topology import trainer_queue
+from agentrl.broker.queue_names import trainer_queue
 from agentrl.checkpoints import checkpoint_store
 from agentrl.checkpoints.checkpoint_store import TransferLimits
 from agentrl.core.config.config import Config

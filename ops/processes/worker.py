@@ -15,10 +15,10 @@ from agentrl.db.registry.external_policies import track_of
 from agentrl.ops.runs.begin import open_run
 from agentrl.ops.tasks.task_sources import task_sources
 from agentrl.workers.episode_context import EpisodeWorkerConfig
-from agentrl.workers.leaving import leave_in_time
 from agentrl.workers.policies.statistics import PoolConfig
 from agentrl.workers.queue.celery_app import celery_app, run_celery
 from agentrl.workers.worker import EpisodeWorker
+from agentrl.workers.worker_exit import leave_in_time
 
 
 def run(config: Config, stop: threading.Event) -> None:

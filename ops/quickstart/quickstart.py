@@ -31,6 +31,7 @@ from agentrl.ops.evaluation.evaluation_rows import EvaluationRecord
 from agentrl.ops.evaluation.target import Target, fit_config, resolve
 from agentrl.ops.interruption import CONTINUE, Interrupted
 from agentrl.ops.processes.entry import stop_on_signals
+from agentrl.ops.quickstart.clone_starting_policy import make_start
 from agentrl.ops.quickstart.live_panel import LivePanel
 from agentrl.ops.quickstart.recipes import Recipe
 from agentrl.ops.quickstart.report import (
@@ -45,12 +46,12 @@ from agentrl.ops.quickstart.report import (
     resume_command,
 )
 from agentrl.ops.quickstart.run_config import Choices, prepare
-from agentrl.ops.quickstart.starting_policy import make_start
 from agentrl.ops.runs.begin import RunOver, begin, clear_queues
 from agentrl.ops.supervisor.children import children
 from agentrl.ops.supervisor.log_troubles import LogWatcher
-from agentrl.ops.supervisor.screen import Screen, StallGuard, watch
+from agentrl.ops.supervisor.screen import StallGuard
 from agentrl.ops.supervisor.supervisor import Supervisor
+from agentrl.ops.supervisor.watch import Screen, watch
 from agentrl.ops.tasks.task_sources import task_sources
 
 POLL_S = 0.1

@@ -9,7 +9,7 @@ from pathlib import Path
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.ops.quickstart.recipes import Recipe
-from agentrl.trainer.model.precision import is_bfloat16_emulated
+from agentrl.trainer.model.bfloat16_cost import is_bfloat16_emulated
 
 
 @dataclass(frozen=True, slots=True)

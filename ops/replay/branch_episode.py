@@ -29,7 +29,7 @@ from agentrl.db.store import open_store
 from agentrl.db.transitions.trajectories.recordings import Recording
 from agentrl.ops.configuration.configs import check_model
 from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint
-from agentrl.ops.evaluation.server import serve_target
+from agentrl.ops.evaluation.serve_target import serve_target
 from agentrl.ops.evaluation.target import Target, resolve
 from agentrl.ops.replay.command import LOOSE
 from agentrl.ops.replay.recorded_episode import RecordedEpisode, Successor

@@ -154,7 +154,7 @@ def _measure_mismatch(
     import torch
 
     from agentrl.trainer.algorithm.losses.importance import weights
-    from agentrl.trainer.algorithm.losses.tokens import ratio
+    from agentrl.trainer.algorithm.losses.loss_interface import ratio
 
     current = torch.from_numpy(recorded.logprobs[tokens])
     behaviour = torch.from_numpy(batch.behaviour[tokens])

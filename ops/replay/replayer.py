@@ -25,8 +25,8 @@ from agentrl.db.transitions.trajectories.recordings import Recording
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.envs.process_rewards import with_process_rewards
 from agentrl.envs.server.in_process import host_sandboxes
+from agentrl.ops.models import hub
 from agentrl.ops.replay.recorded_episode import Difference, RecordedEpisode
-from agentrl.ops.runs import hub
 from agentrl.ops.tasks.task_sources import task_sources
 from agentrl.workers.episode import EpisodeLoop
 from agentrl.workers.episode_context import Clock, EpisodeContext, EpisodeLimits, make_context

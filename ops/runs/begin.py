@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from agentrl import broker
 from agentrl.broker.api import Broker, make_retry
-from agentrl.broker.topology import trainer_queue
+from agentrl.broker.queue_names import trainer_queue
 from agentrl.checkpoints import checkpoint_store, directories
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, TransferLimits, WeightsAway
 from agentrl.core import config_loading, disk_errors
@@ -35,7 +35,8 @@ from agentrl.db.registry import checkpoints as registry_checkpoints
 from agentrl.db.store import Store, now, open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.configuration import configs
-from agentrl.ops.runs import hub, relocation
+from agentrl.ops.models import hub
+from agentrl.ops.runs import relocation
 from agentrl.workers.conversation.template import TEMPLATE
 from agentrl.workers.queue.celery_app import celery_app, purge_queue
 

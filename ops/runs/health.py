@@ -60,7 +60,7 @@ def _worker(config: Config, _: str) -> str:
 
 
 def _recorder(config: Config, _: str) -> str:
-    from agentrl.broker.topology import recorder_queue
+    from agentrl.broker.queue_names import recorder_queue
 
     if probe.run_over(config.store_url(), config.run.name):
         return OVER
@@ -68,7 +68,7 @@ def _recorder(config: Config, _: str) -> str:
 
 
 def _trainer(config: Config, _: str) -> str:
-    from agentrl.broker.topology import trainer_queue
+    from agentrl.broker.queue_names import trainer_queue
 
     return _require_consumer(config, trainer_queue)
 

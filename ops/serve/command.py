@@ -14,10 +14,10 @@ from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
 from agentrl.core.errors import ConfigError, PolicyError
 from agentrl.envs.gateway.model_server import Address, ModelServer
-from agentrl.ops.evaluation.server import Servers
+from agentrl.ops.evaluation.serve_target import Servers
 from agentrl.ops.evaluation.target import Target, fit_config, resolve
+from agentrl.ops.models import hub
 from agentrl.ops.processes.entry import stop_on_signals
-from agentrl.ops.runs import hub
 from agentrl.ops.serve.chat_policy import ChatPolicy
 from agentrl.workers.attempt_errors import EpisodeStopped
 from agentrl.workers.conversation.template import ChatTemplate

@@ -1,7 +1,7 @@
 """The processes of a run on one machine, as the supervisor starts them.
 
 configuration ─▶ policy servers · env server · recorder · trainer · workers · evaluator ·
-                 dispatcher · track
+                 dispatcher · tracker
 """
 
 import subprocess
@@ -17,10 +17,10 @@ from agentrl.ops.supervisor.hosts import hosts_envs
 from agentrl.ops.supervisor.restarts import Deaths
 
 # Between SIGTERM and SIGKILL: the store may be silent for `stopping_s`, and the rest takes little
-# (db/engine.py `Silence`, workers/leaving.py GRACE_S).
+# (db/engine.py `Silence`, workers/worker_exit.py GRACE_S).
 STOP_S = TIMEOUTS.stopping_s + 2.5
 RECORDER, TRAINER = "recorder", "trainer"
-EVALUATOR, TRACK = "evaluator", "track"  # the run goes on without them
+EVALUATOR, TRACKER = "evaluator", "tracker"  # the run goes on without them
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ def children(config: Config, path: Path) -> list[Child]:
     def child(name: str, *arguments: str, phase: int) -> Child:
         command = agentrl_command(*arguments, "--supervised")
         stop_s = max(STOP_S, config.trainer.stop_s if name == TRAINER else 0.0)
-        needed = name not in (EVALUATOR, TRACK)
+        needed = name not in (EVALUATOR, TRACKER)
         after = shared if name == TRAINER else []
         return Child(name, command, phase, needed=needed, stop_s=stop_s, after=after)
 
@@ -75,7 +75,7 @@ def children(config: Config, path: Path) -> list[Child]:
         *workers,
         *evaluators,
         child("dispatcher", "dispatcher", file, phase=0),
-        *([child(TRACK, "track", file, phase=1)] if config.trackers.use else []),
+        *([child(TRACKER, "tracker", file, phase=1)] if config.trackers.use else []),
     ]
     for port, each in enumerate(found if config.metrics.port else (), config.metrics.port + 1):
         each.metrics = port  # after the supervisor's own

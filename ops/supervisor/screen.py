@@ -1,31 +1,21 @@
-"""The screen output of `agentrl up`: totals, stalls, problems.
-
-watch: poll the children ─▶ their logs ─▶ the run's row ─▶ say and show
-"""
+"""The screen output of `agentrl up`: totals, stalls, problems, how the run ended."""
 
 import math
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
 from agentrl.core import logging
-from agentrl.core.errors import StoreError
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.db.queries import progress
 from agentrl.db.queries.progress import Totals
 from agentrl.db.registry import checkpoints, outages
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
-from agentrl.ops.supervisor.children import TRAINER
-from agentrl.ops.supervisor.log_troubles import LogWatcher
-from agentrl.ops.supervisor.supervisor import Supervisor
+from agentrl.ops.supervisor.watch import ask_or
 
-LOOK_S = 1.0  # between two looks at children and run
-RESTS = 20.0  # times what counting a run took, before it is counted again
 EVERY_S = 15.0  # between two lines of totals while the version stays
 STALL_S = 300.0  # without an episode or an update: worth a word
 
@@ -34,83 +24,9 @@ U = TypeVar("U")
 log = logging.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Screen:
-    """The output of a run: lines, totals, and repeated problems.
-
-    `look_s`: time between two polls. `rests`: pause before the next count, as a multiple of its
-    duration.
-    """
-
-    say: Callable[[str], None]
-    show: Callable[[Totals], None]
-    logs: LogWatcher
-    look_s: float = LOOK_S
-    rests: float = RESTS
-
-
-def watch(
-    supervisor: Supervisor, store: Store, run_id: str, stop: threading.Event, screen: Screen
-) -> Totals:
-    """Poll the children and the run until the run is over or `stop`; return the last totals.
-
-    Counting takes at most 1/`screen.rests` of the time, also for a long run. It waits for an
-    unavailable database, like the children.
-    """
-    totals = store.ask(lambda session: progress.totals(session, run_id))
-    due, away = -math.inf, False
-    while not (totals.state in RUN_OVER or stop.wait(screen.look_s)):
-        supervisor.poll()
-        for line in screen.logs.look():
-            screen.say(line)
-        began = time.monotonic()
-        try:
-            state = store.ask(lambda session: runs.run_state(session, run_id), patience_s=0.0)
-            if away:
-                screen.say("the database is available again")
-            away = False
-            if state == totals.state and began < due:
-                continue
-            totals = store.ask(lambda session: progress.totals(session, run_id), patience_s=0.0)
-            due = time.monotonic() + screen.rests * (time.monotonic() - began)
-        except StoreError as error:
-            if not away:
-                screen.say(f"the run waits for its database: {error}")
-            away = True
-            continue
-        screen.show(totals)
-    if totals.state in RUN_OVER:
-        supervisor.run_is_over()
-    return totals
-
-
-def run_progress(store: Store, run_id: str, name: str) -> int | None:
-    """Return the run's progress: version for the trainer, else episodes; None: unknown."""
-
-    def far(session: Session) -> int:
-        totals = progress.totals(session, run_id)
-        return totals.version if name == TRAINER else totals.episodes
-
-    return _ask_or(store, far, None)
-
-
-def serves(store: Store, run_id: str, name: str) -> bool:
-    """Return whether the policy server of this name serves; False if the store is unavailable."""
-    return _ask_or(store, lambda session: checkpoints.is_serving(session, run_id, name), False)
-
-
-def _ask_or(store: Store, question: Callable[[Session], T], otherwise: U) -> T | U:
-    """Query the database; return `otherwise` if it is unavailable."""
-    try:
-        return store.ask(question, patience_s=0.0)
-    except StoreError as error:
-        log.warning("Database unavailable", error=str(error))
-        return otherwise
-
-
 def newest(store: Store, run_id: str, last: Totals) -> Totals:
     """Return the totals after a clean end, which may commit an update; or `last`."""
-    return _ask_or(store, lambda session: progress.totals(session, run_id), last)
+    return ask_or(store, lambda session: progress.totals(session, run_id), last)
 
 
 def _goes_on_from(store: Store, run_id: str, version: int) -> int:
@@ -120,7 +36,7 @@ def _goes_on_from(store: Store, run_id: str, version: int) -> int:
         newest = checkpoints.latest_snapshot(session, run_id)
         return newest.version if newest else 0
 
-    return min(_ask_or(store, snapshot, version), version)
+    return min(ask_or(store, snapshot, version), version)
 
 
 def how_it_ended(store: Store, run_id: str, last: Totals) -> str:
@@ -154,7 +70,7 @@ class StallGuard:
 def _success(store: Store, run_id: str) -> str:
     """Return the recent success by task, to print with a version; empty if unknown."""
     none: dict[str, float] = {}
-    success = _ask_or(store, lambda s: progress.recent_success(s, run_id), none)
+    success = ask_or(store, lambda s: progress.recent_success(s, run_id), none)
     return f" · recent success {progress.percent_by_task(success)}" if success else ""
 
 
@@ -198,7 +114,7 @@ class ProgressPrinter:
 
     def _show_problems(self) -> None:
         before, run_id = self._problems, self._run_id
-        self._problems = _ask_or(self._store, lambda session: _problems(session, run_id), before)
+        self._problems = ask_or(self._store, lambda session: _problems(session, run_id), before)
         for name, problem in sorted(self._problems.items()):
             if problem != before.get(name):
                 self._say(f"{name}: {problem}")
@@ -207,7 +123,7 @@ class ProgressPrinter:
         before, self._state = self._state, totals.state
         if totals.state == RunState.PAUSED != before:
             run_id = self._run_id
-            reason = _ask_or(self._store, lambda s: runs.state_reason(s, run_id), "")
+            reason = ask_or(self._store, lambda s: runs.state_reason(s, run_id), "")
             why = f" ({reason})" if reason else ""
             self._say(f"the run is paused{why}; resume it with: {self._resume}")
 

@@ -15,9 +15,9 @@ from agentrl.core.errors import AgentRLError
 from agentrl.core.process import agentrl_command
 from agentrl.ops.configuration import configs
 from agentrl.ops.doctor import memory
+from agentrl.ops.models import hub
 from agentrl.ops.processes import supervisor
 from agentrl.ops.processes.entry import stop_on_signals
-from agentrl.ops.runs import hub
 from agentrl.ops.runs.begin import make_home
 from agentrl.ops.supervisor.children import STOP_S
 from agentrl.ops.supervisor.exit_reasons import last_line

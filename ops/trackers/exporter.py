@@ -1,4 +1,4 @@
-"""`agentrl track`: exports the rows of a run to trackers, in a process that nothing waits for.
+"""`agentrl tracker`: exports the rows of a run to trackers, in a process that nothing waits for.
 
 store ─▶ rows not exported yet ─▶ what the tracker does not hold ─▶ its log  (a thread for each)
 """

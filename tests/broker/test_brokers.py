@@ -21,7 +21,13 @@ from trajectories import finished, published_event, trajectories
 from agentrl.broker import connect
 from agentrl.broker.api import Broker, Consumer, Delivery
 from agentrl.broker.messages import CheckpointPublished, EpisodeFinished, encode
-from agentrl.broker.topology import EVENTS, TRAJECTORIES, dead_queue, recorder_queue, trainer_queue
+from agentrl.broker.queue_names import (
+    EVENTS,
+    TRAJECTORIES,
+    dead_queue,
+    recorder_queue,
+    trainer_queue,
+)
 from agentrl.core.errors import BrokerError
 from agentrl.core.trajectory import Trajectory
 

@@ -18,7 +18,7 @@ from agentrl.broker.embedded import EmbeddedBroker
 from agentrl.broker.embedded_consumer import SUBSCRIBER_LEASE_S, EmbeddedConsumer
 from agentrl.broker.embedded_publisher import EmbeddedPublisher
 from agentrl.broker.embedded_queue_file import QueueFile, schema
-from agentrl.broker.topology import EVENTS, MAX_EVENTS, TRAJECTORIES, trainer_queue
+from agentrl.broker.queue_names import EVENTS, MAX_EVENTS, TRAJECTORIES, trainer_queue
 from agentrl.core.errors import BrokerError, BrokerUnavailable
 
 

@@ -13,7 +13,7 @@ from agentrl.broker import connect
 from agentrl.broker.api import Broker, Consumer, Publisher
 from agentrl.broker.events import EventListener, EventPublisher
 from agentrl.broker.messages import CheckpointPublished, Message, PoolChanged
-from agentrl.broker.topology import EVENTS
+from agentrl.broker.queue_names import EVENTS
 from agentrl.core.errors import BrokerError
 
 

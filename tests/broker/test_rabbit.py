@@ -20,9 +20,7 @@ from trajectories import finished, published_event
 from agentrl.broker import connect
 from agentrl.broker.api import Broker, Consumer, Delivery
 from agentrl.broker.messages import encode
-from agentrl.broker.rabbit_consumer import PREFETCH, RabbitConsumer
-from agentrl.broker.rabbit_publisher import RabbitPublisher
-from agentrl.broker.topology import (
+from agentrl.broker.queue_names import (
     DEAD,
     EVENTS,
     MAX_DEAD_LETTERS,
@@ -31,6 +29,8 @@ from agentrl.broker.topology import (
     dead_queue,
     trainer_queue,
 )
+from agentrl.broker.rabbit_consumer import PREFETCH, RabbitConsumer
+from agentrl.broker.rabbit_publisher import RabbitPublisher
 from agentrl.core.errors import BrokerError, BrokerUnavailable, MessageRefused
 
 

@@ -13,7 +13,7 @@ from running import eventually
 from trajectories import finished, published_event
 
 from agentrl.broker import connect
-from agentrl.broker.topology import EVENTS, TRAJECTORIES, trainer_queue
+from agentrl.broker.queue_names import EVENTS, TRAJECTORIES, trainer_queue
 from agentrl.core.errors import BrokerUnavailable
 
 SERVICES = Path(__file__).parents[2] / ".ci" / "services"

@@ -5,7 +5,7 @@ import pytest
 from agentrl.core.types import GroupState
 from agentrl.dashboard.pages.tasks import end_rows, histogram, pass_rows, spread_rows, statuses
 from agentrl.dashboard.viewmodels.tasks import closed_groups, read_task, read_tasks
-from agentrl.db.queries.attempts import EndCount
+from agentrl.db.queries.task_outcomes import EndCount
 
 
 def test_all_groups_of_a_task_are_a_share_by_how_they_ended(runs: Any) -> None:

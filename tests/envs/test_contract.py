@@ -8,7 +8,7 @@ from agentrl.core.errors import ItemError
 from agentrl.core.types import ID_LENGTH
 from agentrl.db.models.episodes import Episode
 from agentrl.envs.contract import Item, recovery_of
-from agentrl.envs.gateway.source import read
+from agentrl.envs.gateway.task_source import read
 
 
 def test_an_id_is_as_long_as_its_column_or_refused_when_the_item_is_read() -> None:

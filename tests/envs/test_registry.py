@@ -51,7 +51,7 @@ def test_an_unknown_split_names_the_nearest_known_one(task: str) -> None:
 
 
 OUTSIDE = """
-from agentrl.envs.tasks.dbbench.source import DbbenchSource
+from agentrl.envs.tasks.dbbench.task_source import DbbenchSource
 
 def make(options):
     return DbbenchSource(options)
@@ -70,7 +70,7 @@ def install(folder: Path, entry: str, name: str = "outside") -> None:
 def test_what_stands_beside_a_source_is_found_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert registry.place("dbbench") == "agentrl.envs.tasks.dbbench.source"
+    assert registry.place("dbbench") == "agentrl.envs.tasks.dbbench.task_source"
     found = registry.beside("dbbench", "scoring")
     assert found is not None
     assert found.__name__ == "agentrl.envs.tasks.dbbench.scoring"

@@ -39,7 +39,7 @@ from agentrl.envs.server import wire as env_wire
 from agentrl.serving import wire as policy_wire
 from agentrl.serving.engine_api import ModelLimits, RequestError, check_request
 from agentrl.serving.vllm import wire as vllm_wire
-from agentrl.workers.conversation import interpreter, toolcalls
+from agentrl.workers.conversation import message_translation, toolcalls
 from agentrl.workers.policies import client
 
 FEW, MANY = 400, 100_000
@@ -251,7 +251,7 @@ POLICY = LivePolicy("policy", "http://127.0.0.1:1", "current", "c1", 1)
 
 def _reply(body: bytes) -> object:
     return [
-        interpreter.call_text(interpreter.read_reply(POLICY, body), style)
+        message_translation.call_text(message_translation.read_reply(POLICY, body), style)
         for style in ("plain", "glm")
     ]
 

@@ -22,7 +22,7 @@ from trajectories import finished
 
 from agentrl.broker import connect
 from agentrl.broker.messages import encode
-from agentrl.broker.topology import TRAJECTORIES, trainer_queue
+from agentrl.broker.queue_names import TRAJECTORIES, trainer_queue
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.run import Store as StoreSection
 from agentrl.core.config.sections.tasks import Task

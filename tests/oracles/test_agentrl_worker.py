@@ -20,8 +20,8 @@ from agentrl.core.types import Status
 from agentrl.envs import registry
 from agentrl.envs.contract import Environment, Item, TaskSource, ToolCall
 from agentrl.envs.server.client import RemoteSource, RemoteWorker
-from agentrl.envs.server.remote_server import RemoteServer
 from agentrl.envs.server.server import EnvServer
+from agentrl.envs.server.task_http_client import RemoteServer
 
 pytestmark = pytest.mark.oracles
 

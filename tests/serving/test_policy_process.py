@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from agentrl import broker
 from agentrl.broker.api import Broker
 from agentrl.broker.messages import CheckpointPublished, PoolChanged
-from agentrl.broker.topology import EVENTS
+from agentrl.broker.queue_names import EVENTS
 from agentrl.checkpoints import manifest
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config

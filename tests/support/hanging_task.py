@@ -8,7 +8,7 @@ from typing import Any
 from agentrl.cli.main import main
 from agentrl.envs import registry
 from agentrl.envs.contract import Environment, Item, Observation, Outcome, Tool, ToolCall
-from agentrl.envs.tasks.dbbench.source import DbbenchSource
+from agentrl.envs.tasks.dbbench.task_source import DbbenchSource
 
 
 class Hanging:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agentrl.envs.adapters.harbor.environment import HarborEnvironment
-from agentrl.envs.adapters.harbor.source import HarborSource
+from agentrl.envs.adapters.harbor.task_source import HarborSource
 from agentrl.envs.contract import Outcome, ToolCall
 
 COUNT = {

@@ -10,7 +10,7 @@ from pause_points import pause
 
 from agentrl.broker.api import Delivery, Waiting
 from agentrl.broker.messages import EpisodeFinished, Message, decode, encode
-from agentrl.broker.topology import EVENTS
+from agentrl.broker.queue_names import EVENTS
 from agentrl.core.errors import BrokerError, MessageRefused
 
 # what becomes of a publish: the queues that get the message, and what the publisher is told

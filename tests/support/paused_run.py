@@ -21,7 +21,7 @@ from sqlalchemy import update
 from trajectories import body_of, trajectory
 
 from agentrl.broker.messages import RunEpisode
-from agentrl.broker.topology import EVENTS
+from agentrl.broker.queue_names import EVENTS
 from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.episodes import Dispatch

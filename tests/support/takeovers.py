@@ -15,7 +15,7 @@ from run_transitions import World
 
 from agentrl.broker.api import Broker
 from agentrl.broker.messages import EpisodeFinished, RunEpisode, decode
-from agentrl.broker.topology import recorder_queue
+from agentrl.broker.queue_names import recorder_queue
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.episodes import Dispatch
 from agentrl.core.config.sections.episodes import Worker as WorkerConfig

@@ -13,7 +13,7 @@ from torch_device import DEVICE
 
 from agentrl import broker
 from agentrl.broker.messages import EpisodeFinished, Message
-from agentrl.broker.topology import EVENTS, TRAJECTORIES, trainer_queue
+from agentrl.broker.queue_names import EVENTS, TRAJECTORIES, trainer_queue
 from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.run import Run

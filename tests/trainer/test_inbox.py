@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from agentrl import broker
 from agentrl.broker.api import Broker, Consumer, Delivery, Publisher
 from agentrl.broker.messages import CheckpointPublished, EpisodeFinished, Message, encode
-from agentrl.broker.topology import TRAJECTORIES, trainer_queue
+from agentrl.broker.queue_names import TRAJECTORIES, trainer_queue
 from agentrl.core.config.sections.monitoring import Metrics
 from agentrl.core.errors import BrokerError
 from agentrl.core.telemetry.exposition import serve_metrics

@@ -20,7 +20,7 @@ from sqlalchemy import event
 from agentrl import broker
 from agentrl.broker.api import Consumer, Publisher
 from agentrl.broker.messages import CheckpointPublished, Message
-from agentrl.broker.topology import EVENTS
+from agentrl.broker.queue_names import EVENTS
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, TransferLimits, WeightsAway, fetch
 from agentrl.checkpoints.manifest import Probe, SaveReport

@@ -8,7 +8,7 @@ from run_transitions import World
 
 from agentrl.broker.api import Broker, Consumer, Delivery
 from agentrl.broker.messages import EpisodeFinished, PoolChanged, decode
-from agentrl.broker.topology import TRAJECTORIES, recorder_queue
+from agentrl.broker.queue_names import TRAJECTORIES, recorder_queue
 from agentrl.core.errors import StoreError
 from agentrl.core.trajectory import BranchPoint, BranchReward, Judgement, Trajectory
 from agentrl.db.audit import run_audit

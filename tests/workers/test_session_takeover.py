@@ -34,8 +34,8 @@ from agentrl.core.types import EpisodeState
 from agentrl.envs import registry
 from agentrl.envs.contract import Environment, Item, Outcome, Recovery, ToolCall
 from agentrl.envs.server.client import RemoteEnvironment
-from agentrl.envs.server.remote_server import RemoteServer
 from agentrl.envs.server.server import EnvServer
+from agentrl.envs.server.task_http_client import RemoteServer
 from agentrl.workers.worker import EpisodeWorker
 
 

@@ -16,7 +16,7 @@ from worker_runs import MANY, Begin, Checking, admit
 
 from agentrl.broker.api import Broker
 from agentrl.broker.messages import RunEpisode
-from agentrl.broker.topology import recorder_queue
+from agentrl.broker.queue_names import recorder_queue
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.types import EpisodeState, GroupState, Reason, Status
 from agentrl.envs.contract import Outcome

@@ -15,7 +15,7 @@ from agentrl.core.telemetry.tracing import Sink, Span
 from agentrl.core.types import EpisodeState, Status
 from agentrl.envs import registry
 from agentrl.envs.contract import Environment, Item, Outcome, ToolCall
-from agentrl.workers.leaving import FLUSH_S, leave_in_time
+from agentrl.workers.worker_exit import FLUSH_S, leave_in_time
 
 
 @pytest.fixture

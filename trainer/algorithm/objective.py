@@ -16,8 +16,8 @@ from torch import Tensor
 
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.losses import gspo, importance, kl
+from agentrl.trainer.algorithm.losses.loss_interface import Tokens
 from agentrl.trainer.algorithm.losses.registry import known_losses
-from agentrl.trainer.algorithm.losses.tokens import Tokens
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.algorithm.teacher_advantages import teacher_advantages
 from agentrl.trainer.engines.learner import Hardware

@@ -11,8 +11,8 @@ from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.errors import ConfigError, require_known
 from agentrl.trainer.algorithm.advantages import ADVANTAGES
 from agentrl.trainer.algorithm.credit.registry import known_credits, read_options
+from agentrl.trainer.algorithm.losses.loss_interface import Clip
 from agentrl.trainer.algorithm.losses.registry import known_losses
-from agentrl.trainer.algorithm.losses.tokens import Clip
 
 Kind = Literal["none", "truncated", "icepop"]
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from agentrl.trainer.algorithm.losses.tokens import LOG_BOUND
+from agentrl.trainer.algorithm.losses.loss_interface import LOG_BOUND
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,7 +16,7 @@ from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError, Poli
 from agentrl.core.retry import Retry
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.gateway.reward import Reward, call_reward, call_turn_rewards, load_function
-from agentrl.workers.conversation.interpreter import read_reply
+from agentrl.workers.conversation.message_translation import read_reply
 from agentrl.workers.judging.judge import (
     EpisodeToJudge,
     Judge,

@@ -20,7 +20,7 @@ from kombu.entity import Queue
 from kombu.exceptions import OperationalError
 
 from agentrl.broker.messages import RunEpisode
-from agentrl.broker.topology import episodes_queue
+from agentrl.broker.queue_names import episodes_queue
 from agentrl.core.errors import BrokerUnavailable
 
 TASK = "agentrl.run_episode"

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from agentrl.db.columns import columns_of
 from agentrl.db.models.episodes import Episode, Group, Step, StoredTrajectory
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint
 from agentrl.db.queries.episodes.updates import EpisodeUpdate, episode_updates
+from agentrl.db.query_parts import columns_of
 
 TEXT = 20_000  # characters of a call or an answer that are read
 

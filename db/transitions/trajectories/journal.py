@@ -16,8 +16,8 @@ from sqlalchemy import CursorResult, and_, delete, exists, or_, select, text
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import GROUP_OPEN, EpisodeState
-from agentrl.db.columns import columns_of, same_attempt
 from agentrl.db.models.episodes import Episode, Group, JournaledStep, StoredTrajectory
+from agentrl.db.query_parts import columns_of, same_attempt
 from agentrl.db.transitions import refusals
 
 AT_ONCE = 500  # ids of one statement

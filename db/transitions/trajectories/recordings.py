@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.errors import StoreError
 from agentrl.core.types import EpisodeState
-from agentrl.db.columns import same_attempt
 from agentrl.db.models.episodes import Episode, Group, StoredTrajectory
+from agentrl.db.query_parts import same_attempt
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ HINT = "run `pip install 'agentrl-system[reasoning-gym]'`"
 def draw(difficulty: Difficulty, random: Random, number: int) -> Drawn:
     """Return content and split key of item `number`, or None. Raises ConfigError."""
     try:
-        from agentrl.envs.adapters.reasoning_gym.source import dataset, entry
+        from agentrl.envs.adapters.reasoning_gym.task_source import dataset, entry
     except ImportError as error:
         raise ConfigError("maths: origin reasoning-gym needs reasoning-gym", hint=HINT) from error
     names = DATASETS[difficulty]

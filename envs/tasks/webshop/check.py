@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from agentrl.envs.contract import Expert, Item
 from agentrl.envs.tasks.webshop.baselines import FirstResult, RandomShopper
-from agentrl.envs.tasks.webshop.source import WebshopSource
+from agentrl.envs.tasks.webshop.task_source import WebshopSource
 
 
 def baselines(item: Item, seed: int) -> Mapping[str, Expert]:

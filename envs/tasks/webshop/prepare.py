@@ -7,7 +7,7 @@ from agentrl.core.errors import ItemError
 from agentrl.envs.tasks.datasets import locate
 from agentrl.envs.tasks.webshop.catalogue.catalogue import build
 from agentrl.envs.tasks.webshop.datasets import AGENTBENCH, agentbench_products
-from agentrl.envs.tasks.webshop.source import INDEX
+from agentrl.envs.tasks.webshop.task_source import INDEX
 
 
 def prepare(data: str, folder: str, told: Callable[[int], None]) -> str:

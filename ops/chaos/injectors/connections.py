@@ -2,7 +2,7 @@
 
 import random
 
-from agentrl.ops.chaos.course import Course, hold_for
+from agentrl.ops.chaos.fault_course import Course, hold_for
 from agentrl.ops.chaos.observer import RunObserver
 from agentrl.ops.chaos.packets import drop_packets
 

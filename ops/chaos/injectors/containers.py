@@ -6,7 +6,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.logging import get_logger
 from agentrl.envs.sandbox.inventory import ContainerInventory
-from agentrl.ops.chaos.course import Course
+from agentrl.ops.chaos.fault_course import Course
 from agentrl.ops.chaos.observer import RunObserver
 from agentrl.ops.supervisor.hosts import hosts_envs
 

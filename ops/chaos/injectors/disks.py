@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentrl.ops.chaos.cluster import BROKER, STORE, Command
-from agentrl.ops.chaos.course import Course, hold_for, wait_until
+from agentrl.ops.chaos.fault_course import Course, hold_for, wait_until
 from agentrl.ops.chaos.injectors.restarts import service_answers
 from agentrl.ops.chaos.observer import RunObserver
 from agentrl.ops.runs.begin import checkpoints_home

@@ -8,7 +8,7 @@ from pathlib import Path
 from agentrl.core.logging import get_logger
 from agentrl.db.admin import fault_injection
 from agentrl.ops.chaos.cluster import send_signal
-from agentrl.ops.chaos.course import Course, hold_for, wait_until
+from agentrl.ops.chaos.fault_course import Course, hold_for, wait_until
 from agentrl.ops.chaos.observer import RunObserver
 
 READ_ONLY_S = (1.5, 20.0)

@@ -5,7 +5,7 @@ import resource
 import signal
 
 from agentrl.ops.chaos.cluster import send_signal
-from agentrl.ops.chaos.course import Course, hold_for
+from agentrl.ops.chaos.fault_course import Course, hold_for
 from agentrl.ops.chaos.observer import RunObserver, role_of
 
 LATE_S = 15.0  # beyond dispatch.body_timeout_s

@@ -11,7 +11,7 @@ from statistics import quantiles
 from agentrl.core.errors import BrokerError, StoreError
 from agentrl.db.queries import liveness
 from agentrl.ops.chaos.cluster import BROKER, TASKS
-from agentrl.ops.chaos.course import Course, hold_for
+from agentrl.ops.chaos.fault_course import Course, hold_for
 from agentrl.ops.chaos.observer import RunObserver
 
 ANSWER_S = 180.0  # for rabbitmqctl, which starts a machine of its own

@@ -3,7 +3,7 @@
 import random
 
 from agentrl.ops.chaos.cluster import STORE, Command
-from agentrl.ops.chaos.course import Course
+from agentrl.ops.chaos.fault_course import Course
 from agentrl.ops.chaos.observer import RunObserver
 
 

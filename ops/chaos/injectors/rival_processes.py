@@ -4,7 +4,7 @@ import random
 import signal
 
 from agentrl.ops.chaos.cluster import send_signal
-from agentrl.ops.chaos.course import Course, hold_for, wait_until
+from agentrl.ops.chaos.fault_course import Course, hold_for, wait_until
 from agentrl.ops.chaos.observer import RunObserver
 
 RIVAL_S = 180.0  # for a trainer that was replaced to leave, and its supervisor with it

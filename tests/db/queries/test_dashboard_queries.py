@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from agentrl.core.types import EpisodeState, GroupState, RunState, Status, Transition
 from agentrl.db.models.evaluations import EvaluationEpisode
 from agentrl.db.models.runs import Run
-from agentrl.db.queries import attempts, balance, comparison, curves, delays, progress
+from agentrl.db.queries import balance, comparison, curves, delays, progress, task_outcomes
 from agentrl.db.registry import leases
 from agentrl.db.store import Store, now
 from agentrl.db.transitions import lifecycle, refusals, runs
@@ -244,32 +244,32 @@ def test_who_has_no_lease_is_known_by_his_last_work(learnt: Learnt, fresh: Learn
 
 
 def test_groups_are_counted_by_how_they_ended(learnt: Learnt) -> None:
-    assert attempts.group_ends(*learnt) == [(task, "trained", "", 4) for task in TASKS]
+    assert task_outcomes.group_ends(*learnt) == [(task, "trained", "", 4) for task in TASKS]
 
 
 def test_episodes_of_the_last_groups_are_counted_by_how_they_ended(learnt: Learnt) -> None:
-    (row,) = attempts.end_counts(*learnt, TASKS[0], 3)
-    assert row == attempts.EndCount("finished", "completed", "", 2, 12)
+    (row,) = task_outcomes.end_counts(*learnt, TASKS[0], 3)
+    assert row == task_outcomes.EndCount("finished", "completed", "", 2, 12)
 
 
 def test_groups_are_counted_by_how_many_members_solved_their_item(learnt: Learnt) -> None:
-    assert attempts.solved_among(*learnt, TASKS[0], 9) == {(4, n): 1 for n in (1, 2, 3, 4)}
-    assert attempts.solved_among(*learnt, TASKS[0], 1) == {(4, 4): 1}
+    assert task_outcomes.solved_among(*learnt, TASKS[0], 9) == {(4, n): 1 for n in (1, 2, 3, 4)}
+    assert task_outcomes.solved_among(*learnt, TASKS[0], 1) == {(4, 4): 1}
 
 
 @pytest.mark.parametrize("groups", [2, 9, None])
 def test_items_that_nobody_solved_are_listed(learnt: Learnt, groups: int | None) -> None:
     session, run_id = learnt
-    assert attempts.unsolved_items(session, run_id, TASKS[0], groups, 9).unsolved == 0
+    assert task_outcomes.unsolved_items(session, run_id, TASKS[0], groups, 9).unsolved == 0
     change(session, "UPDATE episodes SET score = 0.5 WHERE item_id IN ('item-1', 'item-4')")
-    found = attempts.unsolved_items(session, run_id, TASKS[0], groups, 9)
+    found = task_outcomes.unsolved_items(session, run_id, TASKS[0], groups, 9)
     late = groups == 2
     assert (found.played, found.unsolved) == ((2, 1) if late else (4, 2))
-    assert found.listed[-1] == attempts.UnsolvedItem("item-4", 1, 4, 0.5)
-    assert len(attempts.unsolved_items(session, run_id, TASKS[0], groups, 1).listed) == 1
-    assert attempts.unsolved_items(session, run_id, "none", groups, 9) == attempts.ItemSummary(
-        0, 0, []
-    )
+    assert found.listed[-1] == task_outcomes.UnsolvedItem("item-4", 1, 4, 0.5)
+    assert len(task_outcomes.unsolved_items(session, run_id, TASKS[0], groups, 1).listed) == 1
+    assert task_outcomes.unsolved_items(
+        session, run_id, "none", groups, 9
+    ) == task_outcomes.ItemSummary(0, 0, [])
 
 
 def test_the_balance_has_an_episode_for_each_member(learnt: Learnt) -> None:

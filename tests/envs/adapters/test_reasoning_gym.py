@@ -19,7 +19,7 @@ from agentrl.envs.server.server import EnvServer
 factory = pytest.importorskip(
     "reasoning_gym.factory", reason="needs pip install 'agentrl-system[reasoning-gym]'"
 )
-adapter = pytest.importorskip("agentrl.envs.adapters.reasoning_gym.source")
+adapter = pytest.importorskip("agentrl.envs.adapters.reasoning_gym.task_source")
 safety = pytest.importorskip("agentrl.envs.adapters.reasoning_gym.safety")
 
 UNORDERED: frozenset[str] = adapter.UNORDERED

@@ -10,7 +10,7 @@ import pytest
 from agent_programs import PRELUDE, REWARD, Play
 
 from agentrl.envs.contract import Environment
-from agentrl.envs.gateway.source import GatewaySource
+from agentrl.envs.gateway.task_source import GatewaySource
 
 
 @pytest.fixture

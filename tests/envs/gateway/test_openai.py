@@ -9,7 +9,7 @@ import pytest
 from running import ROOT
 
 from agentrl.envs.contract import Message, Outcome, ToolCall
-from agentrl.envs.gateway.source import GatewaySource
+from agentrl.envs.gateway.task_source import GatewaySource
 
 pytestmark = pytest.mark.skipif(not find_spec("openai"), reason="the package openai is missing")
 

@@ -7,7 +7,7 @@ import pytest
 
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Message, ToolCall
-from agentrl.envs.gateway.source import GatewaySource
+from agentrl.envs.gateway.task_source import GatewaySource
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 EXPERTS = """\

@@ -16,7 +16,7 @@ from agentrl.core.errors import BrokerError, EnvironmentFailure
 from agentrl.core.http.server import HttpServer
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.server.app import EnvApp, HostedTask, indices
-from agentrl.envs.server.controller import Controller
+from agentrl.envs.server.controller_heartbeats import Controller
 from agentrl.envs.server.session import Timings
 from agentrl.envs.server.sessions import Sessions
 

@@ -10,7 +10,7 @@ import pytest
 from agentrl.db.queries.liveness import Liveness
 from agentrl.db.store import Store, open_store
 from agentrl.ops.chaos.cluster import Cluster
-from agentrl.ops.chaos.course import Course
+from agentrl.ops.chaos.fault_course import Course
 from agentrl.ops.chaos.fault_injector import AT_ONCE, ActiveFault, FaultInjector, InjectorPace
 from agentrl.ops.chaos.faults import Fault
 from agentrl.ops.chaos.observer import RunObserver

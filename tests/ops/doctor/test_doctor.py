@@ -13,8 +13,8 @@ from agentrl.ops.doctor.doctor import disk, examine, extras
 from agentrl.ops.doctor.findings import Finding
 from agentrl.ops.doctor.memory import Machine
 from agentrl.ops.doctor.memory_items import GIB
-from agentrl.ops.runs import hub
-from agentrl.trainer.model.precision import is_bfloat16_emulated
+from agentrl.ops.models import hub
+from agentrl.trainer.model.bfloat16_cost import is_bfloat16_emulated
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
 

@@ -28,7 +28,7 @@ from agentrl.ops.evaluation.evaluate import Plan, work_of
 from agentrl.ops.evaluation.evaluation_rows import policy_name
 from agentrl.ops.evaluation.target import resolve
 from agentrl.ops.runs.begin import begin
-from agentrl.ops.runs.export import export
+from agentrl.ops.runs.export_checkpoint import export
 from agentrl.ops.tasks.task_sources import task_sources
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"

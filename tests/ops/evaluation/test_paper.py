@@ -15,7 +15,7 @@ from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.envs import registry
-from agentrl.envs.tasks.webshop.source import split_goals
+from agentrl.envs.tasks.webshop.task_source import split_goals
 from agentrl.ops.evaluation import paper
 from agentrl.ops.evaluation.command import EvalRequest, evaluate, make_plans
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.envs.contract import Message, ToolCall, strings
-from agentrl.ops.models import source as sources
+from agentrl.ops.models import model_source as sources
 from agentrl.ops.models.check import check_model
 from agentrl.ops.models.importer import CARD, import_model
 from agentrl.workers.conversation import toolcalls

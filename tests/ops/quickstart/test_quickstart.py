@@ -23,13 +23,13 @@ from agentrl.core.types import GroupState
 from agentrl.db.models.episodes import Group
 from agentrl.db.queries import progress
 from agentrl.experiments.pretrained.study import SmollmRequest, study_config
+from agentrl.ops.quickstart.clone_starting_policy import make_start
 from agentrl.ops.quickstart.live_panel import LivePanel
 from agentrl.ops.quickstart.quickstart import quickstart
 from agentrl.ops.quickstart.recipes import SMOLLM, TINY, Recipe, Size, recipe
 from agentrl.ops.quickstart.report import eval_command, resume_command
 from agentrl.ops.quickstart.run_config import Choices, prepare
-from agentrl.ops.quickstart.starting_policy import make_start
-from agentrl.trainer.model.precision import is_bfloat16_emulated
+from agentrl.trainer.model.bfloat16_cost import is_bfloat16_emulated
 
 
 def test_who_interrupts_is_told_what_goes_on_and_what_gives_the_table(

@@ -10,7 +10,7 @@ from trajectories import finished
 
 from agentrl import broker
 from agentrl.broker.messages import encode
-from agentrl.broker.topology import recorder_queue, trainer_queue
+from agentrl.broker.queue_names import recorder_queue, trainer_queue
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.run import Run

@@ -15,7 +15,7 @@ from run_history import begun
 from running import eventually
 
 from agentrl import broker
-from agentrl.broker.topology import recorder_queue, trainer_queue
+from agentrl.broker.queue_names import recorder_queue, trainer_queue
 from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import RunState

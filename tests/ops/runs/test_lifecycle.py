@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from agentrl import broker
 from agentrl.checkpoints import manifest
-from agentrl.cli.runs import run_history
+from agentrl.cli.runs import run_control
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.policies import Model
@@ -102,7 +102,7 @@ def test_a_fork_begins_where_a_checkpoint_stands(
 ) -> None:
     monkeypatch.setenv("AGENTRL__RUN__HOME", "runs/it")
     monkeypatch.setenv("AGENTRL__RUN__NAME", "shy")
-    run_history.fork(run.run, "0", "bolder", run.url)
+    run_control.fork(run.run, "0", "bolder", run.url)
     run_id, told = capsys.readouterr().out.removeprefix("run ").strip().split("; ")
     file = config.home() / "bolder.toml"
     assert told == f"start it with: agentrl up {file}"
@@ -168,7 +168,7 @@ def test_a_fork_of_a_file_is_started_with_that_file(
 ) -> None:
     file = tmp_path / "my run.toml"
     file.write_text(config_loading.to_toml(config))
-    run_history.fork(str(file), "latest", "bolder", "")
+    run_control.fork(str(file), "latest", "bolder", "")
     told = capsys.readouterr().out.strip().partition("start it with: ")[2]
     assert told == f"AGENTRL__RUN__NAME=bolder agentrl up '{file}'"
     delete(RunPlace(run.url, "bolder"))

@@ -348,7 +348,7 @@ def test_each_process_is_told_a_port_of_its_own_for_its_metrics(
         "worker-1": 9305,
         "evaluator": 9306,
         "dispatcher": 9307,
-        "track": 9308,
+        "tracker": 9308,
     }
     none = children(config_loading.loads("[tasks.dbbench]"), Path("x.toml"))
     assert {child.metrics for child in none} == {0}

@@ -22,16 +22,10 @@ from agentrl.db.transitions import runs
 from agentrl.db.transitions.updates import TrainerReplaced
 from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.restarts import REPLACED
-from agentrl.ops.supervisor.screen import (
-    ProgressPrinter,
-    Screen,
-    StallGuard,
-    how_it_ended,
-    newest,
-    watch,
-)
+from agentrl.ops.supervisor.screen import ProgressPrinter, StallGuard, how_it_ended, newest
 from agentrl.ops.supervisor.supervisor import Supervisor
 from agentrl.ops.supervisor.up import down, up
+from agentrl.ops.supervisor.watch import Screen, watch
 
 
 def test_a_run_that_stands_still_is_told_of_and_one_that_moves_or_rests_is_not() -> None:

@@ -34,7 +34,7 @@ from agentrl.serving.vllm.engine import VllmEngine
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.model.precision import is_bfloat16_emulated
+from agentrl.trainer.model.bfloat16_cost import is_bfloat16_emulated
 
 DTYPE: Dtype = "float32" if is_bfloat16_emulated(DEVICE) else "bfloat16"
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"

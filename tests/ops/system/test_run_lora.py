@@ -19,7 +19,7 @@ from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.evaluation.command import EvalRequest, evaluate
 from agentrl.ops.evaluation.target import resolve
-from agentrl.ops.runs.export import export
+from agentrl.ops.runs.export_checkpoint import export
 from agentrl.ops.runs.lifecycle import RunPlace, delete, fork
 from agentrl.serving.local.model import load_model
 

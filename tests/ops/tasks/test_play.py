@@ -32,7 +32,7 @@ COUNT = Tool(
 )
 UNSHOWN = """
 from agentrl.core.errors import ItemError
-from agentrl.envs.tasks.dbbench.source import DbbenchSource
+from agentrl.envs.tasks.dbbench.task_source import DbbenchSource
 
 class source(DbbenchSource):
     def expert(self, item, *, seed, noise=0.0):

@@ -27,7 +27,7 @@ from agentrl.db.models.updates import Update
 from agentrl.db.store import Store
 from agentrl.db.transitions import alarms, runs
 from agentrl.db.transitions.alarms import AlarmReading
-from agentrl.ops.processes import track
+from agentrl.ops.processes import tracker
 from agentrl.ops.supervisor.children import children
 from agentrl.ops.trackers.exporter import TrackerExporter
 from agentrl.ops.trackers.factory import make
@@ -130,13 +130,13 @@ def test_every_row_arrives_once_though_the_follower_begins_anew(
 
 @pytest.fixture
 def told_by(config: Config, tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """Begins `agentrl track` with that tracker; what it says is in `log`."""
+    """Begins `agentrl tracker` with that tracker; what it says is in `log`."""
     path, begun = tmp_path / "run.toml", []
 
     def follow(name: str) -> subprocess.Popen[bytes]:
         section = msgspec.structs.replace(config.trackers, use=[name])
         path.write_text(config_loading.to_toml(msgspec.structs.replace(config, trackers=section)))
-        command = [sys.executable, "-m", "agentrl.cli.main", "track", str(path)]
+        command = [sys.executable, "-m", "agentrl.cli.main", "tracker", str(path)]
         with (tmp_path / "log").open("ab") as output:
             process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
         begun.append(process)
@@ -248,11 +248,11 @@ def test_up_starts_a_follower_only_where_a_tracker_is_used(config: Config) -> No
     def names(used: Config) -> list[str]:
         return [child.name for child in children(used, Path("run.toml"))]
 
-    assert "track" not in names(config)
+    assert "tracker" not in names(config)
     section = msgspec.structs.replace(config.trackers, use=["tensorboard"])
-    assert "track" in names(msgspec.structs.replace(config, trackers=section))
+    assert "tracker" in names(msgspec.structs.replace(config, trackers=section))
 
 
 def test_no_tracker_is_one_clear_error(config: Config) -> None:
     with pytest.raises(ConfigError, match=r"trackers\.use is empty"):
-        track.run(config, threading.Event())
+        tracker.run(config, threading.Event())

@@ -9,7 +9,7 @@ import pytest
 from agent_programs import PRELUDE
 
 from agentrl.core.config.sections.tasks import Task
-from agentrl.envs.gateway.source import GatewaySource
+from agentrl.envs.gateway.task_source import GatewaySource
 from agentrl.ops.warmstart.demonstrations import Demonstrator, encode
 from agentrl.ops.warmstart.play import Player, scores
 from agentrl.serving.engine_api import Completion, Request

@@ -1,4 +1,4 @@
-"""The loop of benchmarks/bare_loop.py that the trainer is compared with."""
+"""The loop of benchmarks/helpers/bare_loop.py that the trainer is compared with."""
 
 import importlib
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ def test_the_bare_loop_trains_the_weights_that_the_trainer_trains(
     every_token: bool,
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    bare_update = importlib.import_module("bare_loop").bare_update
+    bare_update = importlib.import_module("helpers.bare_loop").bare_update
     settings = resolve_settings(Trainer(lora=Lora(rank=rank), task_norm_min_tokens=8))
     batch = ragged_batch(make_trajectory, chosen=settings)
     with stepped_weights() as counts:

@@ -14,7 +14,7 @@ from celery import Celery
 from running import ROOT, eventually
 
 from agentrl.broker.messages import RunEpisode
-from agentrl.broker.topology import episodes_queue
+from agentrl.broker.queue_names import episodes_queue
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.run import Broker, Run
 from agentrl.core.config.sections.tasks import Task

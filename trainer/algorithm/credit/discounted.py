@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from agentrl.trainer.algorithm.advantages import Doubles
-from agentrl.trainer.algorithm.credit.turns import (
+from agentrl.trainer.algorithm.credit.credit_interface import (
     Compare,
     Credit,
     Discount,

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from agentrl.trainer.algorithm.advantages import Doubles
-from agentrl.trainer.algorithm.credit.turns import (
+from agentrl.trainer.algorithm.credit.credit_interface import (
     Compare,
     Credit,
     Discount,

@@ -5,7 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from agentrl.trainer.algorithm.advantages import Doubles
-from agentrl.trainer.algorithm.credit.turns import Compare, Credit, MemberTurns, NoOptions
+from agentrl.trainer.algorithm.credit.credit_interface import (
+    Compare,
+    Credit,
+    MemberTurns,
+    NoOptions,
+)
 
 
 def assign(members: Sequence[MemberTurns], compare: Compare, _options: NoOptions) -> list[Doubles]:

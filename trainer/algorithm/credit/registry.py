@@ -10,7 +10,7 @@ import msgspec
 
 from agentrl.core.errors import ConfigError
 from agentrl.trainer.algorithm import credit
-from agentrl.trainer.algorithm.credit.turns import Credit
+from agentrl.trainer.algorithm.credit.credit_interface import Credit
 
 
 @cache

@@ -1,6 +1,6 @@
 """CISPO: clips the importance weight, never the gradient of a token."""
 
-from agentrl.trainer.algorithm.losses.tokens import Clip, Loss, TokenLoss, Tokens, ratio
+from agentrl.trainer.algorithm.losses.loss_interface import Clip, Loss, TokenLoss, Tokens, ratio
 
 
 def token_loss(tokens: Tokens, clip: Clip) -> TokenLoss:

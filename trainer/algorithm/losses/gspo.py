@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from agentrl.trainer.algorithm.losses.tokens import Clip, Loss, TokenLoss, Tokens, ratio
+from agentrl.trainer.algorithm.losses.loss_interface import Clip, Loss, TokenLoss, Tokens, ratio
 
 if TYPE_CHECKING:
     from torch import Tensor

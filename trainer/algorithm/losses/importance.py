@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from agentrl.trainer.algorithm.losses.tokens import ratio
+from agentrl.trainer.algorithm.losses.loss_interface import ratio
 from agentrl.trainer.algorithm.presets import Importance
 
 if TYPE_CHECKING:

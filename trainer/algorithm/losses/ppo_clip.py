@@ -1,6 +1,6 @@
 """The clipped surrogate with dual clip."""
 
-from agentrl.trainer.algorithm.losses.tokens import Clip, Loss, TokenLoss, Tokens, ratio
+from agentrl.trainer.algorithm.losses.loss_interface import Clip, Loss, TokenLoss, Tokens, ratio
 
 
 def token_loss(tokens: Tokens, clip: Clip) -> TokenLoss:

@@ -10,7 +10,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from agentrl.trainer.algorithm import losses
-from agentrl.trainer.algorithm.losses.tokens import Loss
+from agentrl.trainer.algorithm.losses.loss_interface import Loss
 
 
 @cache

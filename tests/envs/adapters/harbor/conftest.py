@@ -8,7 +8,7 @@ import docker
 import pytest
 from harbor_tasks import COUNT, Opened, Written
 
-from agentrl.envs.adapters.harbor.source import HarborSource
+from agentrl.envs.adapters.harbor.task_source import HarborSource
 from agentrl.envs.sandbox.docker_engine import Engine
 from agentrl.envs.sandbox.sandbox import Sandboxes, make_sandboxes
 

@@ -4,7 +4,7 @@ import pytest
 from harbor_tasks import COUNT, FINISH, Opened, Written, said, scripted, started
 
 from agentrl.core.errors import EnvironmentFailure, ItemError
-from agentrl.envs.adapters.harbor.source import HarborSource
+from agentrl.envs.adapters.harbor.task_source import HarborSource
 
 NETWORK = scripted("! grep -q eth0 /proc/net/dev; echo $? > /logs/verifier/reward.txt")
 

@@ -6,7 +6,7 @@ import pytest
 from harbor_tasks import Written
 
 from agentrl.core.errors import ConfigError, ItemError
-from agentrl.envs.adapters.harbor.source import HarborSource
+from agentrl.envs.adapters.harbor.task_source import HarborSource
 
 
 def test_splits_are_patterns_and_a_folder_may_be_one_task(written: Written) -> None:

@@ -10,7 +10,7 @@ from agentrl.envs.contract import Item, ToolCall
 from agentrl.envs.tasks.alfworld.environment import AlfworldEnvironment
 from agentrl.envs.tasks.alfworld.playable import GeneratedGame
 from agentrl.envs.tasks.alfworld.problem import AlfworldProblem, ErrandSpec, RoomPlace
-from agentrl.envs.tasks.alfworld.source import AlfworldSource
+from agentrl.envs.tasks.alfworld.task_source import AlfworldSource
 
 SCENE = AlfworldProblem(
     ErrandSpec("put", "mug", "desk"),

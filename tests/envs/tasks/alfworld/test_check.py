@@ -8,7 +8,7 @@ from textworld_comparison import TextWorld
 
 from agentrl.envs.contract import Outcome
 from agentrl.envs.tasks.alfworld import check
-from agentrl.envs.tasks.alfworld.source import AlfworldSource
+from agentrl.envs.tasks.alfworld.task_source import AlfworldSource
 
 
 def peer(tmp_path: Path, script: str) -> str:

@@ -13,7 +13,7 @@ from agentrl.envs.tasks.alfworld.problem import (
     ErrandSpec,
     RoomPlace,
 )
-from agentrl.envs.tasks.alfworld.source import AlfworldSource
+from agentrl.envs.tasks.alfworld.task_source import AlfworldSource
 
 PLACES = [
     RoomPlace("desk"),

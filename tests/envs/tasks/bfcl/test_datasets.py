@@ -15,7 +15,7 @@ from agentrl.envs.tasks import options
 from agentrl.envs.tasks.bfcl import datasets
 from agentrl.envs.tasks.bfcl.package import CLASSES, class_tools, import_part, load_class
 from agentrl.envs.tasks.bfcl.problem import Problem
-from agentrl.envs.tasks.bfcl.source import BfclSource
+from agentrl.envs.tasks.bfcl.task_source import BfclSource
 
 CHECKER = "eval_checker.multi_turn_eval.multi_turn_checker"
 OFTEN = 20  # every how many items are played

@@ -12,7 +12,7 @@ from agentrl.envs.contract import Item, Outcome, ToolCall
 from agentrl.envs.tasks.dbbench.databases.sqlite import SqliteDatabase
 from agentrl.envs.tasks.dbbench.environment import DbbenchEnvironment
 from agentrl.envs.tasks.dbbench.problem import Problem, Table
-from agentrl.envs.tasks.dbbench.source import DbbenchSource
+from agentrl.envs.tasks.dbbench.task_source import DbbenchSource
 
 TABLE = Table("staff", ["name", "pay"], [["kim", "52"], ["bob", "17"]])
 QUERY = Problem("What does kim earn?", [TABLE], answers=["52"], short="pay of kim?")

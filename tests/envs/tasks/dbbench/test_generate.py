@@ -6,7 +6,7 @@ from agentrl.envs.tasks.dbbench import scoring
 from agentrl.envs.tasks.dbbench.databases.sqlite import SqliteDatabase
 from agentrl.envs.tasks.dbbench.generate import TEMPLATES
 from agentrl.envs.tasks.dbbench.problem import Problem
-from agentrl.envs.tasks.dbbench.source import DbbenchSource
+from agentrl.envs.tasks.dbbench.task_source import DbbenchSource
 from agentrl.envs.tasks.options import read
 
 

@@ -17,7 +17,7 @@ from agentrl.envs.tasks.kg.graph import LocalGraph
 from agentrl.envs.tasks.kg.problem import Problem, Rules
 from agentrl.envs.tasks.kg.program import And, Count, Entity, Extreme, Join, Program, answers
 from agentrl.envs.tasks.kg.questions import action
-from agentrl.envs.tasks.kg.source import KgSource
+from agentrl.envs.tasks.kg.task_source import KgSource
 from agentrl.envs.tasks.kg.tools import PARAMETERS, ToolError, Workbench
 
 Present = Callable[[Dataset], Dataset]

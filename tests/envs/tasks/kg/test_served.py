@@ -9,7 +9,7 @@ from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.envs.contract import Item, Message, Outcome, TaskSource
 from agentrl.envs.server.client import RemoteSource
 from agentrl.envs.server.server import EnvServer
-from agentrl.envs.tasks.kg.source import KgSource
+from agentrl.envs.tasks.kg.task_source import KgSource
 
 OPTIONS = {"items": 4, "test_items": 2, "difficulty": "hard"}
 

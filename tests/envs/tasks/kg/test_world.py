@@ -16,7 +16,7 @@ from agentrl.envs.tasks.kg.questions import (
     replay,
     solve_program,
 )
-from agentrl.envs.tasks.kg.source import KgSource
+from agentrl.envs.tasks.kg.task_source import KgSource
 from agentrl.envs.tasks.kg.tools import Workbench
 from agentrl.envs.tasks.kg.world import MAX_TRIPLES, invent
 from agentrl.envs.tasks.options import Difficulty, read

@@ -11,7 +11,7 @@ from agentrl.core.errors import ItemError
 from agentrl.envs.tasks.oslinux.agentbench import SPLITS, content_of
 from agentrl.envs.tasks.oslinux.evaluation import early_steps
 from agentrl.envs.tasks.oslinux.problem import Problem, read
-from agentrl.envs.tasks.oslinux.source import OsSource
+from agentrl.envs.tasks.oslinux.task_source import OsSource
 
 OWN = {
     "description": "How many?",

@@ -12,7 +12,7 @@ from agentrl.envs.contract import Item
 from agentrl.envs.sandbox import sandbox
 from agentrl.envs.sandbox.docker_engine import Engine
 from agentrl.envs.tasks.oslinux.problem import Script
-from agentrl.envs.tasks.oslinux.source import OsSource
+from agentrl.envs.tasks.oslinux.task_source import OsSource
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agentrl.envs.contract import Message, ToolCall
 from agentrl.envs.tasks.oslinux.expert import OsExpert, make_mistake, miscopy
 from agentrl.envs.tasks.oslinux.problem import Match, Problem, Script, Step
-from agentrl.envs.tasks.oslinux.source import OsSource
+from agentrl.envs.tasks.oslinux.task_source import OsSource
 from agentrl.envs.tasks.oslinux.templates.questions import (
     busiest_address,
     highest_score,

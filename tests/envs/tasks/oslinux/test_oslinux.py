@@ -18,7 +18,7 @@ from agentrl.envs.sandbox.sandbox import Sandboxes, make_sandboxes
 from agentrl.envs.tasks.oslinux.environment import NO_CALL, PROBLEM, UNKNOWN_TOOL, OsEnvironment
 from agentrl.envs.tasks.oslinux.machine import Machine
 from agentrl.envs.tasks.oslinux.problem import Problem
-from agentrl.envs.tasks.oslinux.source import OsSource
+from agentrl.envs.tasks.oslinux.task_source import OsSource
 from agentrl.envs.tasks.oslinux.terminal import TRUNCATED
 
 Made = Callable[..., OsEnvironment]

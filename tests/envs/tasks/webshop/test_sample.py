@@ -9,7 +9,7 @@ from agentrl.envs.tasks.webshop import goals
 from agentrl.envs.tasks.webshop.catalogue.catalogue import MemoryCatalogue
 from agentrl.envs.tasks.webshop.goals import Goal
 from agentrl.envs.tasks.webshop.reward import worth
-from agentrl.envs.tasks.webshop.source import WebshopSource
+from agentrl.envs.tasks.webshop.task_source import WebshopSource
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agentrl.trainer.algorithm.advantages import Doubles, group_advantages
-from agentrl.trainer.algorithm.credit.turns import Assign, MemberTurns
+from agentrl.trainer.algorithm.credit.credit_interface import Assign, MemberTurns
 
 Assigned = Callable[..., list[list[float]]]
 

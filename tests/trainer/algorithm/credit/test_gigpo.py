@@ -3,8 +3,8 @@ from collections.abc import Callable
 import pytest
 
 from agentrl.trainer.algorithm.credit import outcome
+from agentrl.trainer.algorithm.credit.credit_interface import NoOptions
 from agentrl.trainer.algorithm.credit.gigpo import CREDIT, Options
-from agentrl.trainer.algorithm.credit.turns import NoOptions
 
 Assigned = Callable[..., list[list[float]]]
 REWARDS = [[0.0, 0.0, 1.0], [0.0, 0.0], [0.0, 1.0]]

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
+from agentrl.trainer.algorithm.credit.credit_interface import NoOptions
 from agentrl.trainer.algorithm.credit.outcome import CREDIT
-from agentrl.trainer.algorithm.credit.turns import NoOptions
 
 
 def test_every_turn_has_the_advantage_of_its_episode(assigned: Callable[..., object]) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from agentrl.trainer.algorithm.losses.cispo import token_loss
-from agentrl.trainer.algorithm.losses.tokens import Clip, Tokens
+from agentrl.trainer.algorithm.losses.loss_interface import Clip, Tokens
 
 CLIP = Clip(low=1.0, high=1.0, dual=3.0)  # ratios in [0, 2]
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from agentrl.trainer.algorithm.losses.gspo import sequence_log_ratios, token_loss
-from agentrl.trainer.algorithm.losses.tokens import Clip, Tokens
+from agentrl.trainer.algorithm.losses.loss_interface import Clip, Tokens
 
 CLIP = Clip(low=0.1, high=0.2, dual=3.0)
 

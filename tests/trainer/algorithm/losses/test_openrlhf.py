@@ -12,7 +12,7 @@ from reference_programs import ROWS, Arrays, random_rows, run_reference
 from torch import Tensor
 
 from agentrl.trainer.algorithm.losses import gspo, importance, kl, ppo_clip
-from agentrl.trainer.algorithm.losses.tokens import Clip, Tokens
+from agentrl.trainer.algorithm.losses.loss_interface import Clip, Tokens
 from agentrl.trainer.algorithm.presets import Importance
 
 pytestmark = pytest.mark.oracles

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from agentrl.trainer.algorithm.losses.importance import weights
+from agentrl.trainer.algorithm.losses.loss_interface import Clip, TokenLoss, Tokens
 from agentrl.trainer.algorithm.losses.ppo_clip import token_loss
-from agentrl.trainer.algorithm.losses.tokens import Clip, TokenLoss, Tokens
 from agentrl.trainer.algorithm.presets import Importance
 
 CLIP = Clip(low=0.2, high=0.28, dual=3.0)

@@ -12,7 +12,7 @@ from reference_programs import GROUP, ROWS, Arrays, random_rows, run_reference
 
 from agentrl.trainer.algorithm.advantages import group_advantages
 from agentrl.trainer.algorithm.losses import cispo, gspo, kl, ppo_clip
-from agentrl.trainer.algorithm.losses.tokens import Clip, Tokens
+from agentrl.trainer.algorithm.losses.loss_interface import Clip, Tokens
 
 pytestmark = pytest.mark.oracles
 

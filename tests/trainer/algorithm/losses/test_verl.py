@@ -12,9 +12,9 @@ import torch
 from reference_programs import GROUP, ROWS, WIDTH, Arrays, random_rows, run_reference
 
 from agentrl.trainer.algorithm.advantages import ADVANTAGES, Doubles, group_advantages
-from agentrl.trainer.algorithm.credit.turns import compare_within, discounted_returns
+from agentrl.trainer.algorithm.credit.credit_interface import compare_within, discounted_returns
 from agentrl.trainer.algorithm.losses import cispo, gspo, importance, ppo_clip
-from agentrl.trainer.algorithm.losses.tokens import Clip, Tokens
+from agentrl.trainer.algorithm.losses.loss_interface import Clip, Tokens
 from agentrl.trainer.algorithm.presets import Importance
 
 pytestmark = pytest.mark.oracles

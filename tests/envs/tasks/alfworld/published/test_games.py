@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.envs.contract import Item, Outcome, ToolCall
 from agentrl.envs.tasks.alfworld.published import games
-from agentrl.envs.tasks.alfworld.source import AlfworldSource
+from agentrl.envs.tasks.alfworld.task_source import AlfworldSource
 
 TRAIN = "json_2.1.1/train/a/game.tw-pddl"
 

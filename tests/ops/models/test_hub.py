@@ -18,7 +18,7 @@ from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.configuration import configs
 from agentrl.ops.evaluation.target import resolve
-from agentrl.ops.runs import hub
+from agentrl.ops.models import hub
 from agentrl.ops.runs.begin import begin
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.core.errors import ConfigError
-from agentrl.ops.runs import hub
+from agentrl.ops.models import hub
 
 PACKAGE = "package:"
 UNKNOWN = "not stated"

@@ -1,4 +1,4 @@
-"""Drive Chromium for `dashboard.py`: when a page is complete, and what its WebSocket received."""
+"""Drive Chromium for `pages.py`: when a page is complete, and what its WebSocket received."""
 
 import base64
 import shutil

@@ -27,7 +27,7 @@ from agentrl.envs.contract import (
     shortened,
 )
 from agentrl.envs.gateway.reward import Reward, call_reward, load_reward
-from agentrl.envs.gateway.source import UserItems
+from agentrl.envs.gateway.task_source import UserItems
 from agentrl.envs.tasks import options
 
 PROMPT = "Use the tools. When you are done, answer without a call."

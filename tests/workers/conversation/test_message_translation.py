@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentrl.envs.contract import Message, ToolCall, strings
-from agentrl.workers.conversation.interpreter import Interpreter, Reply, call_text, messages
+from agentrl.workers.conversation.message_translation import Interpreter, Reply, call_text, messages
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style, parse, render
 

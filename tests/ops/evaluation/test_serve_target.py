@@ -30,7 +30,7 @@ from agentrl.ops.configuration.model_spec import read_spec
 from agentrl.ops.doctor.memory import Machine, memory_plans
 from agentrl.ops.doctor.memory_items import GIB
 from agentrl.ops.evaluation.command import EvalRequest, evaluate
-from agentrl.ops.evaluation.server import ExternalTargets, Servers
+from agentrl.ops.evaluation.serve_target import ExternalTargets, Servers
 from agentrl.ops.evaluation.target import fit_config, resolve
 from agentrl.ops.processes.evaluator import evaluate_run
 from agentrl.ops.runs.begin import begin, checkpoints_home

@@ -12,7 +12,7 @@ import pytest
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.envs import registry
 from agentrl.envs.gateway.reward import Result, Scored, call_reward, load_reward
-from agentrl.envs.gateway.source import GatewaySource
+from agentrl.envs.gateway.task_source import GatewaySource
 from agentrl.envs.tasks.datasets import MissingDataset
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"

@@ -8,8 +8,8 @@ from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Environment, Message
 from agentrl.envs.tasks.datasets import locate
 from agentrl.envs.tasks.dbbench.datasets import WIKITABLEQUESTIONS
-from agentrl.envs.tasks.dbbench.source import DbbenchSource
-from agentrl.envs.tasks.dbbench.tables import GROUPS, Tables
+from agentrl.envs.tasks.dbbench.task_source import DbbenchSource
+from agentrl.envs.tasks.dbbench.wikitable_questions import GROUPS, Tables
 from agentrl.envs.tasks.generated import split_of
 
 CUPS = {

@@ -19,7 +19,7 @@ from agentrl.envs.tasks.dbbench.environment import DbbenchEnvironment
 from agentrl.envs.tasks.dbbench.expert import DbbenchExpert
 from agentrl.envs.tasks.dbbench.generate import draw
 from agentrl.envs.tasks.dbbench.problem import Database, OpenDatabase, Problem, Table
-from agentrl.envs.tasks.dbbench.tables import Tables
+from agentrl.envs.tasks.dbbench.wikitable_questions import Tables
 
 HINT = "run `pip install 'agentrl-system[tasks]'`"
 

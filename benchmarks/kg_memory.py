@@ -1,6 +1,6 @@
 """Memory of the knowledge graph task: over many episodes, and of each that is open.
 
-python benchmarks/kg.py [episodes]
+python benchmarks/kg_memory.py [episodes]
 """
 
 import sys
@@ -11,7 +11,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from agentrl.envs.play import play
-from agentrl.envs.tasks.kg.source import KgSource
+from agentrl.envs.tasks.kg.task_source import KgSource
 
 ITEMS, OPEN = 200, 500
 

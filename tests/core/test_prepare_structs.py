@@ -18,7 +18,7 @@ def load(module):
 FIND = """
 import importlib, pkgutil, sys
 import msgspec
-from agentrl.core.structs import prepare_structs
+from agentrl.core.prepare_structs import prepare_structs
 
 def structs(base):
     for each in base.__subclasses__():
@@ -41,7 +41,7 @@ from agentrl.envs.server import client, openenv_app
 from agentrl.envs import registry
 for task in registry.TASKS:
     registry.source(task, {"items": 4, "test_items": 2})
-import agentrl.envs.gateway.source
+import agentrl.envs.gateway.task_source
 for adapter in registry.ADAPTERS.values():
     load(adapter.partition(":")[0])
 """
@@ -55,7 +55,7 @@ from agentrl.serving.vllm import engine
 RACE = """
 import sys, threading
 import msgspec
-from agentrl.core.structs import prepare_structs
+from agentrl.core.prepare_structs import prepare_structs
 
 sys.setswitchinterval(1e-6)
 structs = []

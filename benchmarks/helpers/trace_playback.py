@@ -7,8 +7,8 @@
 
 Run by itself it makes the trace from the store of a run:
 
-    python benchmarks/replayed_episodes.py sqlite:////…/runs/quickstart/store.db \
-        > benchmarks/trace.json
+    python benchmarks/helpers/trace_playback.py sqlite:////…/runs/quickstart/store.db \
+        > benchmarks/helpers/trace.json
 """
 
 import json
@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from agentrl.core.types import Status
 from agentrl.envs.contract import Item, Message, Observation, Outcome
@@ -37,7 +37,7 @@ from agentrl.trainer.engines.learner import Metrics, proceed
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
 HERE = Path(__file__).resolve().parent
-MODEL = HERE.parent / "models" / "tiny"
+MODEL = HERE.parents[1] / "models" / "tiny"
 LINES, PROMPT = 384, 22  # episodes of the trace; tokens of a first prompt, the same in all
 NAMED = 4  # tokens of a first turn at least: three digits of its line and an end
 ZERO, FILLER = 21, 19  # tokens of models/tiny: the digit 0, a full stop
@@ -209,8 +209,8 @@ def main(url: str) -> None:
     """Lines of the episodes of a store, drawn at random, none of them left out for its length."""
     from sqlalchemy import select
 
-    from agentrl.db.columns import same_attempt
     from agentrl.db.models.episodes import Episode, Step
+    from agentrl.db.query_parts import same_attempt
     from agentrl.db.store import open_store
 
     steps: dict[str, list[tuple[int, int]]] = {}

@@ -1,6 +1,6 @@
 """Trajectories through the broker beside a bare pika loop, and into Postgres beside a bare COPY.
 
-    python benchmarks/bodies.py --broker AMQP --store URL [--tokens 8192 …] [--rounds 5] [--json]
+    python benchmarks/body_transport.py --broker AMQP --store URL [--tokens N …] [--json]
 
 `broker`: megabytes of encoded trajectories a second, from `publish` (encode, zstd, confirm; eight
 threads, as a worker's) to `receive` (decode, check) and `ack`, on the run's quorum queues. Bare:
@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 from agentrl import broker
 from agentrl.broker.api import Broker, Delivery
 from agentrl.broker.messages import EpisodeFinished, encode
-from agentrl.broker.topology import TRAJECTORIES, recorder_queue, trainer_queue
+from agentrl.broker.queue_names import TRAJECTORIES, recorder_queue, trainer_queue
 from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import RunState, Status

@@ -13,7 +13,7 @@ from agentrl.envs.tasks.webshop.catalogue.catalogue import MemoryCatalogue
 from agentrl.envs.tasks.webshop.datasets import AGENTBENCH
 from agentrl.envs.tasks.webshop.nouns import nouns
 from agentrl.envs.tasks.webshop.product_words import KINDS
-from agentrl.envs.tasks.webshop.source import WebshopSource, split_goals
+from agentrl.envs.tasks.webshop.task_source import WebshopSource, split_goals
 
 
 def play(source: WebshopSource, item: Item, expert: Expert) -> Outcome:

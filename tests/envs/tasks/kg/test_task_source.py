@@ -12,7 +12,7 @@ from agentrl.envs.contract import Item
 from agentrl.envs.tasks.check import Settings
 from agentrl.envs.tasks.datasets import Dataset
 from agentrl.envs.tasks.kg import datasets
-from agentrl.envs.tasks.kg.source import KgSource, label
+from agentrl.envs.tasks.kg.task_source import KgSource, label
 from agentrl.envs.tasks.task_measurements import origin_figures
 
 Present = Callable[[Dataset], Dataset]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from agentrl.core.config.sections.training import Trainer
 from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory

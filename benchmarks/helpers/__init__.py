@@ -1,0 +1,1 @@
+"""What several benchmarks share; none of these files measures anything alone."""
