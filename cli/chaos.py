@@ -22,7 +22,7 @@ def add(app: typer.Typer) -> None:
 
 def chaos(
     config: Path = CONFIG,
-    kills: int = typer.Option(20, min=1, help="Number of faults to inject."),
+    kills: int = typer.Option(20, min=1, help="Number of faults to inject, of any kind."),
     seed: int = typer.Option(0, help="Seed of the fault schedule."),
     only: str = typer.Option("", help=ONLY),
     restart_broker: str = typer.Option("", help=RESTART.format("broker")),
@@ -41,7 +41,8 @@ def chaos(
     commits. The command starts a new run with its own name under the home of CONFIG.
 
     The exit code is 1 if a trajectory was lost or trained twice, if the accounts do not balance,
-    if an episode failed or an update was rolled back without a fault, or if the run hung.
+    if an attempt failed or an update was rolled back and no injected fault explains it, or if the
+    run hung.
 
     Example: agentrl chaos configs/chaos.toml --kills 20 --seed 1
     """

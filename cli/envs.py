@@ -103,7 +103,7 @@ def check(
 ) -> None:
     """Check tasks: expert play, random and constant play, and splits.
 
-    The exit code is 1 if a check fails (✗).
+    Constant play uses one fixed strategy for every item. The exit code is 1 if a check fails (✗).
 
     Example: agentrl envs check dbbench --limit 50
     """
@@ -133,8 +133,8 @@ def audit(
     """Measure an environment before training on it.
 
     The table shows items shared by splits, whether repeated actions get the same answers, the
-    rewards of expert, random and constant play, call times, hanging calls and leaked memory. The
-    exit code is 1 if a figure is out of its bounds (✗).
+    rewards of expert, random and constant play (the same call every turn), call times, hanging
+    calls and leaked memory. The exit code is 1 if a figure is out of its bounds (✗).
 
     Example: agentrl envs audit gymnasium:Blackjack-v1 --json
     """

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from agentrl.ops.warmstart.cloning_trainer import Phase
 
 TARGET_HELP = (
-    "A directory, or with --config a checkpoint id, RUN@VERSION or RUN@latest. "
-    "With --dataset or --sft: configuration file of the run."
+    "Checkpoint to export: a directory, or with --config a checkpoint id, RUN@VERSION or "
+    "RUN@latest. With --dataset or --sft: the run's configuration file."
 )
-TARGET = typer.Argument(..., metavar="CHECKPOINT", help=TARGET_HELP, show_default=False)
+TARGET = typer.Argument(..., metavar="SOURCE", help=TARGET_HELP, show_default=False)
 CHECKPOINT = typer.Argument(
     ...,
     metavar="CHECKPOINT",
@@ -43,8 +43,9 @@ PHASES = typer.Option(
     ["1000:0.1", "240:0.4:0.35"],
     "--phase",
     help="Training phase STEPS[:NOISE[:UNTIL[:RATE]]]. STEPS: optimizer steps. NOISE: probability "
-    "of an expert error per turn, a number or TASK=NUMBER,…. UNTIL: sampled success that ends the "
-    "phase early. RATE: learning rate. Repeatable.",
+    "of an expert error per turn, a number or TASK=NUMBER,…. UNTIL: end the phase early "
+    "once no task's success rate (sampled, not greedy) is above this. RATE: learning rate. "
+    "Repeatable.",
 )
 
 
@@ -190,9 +191,10 @@ def warmstart(
 ) -> None:
     """Create a starting policy by behaviour cloning.
 
-    The policy imitates the tasks' experts or imported episodes. Its weights have the
-    dtype of CONFIG (model.dtype), or with --lora-rank of --model. After an interruption the same
-    command continues. With --lora-rank, OUT is rebuilt from OUT-adapter and --model if lost.
+    The policy imitates the tasks' experts or imported episodes. Its weights have CONFIG's
+    model.dtype, or with --lora-rank the data type of --model. After an interruption the same
+    command continues. With --lora-rank the adapter is kept in OUT-adapter; if OUT is lost, the same
+    command rebuilds it.
 
     Example: agentrl warmstart configs/quickstart.toml --out models/mine --seed 7
     """

@@ -179,9 +179,9 @@ def _refuse_lowered(tree: Mapping[str, Any], path: Sequence[str], source: str) -
     """Refuse overrides whose key has capitals: a variable of an `env`, a task with capitals."""
     if "env" in path[2:-1]:
         words, at = source.split("__"), path.index("env", 2) + 2
-        hint = f"{'__'.join(words[:at])}='{{{'__'.join(words[at:])} = \"…\"}}'"
+        hint = f"set the whole table: {'__'.join(words[:at])}='{{{'__'.join(words[at:])} = \"…\"}}'"
         raise ConfigError(
-            f"{source}: variable names are converted to lower case, which the keys of env are not",
+            f"{source}: variable names are converted to lower case, but env keys keep their case",
             hint=hint,
         )
     tasks = tree.get("tasks")

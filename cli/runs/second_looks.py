@@ -76,8 +76,8 @@ def rescore(
     """Compute new rewards for a run's episodes.
 
     The episodes are copied into a new run, and nothing of the old one changes. The function gets a
-    trajectory (agentrl.core.trajectory.Trajectory) and returns its reward, a list with a reward for
-    each step, or None for the recorded rewards.
+    trajectory (agentrl.core.trajectory.Trajectory) and returns a number (the episode's reward), a
+    list with one reward per step, or None to keep the recorded rewards.
 
     Example: agentrl rescore configs/quickstart.toml --reward rewards.py:shorter_is_better
     """
@@ -102,11 +102,11 @@ def train(
     max_age: int | None = AGE,
     store: str = STORE,
 ) -> None:
-    """Train a new run on the history of another run.
+    """Train a new run on recorded episodes of another run.
 
-    No episode is played: each batch holds the groups that one update of the history looked at, in
+    No episode is played: each batch holds the groups that one update of the history received, in
     the same order. After an interruption the same command continues. The report shows each update
-    with its effective sample size, and where groups were too old.
+    with its effective sample size, and which updates of the history had groups that are too old.
 
     Example: agentrl train --from configs/quickstart.toml --set trainer.loss=gspo
     """

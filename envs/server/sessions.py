@@ -236,7 +236,9 @@ class Sessions:
                 log.info("Sandbox exceeded a limit", task=session.key[0], error=str(error))
                 outcome = Outcome((), done=True, status=Status.TASK_LIMIT)
             if outcome.follows is not None and not counted:
-                raise EnvironmentFailure("the episode branches, and its client does not know how")
+                raise EnvironmentFailure(
+                    "the episode branches, which needs a client that numbers its turns"
+                )
             return wire.outcome_answer(outcome, environment.tools, ids)
 
         answer = await self._guarded(session, apply)

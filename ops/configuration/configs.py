@@ -197,7 +197,7 @@ def check_judges(config: Config) -> None:
         server = servers[judge.policy]
         if server.engine != EXTERNAL or server.external.tokens:
             raise ConfigError(
-                f"{key}.policy: {judge.policy} does not read messages",
+                f"{key}.policy: {judge.policy} is not an external chat model, so it cannot judge",
                 hint='name a [[policy]] with engine = "external" and tokens = false',
             )
         load_prompt(task, judge)

@@ -32,15 +32,17 @@ Find every key of a run's TOML file. `agentrl config keys trainer.lora` prints o
 run can start with them.
 
 - An environment variable `AGENTRL__SECTION__KEY` overrides the file:
-  `AGENTRL__TRAINER__LORA__RANK=16`. Its value is TOML, otherwise text. Lists of sections and tables
-  whose keys have capitals are set as a whole: `AGENTRL__POLICY='[{name = "one"}]'`.
+  `AGENTRL__TRAINER__LORA__RANK=16`. Its value is read as TOML; if that fails, as plain text. A list
+  of sections, and a table whose keys have capitals, can only be set as a whole:
+  `AGENTRL__POLICY='[{name = "one"}]'`.
 - `${NAME}` in `store.url`, `broker.url`, `broker.tasks_url` and `run.checkpoints` is replaced by
   the environment variable `NAME`, or by the content of the file that `NAME_FILE` names. Write a
   password there as it is: AgentRL percent-encodes it.
-- A key stands with its default, and in parentheses what is allowed where the default does not show
-  it. `agentrl config keys` prints every type and bound. Keys that end in `_s` are seconds.
-- A default such as `0.28 (default), 4.0 (cispo)` depends on the preset, the loss or `importance`. A
-  value of the loss takes precedence over one of the preset.
+- Each key is listed with its default. If the default does not show which values are allowed, they
+  follow in parentheses. `agentrl config keys` prints every type and bound. Keys that end in `_s`
+  are seconds.
+- A default such as `0.28 (default), 4.0 (cispo)` depends on `preset`, `loss` or `importance`: it is
+  0.28 with `preset = "default"`, but 4.0 with `loss = "cispo"`, whatever the preset.
 
 This page is generated: `agentrl config keys --markdown > docs/configuration.md`.
 """

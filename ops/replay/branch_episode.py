@@ -129,7 +129,8 @@ def _for(config: Config, target: Target) -> Config:
     ours = Path(config.model.path) / "tokenizer.json"
     if (model / "tokenizer.json").read_bytes() != ours.read_bytes():
         raise ConfigError(
-            f"{model} has another tokenizer than {config.model.path}, so it cannot read its tokens",
+            f"{model} has another tokenizer than {config.model.path}, so it cannot read "
+            "the episode's tokens",
             hint="give a checkpoint of the same model, or external(NAME)",
         )
     section = msgspec.structs.replace(config.model, path=str(model))

@@ -97,9 +97,17 @@ class LocalEngine:
         with self._wake:
             model = self._batch(policy).model
         least, most = min(token_ids, default=-1), max(token_ids, default=0)
-        inside = 2 <= len(token_ids) <= model.limits.context
-        if not inside or least < 0 or most >= model.limits.vocabulary:
-            raise PolicyError(f"policy {policy} cannot score these {len(token_ids)} tokens")
+        limits = model.limits
+        if not 2 <= len(token_ids) <= limits.context:
+            raise PolicyError(
+                f"policy {policy} cannot score {len(token_ids)} tokens: it takes 2 to "
+                f"{limits.context}"
+            )
+        if least < 0 or most >= limits.vocabulary:
+            raise PolicyError(
+                f"policy {policy} cannot score these tokens: ids must be in "
+                f"0…{limits.vocabulary - 1}"
+            )
         return model.score(token_ids)
 
     def submit(self, request: Request) -> Future[Completion]:

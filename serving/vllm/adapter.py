@@ -85,7 +85,9 @@ def check_same(shapes_here: dict[str, tuple[int, ...]], path: Path) -> None:
     """
     shapes_there = shapes(path)
     for name in sorted((shapes_there.keys() ^ shapes_here.keys()) - {TIED}):
-        raise CheckpointError(f"{path}: only one of the two models has tensor {name}")
+        if name in shapes_here:
+            raise CheckpointError(f"{path}: tensor {name} is missing")
+        raise CheckpointError(f"{path}: the model that vLLM loaded has no tensor {name}")
     for name in shapes_there.keys() & shapes_here.keys():
         if shapes_there[name] != shapes_here[name]:
             raise CheckpointError(

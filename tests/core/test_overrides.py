@@ -47,7 +47,7 @@ def test_an_override_cannot_name_a_variable_whose_letters_matter(table: str) -> 
         ConfigError, match=f"^{table}__MY__GPU: variable names are converted to lower case"
     ) as caught:
         loads(LEAST, environ={f"{table}__MY__GPU": "0"})
-    assert caught.value.hint == f"{table}='{{MY__GPU = \"…\"}}'"
+    assert caught.value.hint == f"set the whole table: {table}='{{MY__GPU = \"…\"}}'"
     loads(LEAST, environ={table: '{MY__GPU = "0"}'})
 
 

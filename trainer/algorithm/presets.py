@@ -122,8 +122,8 @@ def resolve_settings(config: Trainer) -> Settings:
     importance = _importance(config, values.pop("importance"), values["old"])
     if values["normalise"] == "environment" and values["credit"] != "outcome":
         raise ConfigError(
-            'trainer.normalise = "environment" counts every episode once, but '
-            f'trainer.credit = "{values["credit"]}" gives its turns different advantages',
+            'trainer.normalise = "environment" needs one advantage per episode, but '
+            f'trainer.credit = "{values["credit"]}" gives each turn its own',
             hint='set normalise = "task" or "none"',
         )
     if config.dual_clip is not None and not known_losses()[values["loss"]].dual_clip:
@@ -228,7 +228,8 @@ def _check_engine(config: Trainer) -> None:
             )
         if config.lora.rank:
             raise ConfigError(
-                "trainer.deepspeed.weights: the base of an adapter always has model.dtype",
+                'trainer.deepspeed.weights = "model" has no effect with LoRA: the base of an '
+                "adapter always has model.dtype",
                 hint='set weights = "float32"',
             )
 
@@ -238,7 +239,7 @@ def _configured_values(config: Trainer) -> dict[str, Any]:
     named = {name: getattr(config, name) for name in preset if getattr(config, name) is not None}
     for key, value in named.items():
         if value == "grpo" and key in ("loss", "advantage"):
-            raise ConfigError(f"trainer.{key}: grpo is no {key}", hint=GRPO)
+            raise ConfigError(f'trainer.{key}: there is no {key} named "grpo"', hint=GRPO)
         if known := choices(key):
             require_known(f"trainer.{key}", value, known)
     loss = known_losses()[named.get("loss", preset["loss"])]
@@ -249,7 +250,8 @@ def _importance(config: Trainer, kind: Kind, old: str) -> Importance:
     if old == "behaviour":
         if config.importance not in (None, "none") or config.max_weight is not None:
             raise ConfigError(
-                'trainer.importance: old = "behaviour" has no importance weights',
+                'trainer.importance and max_weight cannot be used with old = "behaviour": its '
+                "ratio already corrects for the policy that sampled",
                 hint='remove importance, min_weight and max_weight, or set old = "proximal"',
             )
         kind = "none"

@@ -76,7 +76,7 @@ class ChatTemplate:
         if not tail or tail[0] not in self.tokenizer.get_added_tokens_decoder():
             raise ConfigError(
                 f"{self.source}: the chat template ends assistant turns without a special token",
-                hint=_OWN,
+                hint=_ENDING,
             )
         return tail[0]
 
@@ -134,7 +134,7 @@ class ChatTemplate:
             shown = self.render(first, [_PROBE], generate=True).count(_PROBE.name)
             if shown <= self.render(first, [], generate=True).count(_PROBE.name):
                 raise ConfigError(
-                    f"{self.source}: the chat template hides tools",
+                    f"{self.source}: the chat template leaves out the tools",
                     hint="import the model with `agentrl model import`, or set model.chat_template",
                 )
 
@@ -201,7 +201,11 @@ class ChatTemplate:
 
 
 _HINT = "name a model directory that holds tokenizer.json and a chat template"
-_OWN = "set model.chat_template to a template with tools that keeps earlier turns"
+_OWN = "set model.chat_template to a template that shows tools and never changes earlier turns"
+_ENDING = (
+    "set model.chat_template to a template that ends each assistant turn with a special token, "
+    "such as <|im_end|>"
+)
 _USER = Message("user", "What is it?")
 _FIRSTS = ((_USER,), (Message("system", "You act."), _USER))
 _TOOL = Message("tool", "It is blue.", "look")

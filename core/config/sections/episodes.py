@@ -36,11 +36,12 @@ class Dispatch(Section, frozen=True):
     window_pause: Positive = 2
     """Passes through the split for which an item is paused."""
     mixing: Literal["fixed", "progress"] = "fixed"
-    """How tasks share the groups: by weight (`fixed`), or by weight times learning progress."""
+    """How tasks share the groups: by weight (`fixed`), or by weight times progress, the
+    absolute change of the task's recent success (`progress`)."""
     mixing_floor: Share = 0.05
     """Smallest share of a task with `mixing = "progress"`."""
     mixing_groups: Positive = 16
-    """Groups in each of the two windows between which progress is measured."""
+    """Progress compares a task's last N groups with the N groups before them. This is N."""
 
 
 class Worker(Section, frozen=True):
@@ -53,7 +54,8 @@ class Worker(Section, frozen=True):
     lease_s: Seconds = 15.0
     """After this time without a heartbeat a worker's episodes are given to others."""
     attempt_deadline_s: Seconds = 300.0
-    """Time limit of one attempt. A policy server must sample `sampling.max_tokens` within it."""
+    """Time limit of one attempt. Choose it so that a policy server can sample `sampling.max_tokens`
+    tokens in this time."""
     policy_wait_s: Seconds = 600.0
     """How long a step waits for a live policy."""
     completion_timeout_s: Seconds = 600.0
@@ -79,7 +81,8 @@ class Sampling(Section, frozen=True):
     min_effective_sample_size: Share = 0.5
     """Smallest effective sample size that `adaptive` accepts, as a share of the batch's tokens."""
     max_kl: AtLeast0 = 0.1
-    """Largest KL(μ ‖ π) that `adaptive` accepts, in nats per token."""
+    """Largest KL(μ ‖ π) that `adaptive` accepts, in nats per token. μ sampled the tokens, π is
+    trained."""
     window_groups: Positive = 64
     """Groups of each task from which `adaptive` learns."""
     temperature: AtLeast0 = 1.0
@@ -87,4 +90,4 @@ class Sampling(Section, frozen=True):
     max_step_tokens: Positive = 64
     """Most tokens sampled in one step."""
     max_tokens: Positive = 2048
-    """Most tokens in one trajectory, its first prompt included."""
+    """Most tokens in one trajectory: prompts, answers of the environment and sampled tokens."""

@@ -28,8 +28,8 @@ class Model(Section, frozen=True):
     call_style: Literal["plain", "hermes", "qwen_xml", "glm", "json"] = "plain"
     """Format of tool calls in text (docs/environments.md)."""
     dtype: Dtype = "float32"
-    """Data type of served weights, checkpoints and an adapter's frozen base. Trained weights are
-    float32."""
+    """Data type of served and saved weights, and of an adapter's frozen base. The trainer's master
+    weights are float32."""
     device: str = "cpu"
     """Device as torch names it: cpu, cuda, cuda:1."""
 

@@ -26,10 +26,11 @@ class Judge(Section, frozen=True):
     prompt: str = ""
     """Jinja file with the model's prompt. Empty: a general rubric."""
     pattern: str = ""
-    """Regular expression whose group is the score in the model's reply. The last match counts; of
-    turns all do. Empty: a number after the word "score"."""
+    """Regular expression whose group is the score in the model's reply. The last match counts;
+    if each turn gets a score, there must be one match for each, in order. Empty: a number after the
+    word "score"."""
     scores: Literal["episode", "turns"] = "episode"
-    """`turns`: one score for each turn, or one for an episode with branches."""
+    """`turns`: one score for each turn. An episode with branches still gets one score."""
     low: float = 0.0
     """Lowest score that is accepted."""
     high: float = 1.0
@@ -39,7 +40,7 @@ class Judge(Section, frozen=True):
     environment_weight: float = 1.0
     """Factor of the environment's rewards. 0: the score replaces them."""
     tries: Positive = 3
-    """Requests of one attempt for a readable score. After them the attempt fails."""
+    """Most requests for a readable score in one attempt. If none gives one, the attempt fails."""
     timeout_s: Seconds = 60.0
     """Time limit of one call of the function."""
     concurrency: Positive = 16
@@ -66,7 +67,8 @@ class Task(Section, frozen=True):
     horizons: list[tuple[Natural, Positive]] = []
     """Turn limits that grow: pairs [version, turns] (docs/curriculum.md)."""
     source: str = ""
-    """ADAPTER:ARGUMENT of other people's environments. Empty: the task named NAME."""
+    """Environment of another library or server, as ADAPTER:ARGUMENT, for example
+    `gymnasium:Blackjack-v1`. Empty: the task named NAME."""
     options: dict[str, Any] = {}
     """Options of the task or adapter, which its page describes."""
     process_rewards: ProcessRewards = ProcessRewards()

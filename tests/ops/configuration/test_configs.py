@@ -85,8 +85,8 @@ def test_a_judge_scores_episodes_or_turns(tmp_path: Path) -> None:
     ("old", "new", "why"),
     [
         ('policy = "critic"', 'policy = "critik"', "policy: no .* critik; did you mean critic"),
-        ('policy = "critic"', 'policy = "policy"', "policy: policy does not read messages"),
-        ('model = "big"', 'model = "big"\ntokens = true', "policy: critic does not read messages"),
+        ('policy = "critic"', 'policy = "policy"', "policy: policy is not an external chat"),
+        ('model = "big"', 'model = "big"\ntokens = true', "policy: critic is not an external chat"),
         ('policy = "critic"', 'policy = "critic"\nfunction = "a:b"', "both set"),
         ('policy = "critic"', 'function = "no.such:judge"', "no.such:judge: ModuleNotFoundError"),
         ('policy = "critic"', 'policy = "critic"\nlow = 1', "low: 1 is not below high, 1"),

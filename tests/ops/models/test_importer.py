@@ -29,7 +29,7 @@ def test_a_template_that_hides_tools_is_replaced_by_one_that_shows_them(chatml: 
     template.check_append_only()
     prompt = template.render([Message("user", "Where is the cup?")], [LOOK], generate=True)
     assert '"name": "look"' in prompt
-    assert "the chat template hides tools" in card
+    assert "the chat template leaves out the tools" in card
     assert template.call_style() == "hermes"
     assert 'call_style = "hermes"' in card
 
@@ -66,7 +66,7 @@ def test_the_card_states_source_licence_and_hashes(chatml: Path) -> None:
 def test_without_chatml_tokens_no_template_is_supplied_and_nothing_is_left(tmp_path: Path) -> None:
     tiny = str(ROOT / "models" / "tiny")
     with pytest.raises(
-        ConfigError, match="hides tools, and the tokenizer lacks the tokens of our ChatML"
+        ConfigError, match="leaves out the tools, and the tokenizer lacks the tokens of our ChatML"
     ):
         import_model(tiny, tmp_path / "out", dtype="float32", chat_template=None)
     assert list(tmp_path.iterdir()) == []

@@ -121,12 +121,21 @@ def test_a_score_is_that_of_a_plain_forward_pass_while_others_are_served(
     assert all(len(future.result(timeout=60).token_ids) == 200 for future in running)
 
 
-@pytest.mark.parametrize("tokens", [[], [1], [1, 96], [-1, 1], [1] * 1025])
+@pytest.mark.parametrize(
+    ("tokens", "limit"),
+    [
+        ([], "0 tokens: it takes 2 to 1024"),
+        ([1], "1 tokens: it takes 2 to 1024"),
+        ([1] * 1025, "1025 tokens: it takes 2 to 1024"),
+        ([1, 96], "these tokens: ids must be in 0…95"),
+        ([-1, 1], "these tokens: ids must be in 0…95"),
+    ],
+)
 def test_what_a_policy_cannot_score_is_refused(
-    engine: LocalEngine, save_model: Save, tokens: list[int]
+    engine: LocalEngine, save_model: Save, tokens: list[int], limit: str
 ) -> None:
     engine.load("a", save_model("a"))
-    with pytest.raises(PolicyError, match="policy a cannot score"):
+    with pytest.raises(PolicyError, match=f"policy a cannot score {limit}"):
         engine.score("a", tokens)
     with pytest.raises(PolicyError, match="b is not loaded"):
         engine.score("b", [1, 2])

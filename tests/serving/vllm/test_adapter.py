@@ -30,7 +30,9 @@ def test_a_tensor_that_one_of_two_models_lacks_is_named(save_model: Callable[[st
     lacking = dict(here)
     name = next(name for name in sorted(here) if name.endswith("q_proj.weight"))
     del lacking[name]
-    with pytest.raises(CheckpointError, match=f"only one of the two models has tensor {name}"):
+    with pytest.raises(CheckpointError, match=f"the model that vLLM loaded has no tensor {name}"):
         check_same(lacking, path)
+    with pytest.raises(CheckpointError, match=r"tensor extra\.weight is missing"):
+        check_same(here | {"extra.weight": (1, 2)}, path)
     with pytest.raises(CheckpointError, match=f"{name} has shape "):
         check_same(here | {name: (1, 2)}, path)

@@ -45,7 +45,7 @@ def test_what_the_configuration_names_wins() -> None:
     [Trainer(old="behaviour", max_weight=2.0), Trainer(preset="paper", importance="icepop")],
 )
 def test_the_behaviour_ratio_refuses_importance_weights(config: Trainer) -> None:
-    with pytest.raises(ConfigError, match="has no importance weights"):
+    with pytest.raises(ConfigError, match="importance and max_weight cannot be used"):
         resolve_settings(config)
 
 
@@ -55,7 +55,7 @@ def test_the_behaviour_ratio_drops_the_cap_of_the_preset() -> None:
 
 @pytest.mark.parametrize("config", [Trainer(loss="grpo"), Trainer(advantage="grpo")])
 def test_who_asks_for_grpo_hears_which_keys_are_grpo(config: Trainer) -> None:
-    with pytest.raises(ConfigError, match="grpo is no") as caught:
+    with pytest.raises(ConfigError, match=r'there is no \w+ named "grpo"') as caught:
         resolve_settings(config)
     assert 'loss = "ppo_clip" with advantage = "std"' in caught.value.hint
 
@@ -90,7 +90,7 @@ def test_weights_are_bounded_as_their_kind_says() -> None:
             Trainer(
                 engine="deepspeed", deepspeed=DeepSpeed(zero=3, weights="model"), lora=Lora(rank=4)
             ),
-            "the base of an adapter",
+            "the base of an adapter always has",
         ),
     ],
 )

@@ -110,15 +110,16 @@ def test_a_template_that_hides_old_tool_answers_is_refused(model: Path) -> None:
 def test_a_template_that_hides_tools_is_refused_for_every_style_but_plain(model: Path) -> None:
     hiding = with_template(model, tokenizer.TEMPLATE)
     hiding.check("plain")
-    with pytest.raises(ConfigError, match="hides tools") as told:
+    with pytest.raises(ConfigError, match="leaves out the tools") as told:
         hiding.check("hermes")
     assert "agentrl model import" in told.value.hint
     with_template(model, QWEN_LIKE).check("hermes")
 
 
 def test_a_template_without_an_end_token_is_refused(model: Path) -> None:
-    with pytest.raises(ConfigError, match="ends assistant turns without"):
+    with pytest.raises(ConfigError, match="ends assistant turns without") as caught:
         with_template(model, "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    assert "ends each assistant turn with a special token" in caught.value.hint
 
 
 def test_the_template_of_an_older_tokenizer_config_is_read(model: Path) -> None:

@@ -57,7 +57,11 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.floa
         logits = model(input_ids=probe, use_cache=False).logits
         apart = model.get_output_embeddings()(hidden)
     if not torch.allclose(apart, logits, atol=1e-4):
-        raise CheckpointError(f"{path}: {type(model).__name__} changes its logits after the head")
+        raise CheckpointError(
+            f"{path}: {type(model).__name__} changes its logits after the head (scaling or "
+            "soft-capping, for example), which the trainer does not support",
+            hint="choose another model",
+        )
     return model
 
 
