@@ -35,7 +35,7 @@ from sqlalchemy import func, select
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from helpers.trace_playback import MODEL, Engine, Learner, Pace, trace
+from helpers.trace_playback import MODEL, Engine, Learner, Pace, Source, trace
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
@@ -60,6 +60,7 @@ from agentrl.serving import policy_process
 from agentrl.trainer.engines import torch_learner
 
 GROUPS, SIZE, PLACES = 4, 8, 32  # half the default's groups and places: the trace is 12 updates
+PLAYED = f"{Source.__module__}:Source"
 WARM = 3  # updates before the clock starts
 LOAD_S = 0.05  # of a checkpoint, as the staleness experiment measured
 STALENESS = {"sync": 0, "async": Dispatch().max_staleness}
@@ -122,7 +123,7 @@ def measured(chosen: argparse.Namespace) -> dict[str, float]:
 
 def run(arm: str, home: Path, chosen: argparse.Namespace) -> Mapping[str, float]:
     """The figures of one arm."""
-    registry.TASKS["played"] = "replayed_episodes:Source"
+    registry.TASKS["played"] = PLAYED
     config = configured(home, STALENESS[arm], WARM + chosen.updates)
     run_id = begin(config)
     path = home / "overlap.toml"
@@ -161,7 +162,7 @@ def configured(home: Path, staleness: int, updates: int) -> Config:
 
 def process(role: str, path: Path, pace: Pace) -> None:
     """One process of a run, with a clock where its arithmetic would be."""
-    registry.TASKS["played"] = "replayed_episodes:Source"
+    registry.TASKS["played"] = PLAYED
     Learner.pace = pace
     replaced: Any = policy_process
     replaced.make_engine = lambda _config, _server, _stop: Engine(pace, SIZE)

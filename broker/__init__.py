@@ -1,4 +1,4 @@
-"""RabbitMQ and the embedded broker: messages, topology, publisher, consumer."""
+"""RabbitMQ and the embedded broker: messages, queue names, publisher, consumer."""
 
 import threading
 

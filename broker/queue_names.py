@@ -1,4 +1,4 @@
-"""Derives every exchange and queue name; no other module does.
+"""Names every exchange and queue, and bounds what queues keep; no other module does.
 
 agentrl.trajectories ─(run_id)─▶ recorder.trajectories.<run>   ─▶ recorder
                              └─▶ trainer.trajectories.<run>    ─▶ trainer

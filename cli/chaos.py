@@ -40,9 +40,9 @@ def chaos(
     The faults are killed processes, restarted services, cut connections, full disks and lost
     commits. The command starts a new run with its own name under the home of CONFIG.
 
-    The exit code is 1 if a trajectory was lost or trained twice, if the accounts do not balance,
-    if an attempt failed or an update was rolled back and no injected fault explains it, or if the
-    run hung.
+    The exit code is 1 if a trajectory was lost or trained twice, if the view accounting is not
+    empty, if no injected fault explains a failed attempt or a rolled-back update, or if the run
+    hung.
 
     Example: agentrl chaos configs/chaos.toml --kills 20 --seed 1
     """

@@ -1,5 +1,6 @@
-"""Commands for the database as a whole: db upgrade, check, reader, stats, export, prune."""
+"""Commands for the database as a whole: sql, db upgrade, check, reader, stats, export, prune."""
 
+from enum import StrEnum
 from pathlib import Path
 
 import typer
@@ -9,12 +10,47 @@ from agentrl.cli.options import CONFIG, JSON_OBJECT, OPTIONAL_CONFIG, STORE
 OUT = typer.Option(..., "--out", help="Output folder. It must not exist yet.", show_default=False)
 
 
+class Format(StrEnum):
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+FORMAT = typer.Option(Format.TABLE, "--format", help="Output format.")
+
+
 def add(app: typer.Typer) -> None:
     """Register the commands."""
+    app.command()(sql)
     db = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     for verb in (upgrade, check, reader, stats, export, prune):
         db.command()(verb)
     app.add_typer(db, name="db", help="Manage the database: migrate, inspect, export, prune.")
+
+
+def sql(
+    config: str = OPTIONAL_CONFIG,
+    query: str = typer.Option("", "--command", "-c", help="SQL statement. Default: open a prompt."),
+    question: str = typer.Option("", "--question", help="Name of a saved question to ask."),
+    listed: bool = typer.Option(False, "--questions", help="List the saved questions."),
+    form: Format = FORMAT,
+    store: str = STORE,
+) -> None:
+    """Query the database in SQL (read-only).
+
+    Without -c a prompt opens: `.tables` lists tables and views, `.quit` ends it.
+
+    Example: agentrl sql configs/quickstart.toml -c "SELECT * FROM accounting"
+    """
+    from agentrl.ops.runs.lifecycle import find_run_place
+    from agentrl.ops.store import sql
+
+    if listed:
+        sql.list_questions(form.value)
+    elif question:
+        sql.ask_question(find_run_place(config, store), question, form.value)
+    else:
+        sql.sql(find_run_place(config, store).url, query, form.value)
 
 
 def upgrade(config: Path = CONFIG) -> None:
@@ -90,7 +126,9 @@ def prune(
         None, "--older-than", min=0, help="Delete runs that ended more than N days ago."
     ),
     bodies: bool = typer.Option(
-        False, "--bodies", help="Delete the bodies of trajectories that no trainer needs."
+        False,
+        "--bodies",
+        help="Also delete, in all other runs of any age, the bodies that no trainer needs.",
     ),
     yes: bool = typer.Option(
         False, "--yes", help="Delete. Without it the command only lists what it would delete."
@@ -100,7 +138,7 @@ def prune(
     """Delete finished runs or trajectory bodies from the database.
 
     Without --yes nothing changes. With both --keep-runs and --older-than, only runs that match
-    both are deleted.
+    both are deleted. Neither limits --bodies.
 
     Example: agentrl db prune configs/quickstart.toml --older-than 30 --bodies
     """

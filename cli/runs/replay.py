@@ -89,7 +89,7 @@ def whatif(
     """Recompute stored updates with another configuration.
 
     For each task the report shows advantages, shares of the loss, token weights, and how many
-    groups had no spread or were too stale: first with the configuration stored with the run, then
+    groups had equal rewards or were too old: first with the configuration stored with the run, then
     with the file CONFIG and --set.
 
     Example: agentrl whatif configs/quickstart.toml 1 2 --set trainer.normalise=none

@@ -1,7 +1,6 @@
-"""Commands over the runs of a database: runs, sql, run …"""
+"""Commands that list and control the runs of a database: runs, run …"""
 
 import os
-from enum import StrEnum
 from pathlib import Path
 
 import typer
@@ -9,19 +8,9 @@ import typer
 from agentrl.cli.options import JSON_ARRAY, OPTIONAL_CONFIG, RUN, STORE
 
 
-class Format(StrEnum):
-    TABLE = "table"
-    CSV = "csv"
-    JSON = "json"
-
-
-FORMAT = typer.Option(Format.TABLE, "--format", help="Output format.")
-
-
 def add(app: typer.Typer) -> None:
     """Register the commands."""
     app.command()(runs)
-    app.command()(sql)
     run = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     run.command()(pause)
     run.command()(resume)
@@ -47,31 +36,6 @@ def runs(
     from agentrl.ops.runs.listing import runs as show
 
     show(find_run_place(config, store), as_json=as_json)
-
-
-def sql(
-    config: str = OPTIONAL_CONFIG,
-    query: str = typer.Option("", "--command", "-c", help="SQL statement. Default: open a prompt."),
-    question: str = typer.Option("", "--question", help="Name of a saved question to ask."),
-    listed: bool = typer.Option(False, "--questions", help="List the saved questions."),
-    form: Format = FORMAT,
-    store: str = STORE,
-) -> None:
-    """Query the database in SQL (read-only).
-
-    Without -c a prompt opens: `.tables` lists tables and views, `.quit` ends it.
-
-    Example: agentrl sql configs/quickstart.toml -c "SELECT * FROM accounting"
-    """
-    from agentrl.ops.runs.lifecycle import find_run_place
-    from agentrl.ops.store import sql
-
-    if listed:
-        sql.list_questions(form.value)
-    elif question:
-        sql.ask_question(find_run_place(config, store), question, form.value)
-    else:
-        sql.sql(find_run_place(config, store).url, query, form.value)
 
 
 def pause(run: str = RUN, store: str = STORE) -> None:

@@ -104,9 +104,9 @@ def train(
 ) -> None:
     """Train a new run on recorded episodes of another run.
 
-    No episode is played: each batch holds the groups that one update of the history received, in
+    No episode is played: each batch holds the groups that one update of the old run received, in
     the same order. After an interruption the same command continues. The report shows each update
-    with its effective sample size, and which updates of the history had groups that are too old.
+    with its effective sample size, and which updates of the old run had groups that are too old.
 
     Example: agentrl train --from configs/quickstart.toml --set trainer.loss=gspo
     """

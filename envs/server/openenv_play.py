@@ -167,7 +167,9 @@ class OpenEnvPlay:
             )
             index = random.Random(seed).randrange(len(items))
         if not 0 <= index < len(items):
-            raise ProtocolError("VALIDATION_ERROR", f"index {index}: the split has {len(items)}")
+            raise ProtocolError(
+                "VALIDATION_ERROR", f"index {index}: the split has {len(items)} items"
+            )
         return items[index]
 
     def _accept(self, answer: Mapping[str, Any]) -> None:

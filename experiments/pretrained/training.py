@@ -22,7 +22,7 @@ from agentrl.ops.supervisor.children import children
 from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.screen import StallGuard
 from agentrl.ops.supervisor.supervisor import Supervisor
-from agentrl.ops.supervisor.watch import Screen, watch
+from agentrl.ops.supervisor.watch import WatchOutput, watch
 
 POINTS = 1000  # versions of the curve, at most
 GROUPS = 16  # whose success stands for a version
@@ -56,8 +56,8 @@ def train(
     with closing(open_store(config.store_url())) as store:
         try:
             supervisor.start()
-            screen = Screen(say, show, LogWatcher(config.home() / "logs"))
-            watch(supervisor, store, run_id, stop, screen)
+            output = WatchOutput(say, show, LogWatcher(config.home() / "logs"))
+            watch(supervisor, store, run_id, stop, output)
         finally:
             supervisor.stop()
     if stop.is_set():

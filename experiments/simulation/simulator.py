@@ -32,7 +32,7 @@ from agentrl.serving.engine_api import Completion as Answer
 from agentrl.serving.engine_api import Request
 from agentrl.serving.local.batch import Batch, Row
 from agentrl.serving.local.kv_cache import Prefixes
-from agentrl.serving.local.model import load_model
+from agentrl.serving.local.served_model import load_model
 from agentrl.workers.attempt_errors import EpisodeStopped
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.episode import EpisodeLoop

@@ -24,7 +24,7 @@ from agentrl.experiments.findings import Finding
 from agentrl.experiments.simulation.lockstep_episode import Question, play
 from agentrl.experiments.simulation.simulator import Wave
 from agentrl.experiments.simulation.training import Rounds, Trainee, rounds
-from agentrl.serving.local.model import load_model
+from agentrl.serving.local.served_model import load_model
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware

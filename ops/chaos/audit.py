@@ -18,7 +18,7 @@ from agentrl.db.registry import checkpoints
 from agentrl.db.transitions.trajectories import bodies
 from agentrl.envs.sandbox.inventory import ContainerInventory
 from agentrl.ops.chaos.observer import RunObserver
-from agentrl.ops.supervisor.hosts import hosts_envs
+from agentrl.ops.supervisor.env_server_host import hosts_envs
 
 GONE_S = 10.0  # for the engine to remove the last containers
 

@@ -22,8 +22,8 @@ from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import AgentRLError
 from agentrl.core.process import agentrl_command
 from agentrl.ops.chaos.proxy import Proxy
+from agentrl.ops.supervisor.env_server_host import hosts_envs
 from agentrl.ops.supervisor.exit_reasons import last_line
-from agentrl.ops.supervisor.hosts import hosts_envs
 from agentrl.ops.supervisor.logfiles import start_process
 
 STORE, BROKER, TASKS = "store", "broker", "tasks"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from agentrl.core.config.config import Config
-from agentrl.ops.supervisor.hosts import hosts_envs
+from agentrl.ops.supervisor.env_server_host import hosts_envs
 from agentrl.ops.trackers.factory import TRACKERS
 
 TASKS = {"kg": ("pyoxigraph",), "webshop": ("bm25s", "pystemmer", "rapidfuzz")}

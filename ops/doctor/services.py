@@ -10,7 +10,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.ops.doctor.findings import Finding, try_finding
-from agentrl.ops.supervisor.hosts import hosts_envs
+from agentrl.ops.supervisor.env_server_host import hosts_envs
 from agentrl.ops.supervisor.locks import running_supervisor
 
 CONNECT_S = 3.0

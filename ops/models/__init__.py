@@ -1,1 +1,3 @@
-"""Imports causal language models into directories that trainer and policy servers can load."""
+"""Where models come from: finds `hub:` models, and imports models into directories that trainer and
+policy servers can load.
+"""

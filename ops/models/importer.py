@@ -19,7 +19,7 @@ from agentrl.workers.conversation.template import TEMPLATE, ChatTemplate
 
 CARD = "README.md"
 SUPPLIED = "tools_chatml.jinja"
-"""ChatML turns, with tools and calls as Qwen writes them: for models whose own hides tools."""
+"""ChatML turns, with tools and calls as Qwen writes them: for models whose own leaves tools out."""
 
 _CHATML = ("<|im_start|>", "<|im_end|>")
 
@@ -48,9 +48,9 @@ def import_model(source: str, out: Path, *, dtype: Dtype, chat_template: Path | 
 def _convert(model: ModelSource, out: Path, dtype: Dtype) -> None:
     import torch
 
-    from agentrl.trainer.model.files import convert_gguf
+    from agentrl.trainer.model.files.convert_gguf import convert_gguf
 
-    convert_gguf.convert_gguf(model.path, out, getattr(torch, dtype))
+    convert_gguf(model.path, out, getattr(torch, dtype))
 
 
 def _copy(model: ModelSource, out: Path) -> None:

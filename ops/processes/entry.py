@@ -157,7 +157,7 @@ def _name_others(config: Config) -> None:
     if config.eval.every:
         log.warning("eval.every is set; start an evaluator, too", verb="evaluator")
     if config.trackers.use:
-        log.warning("trackers.use is set; start a tracker exporter, too", verb="tracker")
+        log.warning("trackers.use is set; start the tracker process, too", verb="tracker")
 
 
 def _run_until_replaced(

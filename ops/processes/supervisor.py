@@ -19,7 +19,7 @@ from agentrl.ops.supervisor.children import children
 from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.screen import ProgressPrinter, how_it_ended, newest
 from agentrl.ops.supervisor.supervisor import Settings, Supervisor
-from agentrl.ops.supervisor.watch import Screen, run_progress, serves, watch
+from agentrl.ops.supervisor.watch import WatchOutput, run_progress, serves, watch
 
 MIB = 1024**2
 
@@ -46,8 +46,8 @@ def run(config: Config, stop: threading.Event, path: Path) -> None:
             supervisor.start()
             say(f"run {run_id}: {len(supervisor.pids())} processes, logs in {config.home()}/logs")
             resume = config_loading.command("run resume", path)
-            screen = Screen(say, ProgressPrinter(say, store, run_id, resume), logs_seen)
-            last = watch(supervisor, store, run_id, stop, screen)
+            output = WatchOutput(say, ProgressPrinter(say, store, run_id, resume), logs_seen)
+            last = watch(supervisor, store, run_id, stop, output)
             supervisor.stop()
             last = newest(store, run_id, last)
             end = how_it_ended(store, run_id, last)

@@ -51,7 +51,7 @@ from agentrl.ops.supervisor.children import children
 from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.screen import StallGuard
 from agentrl.ops.supervisor.supervisor import Supervisor
-from agentrl.ops.supervisor.watch import Screen, watch
+from agentrl.ops.supervisor.watch import WatchOutput, watch
 from agentrl.ops.tasks.task_sources import task_sources
 
 POLL_S = 0.1
@@ -123,7 +123,7 @@ class Quickstart:
             f"in another terminal: {agentrl()} status {relative_path(path)}"
         )
         supervisor = Supervisor(home, children(self._config, path), tell)
-        screen = Screen(tell, lambda _totals: None, LogWatcher(home / "logs"))
+        output = WatchOutput(tell, lambda _totals: None, LogWatcher(home / "logs"))
         try:
             supervisor.start()
             if is_over:
@@ -131,7 +131,7 @@ class Quickstart:
             with LivePanel(console, self._config) as view:
                 self._measure(supervisor, view, FIRST)
                 if not is_over:
-                    self._train(supervisor, view, path, screen)
+                    self._train(supervisor, view, path, output)
                 self._measure(supervisor, view, LAST)
         finally:
             if self._stop.is_set():
@@ -160,7 +160,9 @@ class Quickstart:
                 curve=progress.success_over_time(session, run_id, bins=BINS),
             )
 
-    def _train(self, supervisor: Supervisor, view: LivePanel, path: Path, screen: Screen) -> None:
+    def _train(
+        self, supervisor: Supervisor, view: LivePanel, path: Path, output: WatchOutput
+    ) -> None:
         """Train to the last update.
 
         Raises Interrupted, and AgentRLError if training makes no progress.
@@ -177,7 +179,7 @@ class Quickstart:
         if self._recipe.begin_anew:
             self._hint = resume_command(path)
         began = time.monotonic()
-        watch(supervisor, store, run_id, self._stop, dataclasses.replace(screen, show=show))
+        watch(supervisor, store, run_id, self._stop, dataclasses.replace(output, show=show))
         self._training_seconds = time.monotonic() - began
         if self._stop.is_set():
             raise Interrupted("interrupted", hint=self._hint)

@@ -13,7 +13,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.process import Instance, agentrl_command
 from agentrl.db.engine import TIMEOUTS
 from agentrl.ops.doctor.memory_items import shares_trainer_card
-from agentrl.ops.supervisor.hosts import hosts_envs
+from agentrl.ops.supervisor.env_server_host import hosts_envs
 from agentrl.ops.supervisor.restarts import Deaths
 
 # Between SIGTERM and SIGKILL: the store may be silent for `stopping_s`, and the rest takes little

@@ -3,11 +3,9 @@
 import math
 import time
 from collections.abc import Callable
-from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
-from agentrl.core import logging
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.db.queries import progress
 from agentrl.db.queries.progress import Totals
@@ -18,10 +16,6 @@ from agentrl.ops.supervisor.watch import ask_or
 
 EVERY_S = 15.0  # between two lines of totals while the version stays
 STALL_S = 300.0  # without an episode or an update: worth a word
-
-T = TypeVar("T")
-U = TypeVar("U")
-log = logging.get_logger()
 
 
 def newest(store: Store, run_id: str, last: Totals) -> Totals:

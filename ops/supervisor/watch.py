@@ -33,7 +33,7 @@ log = logging.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Screen:
+class WatchOutput:
     """The output of a run: lines, totals, and repeated problems.
 
     `look_s`: time between two polls. `rests`: pause before the next count, as a multiple of its
@@ -48,35 +48,35 @@ class Screen:
 
 
 def watch(
-    supervisor: Supervisor, store: Store, run_id: str, stop: threading.Event, screen: Screen
+    supervisor: Supervisor, store: Store, run_id: str, stop: threading.Event, output: WatchOutput
 ) -> Totals:
     """Poll the children and the run until the run is over or `stop`; return the last totals.
 
-    Counting takes at most 1/`screen.rests` of the time, also for a long run. It waits for an
+    Counting takes at most 1/`output.rests` of the time, also for a long run. It waits for an
     unavailable database, like the children.
     """
     totals = store.ask(lambda session: progress.totals(session, run_id))
     due, away = -math.inf, False
-    while not (totals.state in RUN_OVER or stop.wait(screen.look_s)):
+    while not (totals.state in RUN_OVER or stop.wait(output.look_s)):
         supervisor.poll()
-        for line in screen.logs.look():
-            screen.say(line)
+        for line in output.logs.look():
+            output.say(line)
         began = time.monotonic()
         try:
             state = store.ask(lambda session: runs.run_state(session, run_id), patience_s=0.0)
             if away:
-                screen.say("the database is available again")
+                output.say("the database is available again")
             away = False
             if state == totals.state and began < due:
                 continue
             totals = store.ask(lambda session: progress.totals(session, run_id), patience_s=0.0)
-            due = time.monotonic() + screen.rests * (time.monotonic() - began)
+            due = time.monotonic() + output.rests * (time.monotonic() - began)
         except StoreError as error:
             if not away:
-                screen.say(f"the run waits for its database: {error}")
+                output.say(f"the run waits for its database: {error}")
             away = True
             continue
-        screen.show(totals)
+        output.show(totals)
     if totals.state in RUN_OVER:
         supervisor.run_is_over()
     return totals

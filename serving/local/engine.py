@@ -22,9 +22,9 @@ from agentrl.serving.engine_api import Completion, ModelLimits, Request, check_r
 from agentrl.serving.engines import ServingConfig
 from agentrl.serving.local.batch import Batch, Row
 from agentrl.serving.local.kv_cache import Prefixes
-from agentrl.serving.local.model import verify_model
 from agentrl.serving.local.networks import Networks
 from agentrl.serving.local.recorded_passes import Recorders, recorders_on
+from agentrl.serving.local.served_model import verify_model
 
 
 class LocalEngine:

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from agentrl.core.logging import get_logger
 from agentrl.serving.local.kv_cache import RowCache
-from agentrl.serving.local.model import ServedModel, expected_gap
 from agentrl.serving.local.pass_sizes import COLUMNS, RECORDED, ROWS, WIDTH
+from agentrl.serving.local.served_model import ServedModel, expected_gap
 
 UNRECORDED = 2  # passes of a size before the one that is recorded
 

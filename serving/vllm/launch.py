@@ -44,7 +44,11 @@ def find_version(section: Vllm) -> str:
     name, number = next(iter(versions.items()))
     parts = tuple(int(part) for part in re.findall(r"\d+", number)[:2])
     if not LEAST <= parts < BELOW:
-        raise ConfigError(f"policy.vllm.python: {python} has {name} {number}", hint=HINT)
+        least, below = (".".join(map(str, bound)) for bound in (LEAST, BELOW))
+        raise ConfigError(
+            f"policy.vllm.python: {python} has {name} {number}, not {least} to below {below}",
+            hint=HINT,
+        )
     return f"{name} {number}"
 
 

@@ -212,7 +212,7 @@ def inbox_bytes(trainer: Trainer, dispatch: Dispatch, sampling: Sampling) -> int
 def _check_engine(config: Trainer) -> None:
     section = config.deepspeed
     if config.engine == "torch" and config.ranks > 1:
-        hint = 'set trainer.engine = "deepspeed", or leave it at 1'
+        hint = 'set trainer.engine = "deepspeed", or trainer.ranks = 1'
         raise ConfigError("trainer.ranks: the engine torch has only one process", hint=hint)
     if section.offload != "none" and section.zero == 0:
         raise ConfigError("trainer.deepspeed.offload: ZeRO 0 offloads nothing", hint="set zero = 2")

@@ -142,7 +142,10 @@ def check_shapes(parameters: Mapping[str, nn.Parameter], shapes: Mapping[str, li
     expected = {f"weights/{name}" for name in parameters}
     names = {name for name in shapes if name.startswith("weights/")}
     if names != expected:
-        raise CheckpointError(f"the snapshot does not fit the model: {min(names ^ expected)}")
+        name = min(names ^ expected)
+        raise CheckpointError(
+            f"the snapshot does not fit the model: only one of the two has {name}"
+        )
     for name, parameter in parameters.items():
         shape = getattr(parameter, "ds_shape", parameter.shape)
         if list(shape) != shapes[f"weights/{name}"]:

@@ -122,7 +122,7 @@ class ChatTemplate:
     def check(self, style: Style) -> None:
         """Raise ConfigError if the template cannot be used with this call style.
 
-        With `plain` the policy knows its tools, so the template may hide them.
+        With `plain` the policy knows its tools, so the template may leave them out.
         """
         self.check_append_only()
         if style != "plain":

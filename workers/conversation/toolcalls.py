@@ -146,7 +146,11 @@ def _xml_arguments(body: str, tool: Tool | None) -> tuple[dict[str, Any], int]:
         at = end + len(_PARAMETER_END)
     at = skip_blanks(body, at)
     if not body.startswith(_FUNCTION_END, at):
-        raise ValueError("the call was cut off" if at == len(body) else "no parameter there")
+        raise ValueError(
+            "the call was cut off"
+            if at == len(body)
+            else "expected a parameter or the end of the function"
+        )
     arguments = collect_pairs(found)
     check_value(arguments)
     return arguments, at + len(_FUNCTION_END)

@@ -177,7 +177,7 @@ def require_pattern(task: str, section: JudgeSection) -> re.Pattern[str]:
         raise ConfigError(f"{key}: {error}") from error
     if pattern.groups != 1:
         raise ConfigError(
-            f"{key}: {pattern.groups} groups instead of one",
+            f"{key}: {pattern.groups} capturing groups instead of one",
             hint="put the number into ( ) and other groups into (?: )",
         )
     return pattern

@@ -96,7 +96,10 @@ def load(name: str, path: Path, *, build: bool) -> TaskFolder:
     lacking = [*settings.unsupported(given)]
     lacking += [each for each in (COMPOSE, *NOT_READ) if (path / each).exists()]
     if lacking:
-        raise TaskError(f"{where}: cannot run here with {', '.join(lacking)}")
+        raise TaskError(
+            f"{where}: AgentRL does not support {', '.join(lacking)}",
+            hint="remove it from the task, or leave this task out",
+        )
     return TaskFolder(name, path, given, _without_canary(instruction), digest(path))
 
 
@@ -105,7 +108,10 @@ def files(folder: Path) -> Iterator[Path]:
     root = folder.resolve()
     for path in sorted(folder.rglob("*")):
         if not path.resolve().is_relative_to(root):
-            raise TaskError(f"harbor task: {path} leads out of {folder}", hint="copy the file")
+            raise TaskError(
+                f"harbor task: {path} is a link to a place outside {folder}",
+                hint="replace it by a copy",
+            )
         if path.is_file():
             yield path
 

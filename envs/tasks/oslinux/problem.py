@@ -60,7 +60,7 @@ def read(item: Item) -> Problem:
     """Parse the item's problem, which has a match or a check. Raises ItemError."""
     problem = options.read(item, Problem)
     if (problem.match is None) == (not problem.check):
-        raise ItemError(f"item {item.item_id}: needs a match or a check")
+        raise ItemError(f"item {item.item_id}: needs either a match or a check, not both")
     if problem.match is not None and problem.match.regex is not None:
         try:
             re.compile(problem.match.regex)
@@ -70,5 +70,7 @@ def read(item: Item) -> Problem:
         if step.example + (step.script is not None) + (step.matcher is not None) != 1:
             raise ItemError(f"item {item.item_id}: a step is an example, a script or a matcher")
         if step.example and problem.example is None:
-            raise ItemError(f"item {item.item_id}: no example")
+            raise ItemError(
+                f"item {item.item_id}: a step of its check uses the example, but it has none"
+            )
     return problem

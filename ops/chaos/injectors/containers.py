@@ -8,7 +8,7 @@ from agentrl.core.logging import get_logger
 from agentrl.envs.sandbox.inventory import ContainerInventory
 from agentrl.ops.chaos.fault_course import Course
 from agentrl.ops.chaos.observer import RunObserver
-from agentrl.ops.supervisor.hosts import hosts_envs
+from agentrl.ops.supervisor.env_server_host import hosts_envs
 
 log = get_logger()
 

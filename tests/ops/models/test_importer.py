@@ -112,7 +112,7 @@ def test_a_real_model_shows_tools_and_its_calls_are_read_back(smollm2: Path) -> 
 
 @pytest.fixture
 def chatml(tmp_path: Path) -> Path:
-    """A small model with ChatML tokens, whose template hides tools."""
+    """A small model with ChatML tokens, whose template leaves out the tools."""
     folder = tmp_path / "chatml"
     shutil.copytree(ROOT / "models" / "tiny", folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -124,7 +124,7 @@ def test_who_is_told_to_end_before_the_run_is_over_does_not_say_that_it_is(
         dispatcher.terminate()
         assert dispatcher.wait(60) == TERMINATED, log.read_text()
     assert "start an evaluator, too" in log.read_text()  # as nobody else does here
-    assert "start a tracker exporter" not in log.read_text()
+    assert "start the tracker process" not in log.read_text()
     assert world.run().state == RunState.RUNNING
 
 

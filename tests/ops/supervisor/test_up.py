@@ -25,7 +25,7 @@ from agentrl.ops.supervisor.restarts import REPLACED
 from agentrl.ops.supervisor.screen import ProgressPrinter, StallGuard, how_it_ended, newest
 from agentrl.ops.supervisor.supervisor import Supervisor
 from agentrl.ops.supervisor.up import down, up
-from agentrl.ops.supervisor.watch import Screen, watch
+from agentrl.ops.supervisor.watch import WatchOutput, watch
 
 
 def test_a_run_that_stands_still_is_told_of_and_one_that_moves_or_rests_is_not() -> None:
@@ -136,9 +136,9 @@ def test_counting_rests_and_the_end_of_the_run_is_seen_at_once(
                 end()
             return []
 
-    screen = Screen(print, shown.append, Ending(tmp_path), look_s=0.01, rests=rests)
+    output = WatchOutput(print, shown.append, Ending(tmp_path), look_s=0.01, rests=rests)
     with closing(store):
-        last = watch(Supervisor(tmp_path, [], print), store, run_id, threading.Event(), screen)
+        last = watch(Supervisor(tmp_path, [], print), store, run_id, threading.Event(), output)
     assert last.state == RunState.COMPLETED
     assert [totals.state for totals in shown] == [RunState.RUNNING] * counted + [last.state]
 
@@ -162,9 +162,9 @@ def test_up_says_that_the_database_is_away_once_and_when_it_is_back(tmp_path: Pa
                 stop.set()
             return []
 
-    screen = Screen(said.append, lambda _totals: None, Looking(tmp_path), look_s=0.01)
+    output = WatchOutput(said.append, lambda _totals: None, Looking(tmp_path), look_s=0.01)
     with closing(store):
-        last = watch(Supervisor(tmp_path, [], print), store, run_id, stop, screen)
+        last = watch(Supervisor(tmp_path, [], print), store, run_id, stop, output)
     assert last.state == RunState.RUNNING
     waits, available = said
     assert waits.startswith("the run waits for its database: ")

@@ -21,7 +21,7 @@ from agentrl.ops.evaluation.command import EvalRequest, evaluate
 from agentrl.ops.evaluation.target import resolve
 from agentrl.ops.runs.export_checkpoint import export
 from agentrl.ops.runs.lifecycle import RunPlace, delete, fork
-from agentrl.serving.local.model import load_model
+from agentrl.serving.local.served_model import load_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 

@@ -21,8 +21,8 @@ from agentrl.serving.local.batch import (
     longest_start,
 )
 from agentrl.serving.local.kv_cache import Prefixes
-from agentrl.serving.local.model import load_model
 from agentrl.serving.local.pass_sizes import PassSizes
+from agentrl.serving.local.served_model import load_model
 
 Save = Callable[[str], Path]
 SIZES = PassSizes.on("cpu")

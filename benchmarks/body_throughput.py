@@ -1,6 +1,6 @@
 """Trajectories through the broker beside a bare pika loop, and into Postgres beside a bare COPY.
 
-    python benchmarks/body_transport.py --broker AMQP --store URL [--tokens N …] [--json]
+    python benchmarks/body_throughput.py --broker AMQP --store URL [--tokens N …] [--json]
 
 `broker`: megabytes of encoded trajectories a second, from `publish` (encode, zstd, confirm; eight
 threads, as a worker's) to `receive` (decode, check) and `ack`, on the run's quorum queues. Bare:

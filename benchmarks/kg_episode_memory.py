@@ -1,6 +1,6 @@
 """Memory of the knowledge graph task: over many episodes, and of each that is open.
 
-python benchmarks/kg_memory.py [episodes]
+python benchmarks/kg_episode_memory.py [episodes]
 """
 
 import sys
