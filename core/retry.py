@@ -81,11 +81,28 @@ class Retry:
         Raises the last error when the limit is over, and a permanent error at once.
         """
         limit_s = self.limit_s if limit_s is None else limit_s
-        waits, asked_at = False, self._backoff.clock()
+        began = self._backoff.clock()
+        try:  # most calls succeed, and need no machinery of repeats
+            answer = work()
+        except Exception as error:
+            if not self._is_transient(error):
+                raise
+            answer = self._repeat(work, error, began, limit_s)
+        self._stopping_at = None
+        if self._away_since is not None:
+            self._end_waiting()
+        return answer
 
-        def note(_: tenacity.RetryCallState) -> None:
+    def _repeat(self, work: Callable[[], T], error: Exception, began: float, limit_s: float) -> T:
+        """Repeat a call that began at `began` and failed with a transient error."""
+        waits, asked_at, failure = False, began, error
+
+        def again() -> T:
             nonlocal asked_at
+            if not waits:
+                raise failure
             asked_at = self._backoff.clock()
+            return work()
 
         def begin_waiting(state: tenacity.RetryCallState) -> None:
             nonlocal waits
@@ -99,26 +116,21 @@ class Retry:
             wait=tenacity.wait_random_exponential(
                 multiplier=self._backoff.first_s, max=self._backoff.longest_s
             ),
-            stop=self._give_up(limit_s, lambda: asked_at),
+            stop=self._give_up(began, limit_s, lambda: asked_at),
             sleep=self._pause,
-            before=note,
             before_sleep=begin_waiting,
             reraise=True,
         )
         try:
-            answer = attempt(work)
-        except Exception as error:
-            if limit_s > 0.0 and self._is_transient(error):
-                self._log_away(error)
+            return attempt(again)
+        except Exception as last:
+            if limit_s > 0.0 and self._is_transient(last):
+                self._log_away(last)
             raise
         finally:
             if waits:
                 with self._lock:
                     self._waiting -= 1
-        self._stopping_at = None
-        if self._away_since is not None:
-            self._end_waiting()
-        return answer
 
     def away_s(self) -> float | None:
         """Return the seconds since calls started to wait; None: the service is available."""
@@ -126,10 +138,10 @@ class Retry:
         return None if since is None else self._backoff.clock() - since
 
     def _give_up(
-        self, limit_s: float, asked_at: Callable[[], float]
+        self, began: float, limit_s: float, asked_at: Callable[[], float]
     ) -> Callable[[tenacity.RetryCallState], bool]:
-        """`asked_at`: when the latest try began."""
-        deadline = None if self._backoff.from_failure else self._backoff.clock() + limit_s
+        """`began`, `asked_at`: when the first and the latest try began."""
+        deadline = None if self._backoff.from_failure else began + limit_s
 
         def give_up(state: tenacity.RetryCallState) -> bool:
             nonlocal deadline

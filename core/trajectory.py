@@ -5,7 +5,6 @@ Token arrays are encoded as little-endian bytes and read without a copy by `nump
 
 import hashlib
 import math
-from functools import cached_property
 from itertools import pairwise
 
 import msgspec
@@ -204,10 +203,16 @@ class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             found.append(parent)
         return found
 
-    @cached_property
+    @property
     def sha256(self) -> str:
-        """Its identity, whatever compressed it: hex SHA-256 of its MessagePack, taken once."""
-        return hashlib.sha256(_encoder.encode(self)).hexdigest()
+        """Its identity, whatever compressed it: hex SHA-256 of its MessagePack, taken once.
+
+        Not a `cached_property`: until Python 3.12 all trajectories of a process share its lock.
+        """
+        known: dict[str, str] = self.__dict__
+        if "sha256" not in known:
+            known["sha256"] = hashlib.sha256(_encoder.encode(self)).hexdigest()
+        return known["sha256"]
 
     def tokens(self) -> NDArray[np.int32]:
         return np.frombuffer(self.token_ids, dtype="<i4")

@@ -3,7 +3,9 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Annotated, Any, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 import urllib3
@@ -16,6 +18,7 @@ from agentrl.core.telemetry import tracing
 from agentrl.db.registry.checkpoints import LivePolicy
 
 CONNECT_S = 5.0  # to a policy server
+SERVERS = 16  # whose connections are kept
 SHOWN = 400  # bytes of an error
 UNREACHABLE = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError)
@@ -92,7 +95,9 @@ class PolicyClient:
         self._headers = {"content-type": "application/json"}
         if token := secret(token_env):
             self._headers["authorization"] = f"Bearer {token}"
-        self._http = urllib3.PoolManager(num_pools=16, maxsize=connections, block=False)
+        self._connections_to = lru_cache(SERVERS)(
+            partial(urllib3.connection_from_url, maxsize=connections)
+        )
 
     def complete(self, policy: LivePolicy, ask: Ask, *, timeout_s: float) -> Completion:
         """Sample one step. Raises CheckpointNotServed, PolicyError."""
@@ -114,9 +119,9 @@ class PolicyClient:
     ) -> bytes:
         """Send a request; return the answer. Raises CheckpointNotServed, PolicyError."""
         try:
-            response = self._http.request(
+            response = self._connections_to(policy.url).request(
                 "POST",
-                f"{policy.url}{path}",
+                f"{urlsplit(policy.url).path}{path}",
                 body=msgspec.json.encode(body),
                 headers=self._headers | tracing.headers(),
                 timeout=urllib3.Timeout(connect=CONNECT_S, read=timeout_s),
@@ -140,7 +145,7 @@ class PolicyClient:
         return data
 
     def close(self) -> None:
-        self._http.clear()
+        self._connections_to.cache_clear()  # a pool that nobody holds closes its connections
 
 
 def _completion(policy: LivePolicy, data: bytes) -> Completion:
