@@ -106,7 +106,7 @@ def compare(
     splits: str = typer.Option("", help="Splits (comma-separated). Default: all that both have."),
     as_json: bool = JSON_ARRAY,
 ) -> None:
-    """Compare two evaluated policies with a statistical test that pairs their items.
+    """Compare two evaluated policies, item by item, with a paired test.
 
     Example: agentrl eval compare configs/quickstart.toml 0 latest
     """

@@ -96,10 +96,7 @@ def load(name: str, path: Path, *, build: bool) -> TaskFolder:
     lacking = [*settings.unsupported(given)]
     lacking += [each for each in (COMPOSE, *NOT_READ) if (path / each).exists()]
     if lacking:
-        raise TaskError(
-            f"{where}: AgentRL does not support {', '.join(lacking)}",
-            hint="remove it from the task, or leave this task out",
-        )
+        raise TaskError(f"{where}: AgentRL does not support {', '.join(lacking)}")
     return TaskFolder(name, path, given, _without_canary(instruction), digest(path))
 
 

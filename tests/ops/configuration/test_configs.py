@@ -90,7 +90,11 @@ def test_a_judge_scores_episodes_or_turns(tmp_path: Path) -> None:
         ('policy = "critic"', 'policy = "critic"\nfunction = "a:b"', "both set"),
         ('policy = "critic"', 'function = "no.such:judge"', "no.such:judge: ModuleNotFoundError"),
         ('policy = "critic"', 'policy = "critic"\nlow = 1', "low: 1 is not below high, 1"),
-        ('policy = "critic"', 'policy = "critic"\npattern = "score"', "pattern: 0 groups"),
+        (
+            'policy = "critic"',
+            'policy = "critic"\npattern = "score"',
+            "pattern: 0 capturing groups",
+        ),
         ('policy = "critic"', 'policy = "critic"\nprompt = "no/such"', "prompt: no/such"),
     ],
 )

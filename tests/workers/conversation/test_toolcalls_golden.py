@@ -91,7 +91,10 @@ def test_a_list_of_calls_is_read_in_its_order() -> None:
     [
         ("<function=get_weather>\n<parameter=city>\nOslo", "get_weather: city has no end"),
         ("<function=get_weather>\n", "get_weather: the call was cut off"),
-        ("<function=get_weather>Oslo</function>", "get_weather: expected a parameter"),
+        (
+            "<function=get_weather>Oslo</function>",
+            "get_weather: expected a parameter or the end of the function",
+        ),
         ("<function=get_weather></function>", "get_weather: city is missing"),
         (
             "<function=get_weather><parameter=city>a</parameter><parameter=city>b</parameter>"

@@ -137,7 +137,9 @@ def test_a_match_that_is_no_number_is_unreadable() -> None:
         read_turn_scores("grade 1 grade high", re.compile(r"grade (\w+)"), 2)
 
 
-@pytest.mark.parametrize(("pattern", "why"), [("(", "missing"), ("x", "0 groups"), ("(a)(b)", "2")])
+@pytest.mark.parametrize(
+    ("pattern", "why"), [("(", "missing"), ("x", "0 capturing groups"), ("(a)(b)", "2")]
+)
 def test_a_pattern_needs_one_group(pattern: str, why: str) -> None:
     with pytest.raises(ConfigError, match=rf"tasks.talk.judge.pattern: .*{why}"):
         require_pattern("talk", Judge(pattern=pattern))

@@ -50,9 +50,13 @@ def test_an_item_is_of_the_same_files_on_every_machine(written: Written) -> None
             r"does not support \[\[steps\]\]",
             "leave out",
         ),
-        ({"task.toml": "[environment]\ngpus = 2"}, "with environment.gpus", "leave out"),
-        ({"task.toml": "[agent]\nuser = 'eva'"}, "with agent.user = 'eva'", "leave out"),
-        ({"environment/docker-compose.yaml": ""}, "with environment/docker-compose", "leave out"),
+        ({"task.toml": "[environment]\ngpus = 2"}, "not support environment.gpus", "leave out"),
+        ({"task.toml": "[agent]\nuser = 'eva'"}, "not support agent.user = 'eva'", "leave out"),
+        (
+            {"environment/docker-compose.yaml": ""},
+            "not support environment/docker-compose",
+            "leave out",
+        ),
         (
             {"task.toml": "[verifier]\nenvironment_mode = 'separate'"},
             "an environment of the verifier's own",
