@@ -1,5 +1,6 @@
 import dataclasses
 import threading
+import time
 
 import pytest
 from dispatching import BOUND, PLAN, close, make_dispatcher, positions, stopped_event, tick
@@ -429,17 +430,18 @@ def test_attempts_and_bodies_outlast_a_database_that_is_away(
 def test_who_dies_as_the_databases_clock_goes_back_is_lost_in_time(
     world: World, seconds: float
 ) -> None:
-    dispatcher = make_dispatcher(world)
+    dispatcher, began = make_dispatcher(world), time.monotonic()
     first, second, *_ = tick(dispatcher)
     assert world.claim(first.episode_id, first.fence)
     standstill(world, -seconds)
     world.sql("UPDATE policy_servers SET lease_until = lease_until + :s", s=seconds)
     tick(dispatcher)
-    clock, longest_s = world.store.clock() + 1.0, 60.0
+    spent_s = time.monotonic() - began  # the dispatcher cannot tell it from the clock's step
+    clock, longest_s = world.store.clock() + spent_s + 1.0, 60.0
     leases = "SELECT lease_until FROM workers UNION SELECT lease_until FROM policy_servers"
     assert max(until for (until,) in world.ask(leases)) <= clock + longest_s
     assert world.episode(second.episode_id).due_at <= clock + PLAN.claim_timeout_s
-    world.sql("UPDATE workers SET lease_until = lease_until - :s", s=longest_s)
+    world.sql("UPDATE workers SET lease_until = lease_until - :s", s=longest_s + spent_s + 1.0)
     assert [each.fence for each in tick(dispatcher) if each.episode_id == first.episode_id] == [2]
 
 
