@@ -33,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     No deadline: an example that takes long says more of the machine's load than of our code.
     """
     import_this_checkout()
+    allow_ctrl_c()
     require_test_device()
     gate = "not slow" in config.option.markexpr
     settings.register_profile("agentrl", deadline=None, derandomize=gate)
@@ -44,6 +45,12 @@ def import_this_checkout() -> None:
     sys.path[:] = [each for each in sys.path if Path(each).resolve() != ROOT]
     inherited = filter(None, [os.environ.get("PYTHONPATH")])
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *inherited])
+
+
+def allow_ctrl_c() -> None:
+    """Let processes that tests start take SIGINT: a shell's background jobs inherit it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 MISSING = " is missing ("

@@ -20,7 +20,6 @@ import msgspec
 
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
-from agentrl.core.threads import DaemonExecutor
 
 PREFIX = "hub:"
 RECORD = "model.json"
@@ -87,9 +86,7 @@ def fetch_model(model: str, *, weights: bool = True) -> Path:
         ) from error
     mask_logs()
     try:
-        # On a thread of its own: an interruption that arrives within the library may be lost.
-        downloaded = DaemonExecutor("hub").submit(
-            snapshot_download,
+        folder = snapshot_download(
             match["repo"],
             revision=match["revision"],
             cache_dir=os.environ.get("HF_HUB_CACHE"),
@@ -98,7 +95,6 @@ def fetch_model(model: str, *, weights: bool = True) -> Path:
             allow_patterns=[*DESCRIPTION, WEIGHTS] if weights else list(DESCRIPTION),
             ignore_patterns=["*/*"],
         )
-        folder = downloaded.result()
     except Exception as error:  # huggingface_hub raises whatever its parts raise
         _refuse(model, error)
     path = Path(folder)
