@@ -5,12 +5,12 @@
 sync    max_staleness 0: generation waits for the update, the update for its whole batch
 async   the default: max_staleness 4
 
-Every process is the one that `agentrl up` starts (embedded store and broker, HTTP, Celery), but
+The processes are those that `agentrl up` starts (embedded store and broker, HTTP, Celery), except
 that the engine and the learner sleep for as long as their work would take
-(helpers/trace_playback.py): what is measured is how the system overlaps work, not arithmetic. The
-trace is of recorded episodes and the same in both arms; a sampled token takes `--token-s` whatever
-shares its pass, so that full batches favour neither arm. A trained token takes what makes training
-weigh as much as generation over the trace; `--faster`: generation takes that much less.
+(helpers/trace_playback.py). So this measures how the system overlaps work, not arithmetic. Both
+arms play the same trace of recorded episodes. A sampled token takes `--token-s` whatever shares its
+pass, so that full batches favour neither arm. A trained token takes as long as makes training last
+as long as generation over the trace; `--faster` divides the time of generation.
 
 async_vs_sync  seconds of the updates of sync over those of async
 of_ideal       max(generation, training) of the trace over the seconds of async

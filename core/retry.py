@@ -93,14 +93,14 @@ class Retry:
             self._end_waiting()
         return answer
 
-    def _repeat(self, work: Callable[[], T], error: Exception, began: float, limit_s: float) -> T:
-        """Repeat a call that began at `began` and failed with a transient error."""
-        waits, asked_at, failure = False, began, error
+    def _repeat(self, work: Callable[[], T], first: Exception, began: float, limit_s: float) -> T:
+        """Repeat a call that began at `began` and failed with `first`, a transient error."""
+        waits, asked_at = False, began
 
         def again() -> T:
             nonlocal asked_at
             if not waits:
-                raise failure
+                raise first
             asked_at = self._backoff.clock()
             return work()
 

@@ -145,7 +145,7 @@ class PolicyClient:
         return data
 
     def close(self) -> None:
-        self._connections_to.cache_clear()  # a pool that nobody holds closes its connections
+        self._connections_to.cache_clear()  # which closes the connections, too
 
 
 def _completion(policy: LivePolicy, data: bytes) -> Completion:
