@@ -99,6 +99,27 @@ def to_toml(config: Config) -> str:
     return tomli_w.dumps(_without_none(msgspec.to_builtins(config)))
 
 
+def flatten(tree: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Flatten nested values to full keys."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            found |= flatten(value, f"{where}{key}.")
+        else:
+            found[f"{where}{key}"] = value
+    return found
+
+
+def changes(before: str, after: str) -> list[str]:
+    """Return the keys, in both of two `dumps`, whose values differ: `KEY: OLD → NEW`."""
+    old, new = (flatten(msgspec.json.decode(text)) for text in (before, after))
+    return [
+        f"{key}: {_in_json(old[key])} → {_in_json(new[key])}"
+        for key in new
+        if key in old and old[key] != new[key]
+    ]
+
+
 def from_json(text: str, source: str) -> Config:
     """Parse the output of `dumps`. `source`: name for errors, the run whose row has the text.
 
@@ -154,6 +175,10 @@ def _choices(key: str) -> tuple[Any, ...]:
             kind = get_type_hints(kind)[part]
     branches = (kind, *get_args(kind))  # `Literal[…] | None`, too
     return next((get_args(each) for each in branches if get_origin(each) is Literal), ())
+
+
+def _in_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _without_none(value: Any) -> Any:

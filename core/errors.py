@@ -6,6 +6,7 @@ with `exit_code`.
 """
 
 import difflib
+import traceback
 from collections.abc import Collection, Iterable
 
 PACKAGE = "agentrl-system"
@@ -98,6 +99,16 @@ def in_words(error: BaseException) -> str:
     if text and isinstance(error, AgentRLError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def origin_of(error: BaseException) -> str:
+    """Return FILE:LINE where an error was raised, beside Python's import machinery; or nothing."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename
+    ]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

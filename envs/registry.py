@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, cast
 
-from agentrl.core.errors import ItemError, nearest
+from agentrl.core.errors import AgentRLError, ItemError, in_words, nearest, origin_of
 from agentrl.core.former_modules import import_hint
 from agentrl.core.logging import configure_unless_done, get_logger
 from agentrl.envs.contract import TaskSource
@@ -58,10 +58,8 @@ def source(task: str, options: Mapping[str, Any], adapted: str = "") -> TaskSour
     ours = TASKS | OF_USERS
     if task in ours:
         _warn_of_namesakes(task)
-        make = _load(ours[task])
-    else:
-        make = _outside(task)
-    return cast(Callable[[Mapping[str, Any]], TaskSource], make)(options)
+        return cast(TaskSource, _load(ours[task])(options))
+    return _outside(task, options)
 
 
 def names() -> tuple[str, ...]:
@@ -147,11 +145,16 @@ def _warn_of_namesakes(task: str) -> None:
         )
 
 
-def _outside(task: str) -> Any:
+def _outside(task: str, options: Mapping[str, Any]) -> TaskSource:
     for entry in entry_points(group=GROUP, name=task):
         try:
-            return entry.load()
-        except (ImportError, AttributeError) as error:
-            text = f"task {task}: {entry.value}: {error}"
+            return cast(TaskSource, entry.load()(options))
+        except AgentRLError:
+            raise
+        except Exception as error:  # whatever a user's module does
+            said = str(error) if isinstance(error, ImportError) else in_words(error)
+            if not (where := origin_of(error)).startswith(__file__):
+                said += f", raised at {where}"
+            text = f"task {task}: {entry.value}: {said}"
             raise ItemError(text, hint=import_hint(error)) from error
     raise ItemError(f"unknown task {task}{nearest(task, names())}")

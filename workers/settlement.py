@@ -15,7 +15,7 @@ from agentrl.broker.api import Publisher
 from agentrl.broker.messages import EpisodeFinished
 from agentrl.broker.queue_names import TRAJECTORIES
 from agentrl.core.config.sections.episodes import Dispatch
-from agentrl.core.errors import AgentRLError, StoreUnavailable, in_words
+from agentrl.core.errors import AgentRLError, StoreUnavailable, in_words, origin_of
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import FOREVER
 from agentrl.core.telemetry import metrics, tracing
@@ -103,8 +103,11 @@ class Settlement:
             write("Episode given back", error=str(error))
             return "given_back"
         reason, status = reason_of(error)
-        is_ours = isinstance(error, AgentRLError)
-        log.warning("Attempt failed", reason=reason, error=in_words(error), exc_info=not is_ours)
+        cause = {"reason": reason, "error": in_words(error)}
+        if isinstance(error, AgentRLError):
+            log.warning("Attempt failed", **cause)
+        else:
+            log.warning("Attempt failed", **cause, raised_at=origin_of(error), exc_info=True)
         limit = self.dispatch.max_attempts
         self.store.transact(
             lambda session: episodes.retry(

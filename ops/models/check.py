@@ -16,6 +16,7 @@ from agentrl.ops.doctor import memory
 from agentrl.ops.doctor.findings import Finding, try_finding
 from agentrl.workers.conversation import toolcalls
 from agentrl.workers.conversation.template import ChatTemplate
+from agentrl.workers.conversation.toolcalls import Style
 
 TOOL = strings("look", "Look at a thing.", "thing")
 
@@ -59,12 +60,13 @@ def _template(path: Path, named: str) -> Iterator[Finding]:
         return "the first prompt names them"
 
     yield try_finding("chat template", appends)
-    yield try_finding("tools", shows)
-    yield _call_style(template)
-
-
-def _call_style(template: ChatTemplate) -> Finding:
     style = template.call_style()
+    if style != "plain":  # whose policies know their tools
+        yield try_finding("tools", shows)
+    yield _call_style(style)
+
+
+def _call_style(style: Style | None) -> Finding:
     if style is None:
         detail = "the template writes no tool call, so the style cannot be found"
         return Finding(

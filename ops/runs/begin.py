@@ -224,13 +224,19 @@ def _find_or_make_run(store: Store, config: Config, paused: str) -> str:
             session.add(run)
         elif run.state in RUN_OVER:
             raise RunOver(run)
-        run.config = config_loading.dumps(relocation.with_home(config, config.home()))
+        text = config_loading.dumps(relocation.with_home(config, config.home()))
+        changes[:] = config_loading.changes(run.config, text) if run.config else ()
+        run.config = text
         return run.run_id
 
+    changes: list[str] = []
     try:
-        return store.transact(find_or_make)
+        run_id = store.transact(find_or_make)
     except IntegrityError:
         return store.ask(lambda session: runs.require_run(session, config.run.name).run_id)
+    if changes:
+        log.info("Configuration changed since the last start", changes=", ".join(changes))
+    return run_id
 
 
 def _new_run(config: Config, paused: str) -> Run:

@@ -13,18 +13,19 @@ from agentrl.core.config.config import Config
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.telemetry.exposition import address
 from agentrl.core.telemetry.outages import Outage, read_outages
-from agentrl.core.types import MEASURED_FIRST, RUN_OVER, RunState
+from agentrl.core.types import MEASURED_FIRST, RUN_OVER, EpisodeState, RunState
 from agentrl.db.admin.readonly import open_history
-from agentrl.db.queries import progress
+from agentrl.db.queries import balance, progress
 from agentrl.db.registry import checkpoints, outages
-from agentrl.db.transitions import alarms, runs
+from agentrl.db.transitions import alarms, lifecycle, runs
 from agentrl.ops.supervisor.locks import running_supervisor
 from agentrl.ops.tables import console, plain
 
 
 def status(path: Path, *, as_json: bool) -> None:
     """Print the status. Raises StoreError."""
-    found = _look_or_show_outages(config_loading.load(path))
+    config = config_loading.load(path)
+    found = _look_or_show_outages(config)
     if as_json:
         print(json.dumps(found))
         return
@@ -46,9 +47,7 @@ def status(path: Path, *, as_json: bool) -> None:
     out.print(policies if found["policies"] else "no live policy")
     if totals["state"] == RunState.PAUSED:
         print(_resume_line(path, found["reason"], is_supervised=bool(found["processes"])))
-    _show_outages([Outage(**row) for row in found["outages"]])
-    for name, problem in found["problems"].items():
-        out.print(f"policy server {name}: {problem}", style="red", markup=False)
+    _show_problems(out, found, config.home() / "logs")
     if found["alarms"]:
         duration = "raised at the end for" if over else "for"
         raised = plain("alarm", "task", "value", "threshold", "since version", duration)
@@ -62,6 +61,8 @@ def status(path: Path, *, as_json: bool) -> None:
 def _show_run(out: Console, found: dict[str, Any]) -> None:
     totals = found["totals"]
     state = _describe_state(totals["state"], found["reason"])
+    if totals["state"] == RunState.RUNNING and not found["processes"] and not found["leases"]:
+        state = ": no process runs"
     groups = ", ".join(f"{count} {state}" for state, count in sorted(found["groups"].items()))
     out.print(
         f"run {found['run']}{state} · version {totals['version']} · "
@@ -73,6 +74,14 @@ def _show_run(out: Console, found: dict[str, Any]) -> None:
             f"recent success (groups closed since the last {progress.RECENT_UPDATES} updates "
             f"began): {progress.percent_by_task(found['success'])}"
         )
+
+
+def _show_problems(out: Console, found: dict[str, Any], logs: Path) -> None:
+    _show_outages([Outage(**row) for row in found["outages"]])
+    for reason, episodes in found["failed"].items():
+        out.print(f"{episodes:,} episodes failed: {reason}; see Attempt failed in {logs}")
+    for name, problem in found["problems"].items():
+        out.print(f"policy server {name}: {problem}", style="red", markup=False)
 
 
 def _describe_state(state: str, reason: str) -> str:
@@ -120,6 +129,11 @@ def look(config: Config) -> dict[str, Any]:
                 "totals": dataclasses.asdict(progress.totals(session, run.run_id)),
                 "success": progress.recent_success(session, run.run_id),
                 "groups": progress.groups_by_state(session, run.run_id),
+                "failed": {
+                    reason: episodes
+                    for state, reason, episodes, _ in balance.failed_counts(session, run.run_id)
+                    if state == EpisodeState.FAILED
+                },
                 "policies": [
                     dataclasses.asdict(policy)
                     for policy in checkpoints.live_policies(session, run.run_id)
@@ -128,6 +142,7 @@ def look(config: Config) -> dict[str, Any]:
                 "alarms": [
                     dataclasses.asdict(alarm) for alarm in alarms.raised_alarms(session, run.run_id)
                 ],
+                "leases": lifecycle.live_processes(session, run.run_id),
                 "processes": (processes := _processes(config.home())),
                 "metrics": _metrics(config.metrics.host, processes),
                 "outages": [

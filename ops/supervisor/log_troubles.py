@@ -81,7 +81,9 @@ class LogWatcher:
         event.reported_at = now
         often = f", {len(event.recent)} times" if len(event.recent) > 1 else ""
         causes = [cause for _, cause in event.recent]
-        why = ", ".join(dict.fromkeys(causes)) if row.get("alarm") else causes[-1]
+        why = causes[-1]
+        if row.get("alarm"):
+            why = f"{', '.join(dict.fromkeys(causes))}; training goes on (docs/alarms.md)"
         return f"{name}: {event_name}{often}{f': {why}' if why else ''}"
 
 
@@ -89,4 +91,5 @@ def _cause(row: Mapping[str, Any]) -> str:
     """Return an alarm with its task, or the first line of the field that says why."""
     if row.get("alarm"):
         return f"{row['alarm']} of {row['task']}" if row.get("task") else str(row["alarm"])
-    return next((str(row[key]).partition("\n")[0] for key in CAUSES if row.get(key)), "")
+    why = next((str(row[key]).partition("\n")[0] for key in CAUSES if row.get(key)), "")
+    return f"{why}, raised at {row['raised_at']}" if row.get("raised_at") else why

@@ -134,5 +134,5 @@ class ProgressPrinter:
             self._say(
                 f"version {totals.version} · {totals.episodes} episodes · "
                 f"{totals.sampled_tokens:,} sampled tokens · {totals.trained_tokens:,} trained · "
-                f"{totals.seconds:.0f} s{_success(self._store, self._run_id)}"
+                f"created {totals.seconds:.0f} s ago{_success(self._store, self._run_id)}"
             )

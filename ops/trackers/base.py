@@ -92,14 +92,3 @@ def redact_secrets(value: Any, *, closed: bool = False) -> Any:
     if not isinstance(value, str):
         return value
     return HIDDEN if closed else QUERY.sub(r"\1?***", ACCOUNT.sub("://***@", value))
-
-
-def flatten_config(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Flatten nested values to full keys."""
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            found |= flatten_config(value, f"{where}{key}.")
-        else:
-            found[f"{where}{key}"] = value
-    return found

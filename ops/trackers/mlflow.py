@@ -10,7 +10,8 @@ from mlflow.entities import LifecycleStage, Metric, Param, RunStatus
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from agentrl.ops.trackers.base import Figure, TrackerError, TrackerPlace, figure, flatten_config
+from agentrl.core.config_loading import flatten
+from agentrl.ops.trackers.base import Figure, TrackerError, TrackerPlace, figure
 
 RUN = "agentrl.run"  # the tag that finds a run again
 LONGEST = 500  # characters of a parameter
@@ -82,7 +83,7 @@ class MLflow:
     def _new(self, experiment: str, run: str, config: Mapping[str, Any]) -> str:
         made = self._client.create_run(experiment, tags={RUN: run, "mlflow.runName": run})
         run_id: str = made.info.run_id
-        values = [Param(key, str(v)[:LONGEST]) for key, v in flatten_config(config).items()]
+        values = [Param(key, str(v)[:LONGEST]) for key, v in flatten(config).items()]
         for start in range(0, len(values), AT_ONCE):
             self._client.log_batch(run_id, params=values[start : start + AT_ONCE])
         return run_id

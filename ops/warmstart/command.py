@@ -45,7 +45,7 @@ class ProgressLines:
         self._print(
             f"phase {progress.phase + 1} · step {progress.step}/{progress.steps} · "
             f"loss {progress.loss:.3f} · {progress.tokens_per_s:.0f} tokens/s{left}"
-            + (f" · sampled success: {success}" if success else "")
+            + (f" · sampled success on training items: {success}" if success else "")
         )
 
     def show_continuation(self, step: int, folder: Path) -> None:
@@ -68,7 +68,7 @@ class ProgressLines:
 
 def show(report: WarmstartReport) -> None:
     """Print the skills of the created policy on held-out items."""
-    table = plain("task", "sampled", "pass@8", "greedy", "items")
+    table = plain("task", "sampled", "pass@8", "greedy", "held-out items")
     for task, skill in report.skills.items():
         shares = (f"{share:.1%}" for share in (skill.sampled, skill.pass_at_8, skill.greedy))
         table.add_row(task, *shares, str(skill.items))

@@ -304,6 +304,17 @@ def test_a_change_is_made_by_its_whole_key_and_leaves_the_rest() -> None:
         config_loading.with_changes(before, ["run.sead=1"])
 
 
+def test_what_differs_between_two_starts_is_told_by_key() -> None:
+    before = Config(tasks={"shop": Task()})
+    after = config_loading.with_changes(before, ["tasks.shop.weight=2", 'trainer.loss="gspo"'])
+    texts = [config_loading.dumps(each) for each in (before, after)]
+    assert config_loading.changes(*texts) == [
+        "tasks.shop.weight: 1.0 → 2.0",
+        'trainer.loss: null → "gspo"',
+    ]
+    assert not config_loading.changes(texts[0], texts[0])
+
+
 def test_a_folder_with_a_file_in_it_is_told_which_was_meant(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         config_loading.load(tmp_path)

@@ -1,5 +1,6 @@
 """Tasks by name."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -145,5 +146,24 @@ def test_a_task_that_cannot_be_loaded_is_an_error_that_names_it(
 ) -> None:
     install(tmp_path, "outside_task:gone")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ItemError, match="task outside: outside_task:gone"):
+    with pytest.raises(ItemError, match=r"outside: outside_task:gone: Attr.*'gone'$"):
         registry.source("outside", {})
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def make(:\n", r"SyntaxError: invalid syntax \(faulty_task.py, line 1\)$"),
+        ("\nmake = unknown\n", "NameError: .*'unknown'.*, raised at .*faulty_task.py:2$"),
+        ("def make(options):\n    return 1 / 0\n", "ZeroDivisionError: .*faulty_task.py:2$"),
+    ],
+)
+def test_whatever_a_users_task_raises_is_one_error_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, said: str
+) -> None:
+    install(tmp_path, "faulty_task:make", "faulty")
+    (tmp_path / "faulty_task.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "faulty_task", raising=False)
+    with pytest.raises(ItemError, match=f"task faulty: faulty_task:make: {said}"):
+        registry.source("faulty", {})

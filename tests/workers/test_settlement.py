@@ -102,9 +102,12 @@ def test_whatever_an_environment_raises_costs_one_attempt(
     world: World, begin: Begin, error: Exception, reason: Reason
 ) -> None:
     worker, (command, _) = begin(ScriptedEnvironment([], error)), admit(world)
-    worker.run(command)
+    with capture_logs() as logs:
+        worker.run(command)
     row = world.episode(command.episode_id)
     assert (row.state, row.fence, row.attempts) == (EpisodeState.QUEUED, 2, 1)
+    (failed,) = [each for each in logs if each["event"] == "Attempt failed"]
+    assert "policy_servers.py:" in failed["raised_at"]
 
 
 def test_without_a_live_policy_the_episode_is_given_back_uncounted(

@@ -132,6 +132,12 @@ def test_a_real_model_is_fit_to_train_and_its_noise_in_bfloat16_is_measured(smol
     assert 0 < median < 0.1
 
 
+def test_a_model_of_plain_calls_needs_no_template_that_shows_tools() -> None:
+    found = {finding.name: finding for finding in check_model(ROOT / "models" / "tiny")}
+    assert "tools" not in found
+    assert {finding.state for finding in found.values()} == {"ok"}
+
+
 def test_a_template_that_hides_tools_is_a_finding_with_its_remedy(chatml: Path) -> None:
     found = {finding.name: finding for finding in check_model(chatml)}
     assert found["tools"].state == "missing"

@@ -11,10 +11,12 @@ from urllib.parse import urlsplit
 import pytest
 from run_transitions import run_concurrently
 from running import ROOT, eventually
+from structlog.testing import capture_logs
 
 from agentrl import broker
 from agentrl.checkpoints.checkpoint_store import fetch
 from agentrl.checkpoints.manifest import verify
+from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.policies import Model
 from agentrl.core.config.sections.run import Broker, Run, Store
@@ -37,6 +39,20 @@ def test_processes_that_begin_a_run_at_once_agree_on_it(tmp_path: Path) -> None:
     rows = connection.execute("SELECT path, version FROM checkpoints").fetchall()
     connection.close()
     assert [verify(Path(path)).version for path, _ in rows] == [0]
+
+
+def test_a_configuration_that_has_changed_since_the_last_start_is_told(tmp_path: Path) -> None:
+    config = Config(
+        tasks={"dbbench": Task()},
+        run=Run(home=str(tmp_path)),
+        model=Model(path=str(ROOT / "models" / "tiny")),
+    )
+    with capture_logs() as logs:
+        begin(config)
+        begin(config)
+        begin(config_loading.with_changes(config, ["run.stop_updates=30"]))
+    told = [each["changes"] for each in logs if "changes" in each]
+    assert told == ["run.stop_updates: null → 30"]
 
 
 def test_a_moved_run_without_its_first_checkpoint_gets_it_from_the_model(tmp_path: Path) -> None:

@@ -8,12 +8,15 @@ import pytest
 import tomli_w
 from prometheus_scrape import free_port
 from run_history import begun, trained
+from sqlalchemy import select, update
 
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.process import process_began
 from agentrl.core.telemetry.outages import AWAY, Outage
-from agentrl.core.types import MEASURED_FIRST, RunState
+from agentrl.core.types import MEASURED_FIRST, EpisodeState, Reason, RunState
+from agentrl.db.models.episodes import Episode
 from agentrl.db.models.processes import PolicyServer
+from agentrl.db.models.runs import Run
 from agentrl.db.queries import progress
 from agentrl.db.registry import policy_servers
 from agentrl.db.registry.outages import put_outages
@@ -47,6 +50,30 @@ def test_status_shows_what_is_raised(config: Path, capsys: pytest.CaptureFixture
     assert "alfworld 75.0% · dbbench 75.0%" in told
     (line,) = [line for line in told.splitlines() if "clip_fraction" in line]
     assert line.split() == ["clip_fraction", "dbbench", "0.432", "0.3", "2", "0", "min"]
+
+
+def test_status_counts_failed_episodes_by_reason_and_says_where_to_look(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {"state": EpisodeState.FAILED, "reason": Reason.ENV_ERROR}
+    some = select(Episode.episode_id).limit(3)
+    url = f"sqlite:///{config.parent / 'store.db'}"
+    with closing(open_store(url)) as store, store.write() as session:
+        session.execute(update(Episode).where(Episode.episode_id.in_(some)).values(**values))
+    status(config, as_json=False)
+    told = capsys.readouterr().out.replace("\n", " ")
+    assert f"3 episodes failed: env_error; see Attempt failed in {config.parent}/logs" in told
+
+
+def test_a_run_whose_processes_have_ended_is_not_called_running(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{config.parent / 'store.db'}"
+    with closing(open_store(url)) as store, store.write() as session:
+        session.execute(update(Run).values(trainer_until=0.0))
+        session.execute(update(PolicyServer).values(lease_until=0.0))
+    status(config, as_json=False)
+    assert "run run: no process runs · version 2" in capsys.readouterr().out
 
 
 def test_status_and_up_tell_what_keeps_a_policy_server_from_serving(

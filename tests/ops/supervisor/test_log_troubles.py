@@ -51,7 +51,17 @@ def test_episodes_that_fail_again_and_again_are_told_of_with_the_reason(logs: Lo
 def test_alarms_are_named_each_once(logs: Logs) -> None:
     for alarm, task in (("entropy", "kg"), ("skipped", ""), ("entropy", "kg")):
         logs.write("trainer", level="warning", event="Alarm raised", alarm=alarm, task=task)
-    assert logs.look() == ["trainer: Alarm raised, 3 times: entropy of kg, skipped"]
+    assert logs.look() == [
+        "trainer: Alarm raised, 3 times: entropy of kg, skipped; training goes on (docs/alarms.md)"
+    ]
+
+
+def test_the_place_in_a_users_environment_that_raised_is_told(logs: Logs) -> None:
+    fields = {"level": "warning", "event": "Attempt failed", "error": "KeyError: 'x'"}
+    for _ in range(3):
+        logs.write("worker-0", **fields, raised_at="guess.py:7")
+    (line,) = logs.look()
+    assert line == "worker-0: Attempt failed, 3 times: KeyError: 'x', raised at guess.py:7"
 
 
 def test_a_warning_now_and_then_is_not_told_of(logs: Logs) -> None:

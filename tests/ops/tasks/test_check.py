@@ -97,6 +97,21 @@ def test_a_task_that_breaks_the_rules_is_told_so(broken: str, capsys: Captured) 
     assert rows["shared by splits"]["value"].startswith("train and test: ")
 
 
+def test_what_an_environment_raises_is_a_finding_with_its_place(
+    broken: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    import guess
+
+    def call(self: object, calls: object) -> None:
+        raise KeyError("where")
+
+    monkeypatch.setattr(guess.Guess, "call", call)
+    assert not check(CheckRequest([broken], "", Settings(limit=1), as_json=True))
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["expert easy"]["ok"] is False
+    assert rows["expert easy"]["value"].startswith(f"KeyError: 'where', raised at {__file__}:")
+
+
 def test_only_what_something_is_wanted_of_is_marked(broken: str, capsys: Captured) -> None:
     assert not check(CheckRequest([broken], "", Settings(limit=4)))
     marks = {line[3:].split()[1]: line[0] for line in capsys.readouterr().out.splitlines()}

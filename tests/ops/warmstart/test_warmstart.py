@@ -276,7 +276,7 @@ def test_progress_is_printed_every_ten_seconds_and_after_a_measurement(
         "phase 1 · step 1/100 · loss 0.500 · 80 tokens/s · 2 min left",
         "phase 1 · step 3/100 · loss 0.500 · 80 tokens/s · 2 min left",
         "phase 1 · step 5/100 · loss 0.250 · 80 tokens/s · 2 min left · "
-        "sampled success: dbbench 50%",
+        "sampled success on training items: dbbench 50%",
     ]
 
 
