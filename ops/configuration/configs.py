@@ -210,7 +210,7 @@ def check_model(path: Path, model: Model) -> None:
         raise ConfigError(
             f"model.path: {path.resolve()} contains no model",
             hint="set it to a transformers directory (relative paths start at the current folder) "
-            "or hub:OWNER/NAME",
+            "or hub:OWNER/NAME, or make a policy with `agentrl warmstart`",
         )
     ChatTemplate.load(path, model.chat_template).check(model.call_style)
 
