@@ -102,7 +102,7 @@ def in_words(error: BaseException) -> str:
 
 
 def origin_of(error: BaseException) -> str:
-    """Return FILE:LINE where an error was raised, beside Python's import machinery; or nothing."""
+    """Return FILE:LINE where an error was raised, outside Python's import machinery, or nothing."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

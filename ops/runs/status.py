@@ -79,7 +79,7 @@ def _show_run(out: Console, found: dict[str, Any]) -> None:
 def _show_problems(out: Console, found: dict[str, Any], logs: Path) -> None:
     _show_outages([Outage(**row) for row in found["outages"]])
     for reason, episodes in found["failed"].items():
-        out.print(f"{episodes:,} episodes failed: {reason}; see Attempt failed in {logs}")
+        out.print(f"{episodes:,} episodes failed: {reason}; the logs in {logs} say why")
     for name, problem in found["problems"].items():
         out.print(f"policy server {name}: {problem}", style="red", markup=False)
 

@@ -62,7 +62,7 @@ def test_status_counts_failed_episodes_by_reason_and_says_where_to_look(
         session.execute(update(Episode).where(Episode.episode_id.in_(some)).values(**values))
     status(config, as_json=False)
     told = capsys.readouterr().out.replace("\n", " ")
-    assert f"3 episodes failed: env_error; see Attempt failed in {config.parent}/logs" in told
+    assert f"3 episodes failed: env_error; the logs in {config.parent}/logs say why" in told
 
 
 def test_a_run_whose_processes_have_ended_is_not_called_running(

@@ -188,7 +188,7 @@ def test_up_tells_success_with_each_version_and_the_version_after_the_orderly_en
     assert last.version == 2
     assert told[0] == "version 0 · 0 episodes · 0 sampled tokens · 0 trained · created 1 s ago"
     assert told[1].startswith("version 2 · 16 episodes · 160 sampled tokens · 160 trained · ")
-    assert told[1].endswith(" s · recent success alfworld 75.0% · dbbench 75.0%")
+    assert told[1].endswith(" s ago · recent success alfworld 75.0% · dbbench 75.0%")
 
 
 def test_up_prints_totals_also_while_the_version_stays(tmp_path: Path) -> None:
