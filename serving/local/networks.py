@@ -3,7 +3,8 @@
     whole    ─▶ transformers ─▶ a tree of modules on the loaded storage
     adapter  ─▶ its base, loaded once ─▶ a tree on the same storage ─▶ B·A added to the targets
 
-Policies with the same base share the weights that their adapters do not change.
+Policies with the same base share the weights that their adapters do not change. On a CPU in
+bfloat16 the linear layers are then packed.
 """
 
 import copy
@@ -20,6 +21,15 @@ from transformers.utils import logging as transformers_logging
 
 from agentrl.checkpoints.manifest import find_base
 from agentrl.core.errors import CheckpointError
+from agentrl.serving.local.packed_linear import WeightPacker, packs_weights
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Base:
+    """A whole network with plain weights. `packer`: of those on its storage; None: not packed."""
+
+    network: nn.Module
+    packer: WeightPacker | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +37,7 @@ class OpenedNetwork:
     """The network of a policy. `base` keeps the shared storage alive with the policy."""
 
     network: Any
-    base: nn.Module
+    base: Base
 
 
 class Networks:
@@ -36,28 +46,31 @@ class Networks:
     def __init__(self, device: str, dtype: torch.dtype) -> None:
         self._device = device
         self._dtype = dtype
-        self._bases: WeakValueDictionary[Path, nn.Module] = WeakValueDictionary()
+        self._packs = packs_weights(device, dtype)
+        self._bases: WeakValueDictionary[Path, Base] = WeakValueDictionary()
 
     def open(self, path: Path) -> OpenedNetwork:
         """Load a network. Raises CheckpointError for an incomplete or corrupt directory."""
         base_path = find_base(path)
         base = self._base((base_path or path).resolve())
-        network = _share_weights(base)
-        if base_path is None:
-            return OpenedNetwork(network, base)
+        network = _share_weights(base.network)
         try:
-            return OpenedNetwork(_merge_adapter(network, path), base)
+            network = network if base_path is None else _merge_adapter(network, path)
         except CheckpointError:
             raise
         except Exception as error:  # peft raises whatever its parts raise
             raise CheckpointError(
                 f"{path}: the adapter does not fit its base model: {error}"
             ) from error
+        if base.packer is not None:
+            base.packer.pack(network)
+        return OpenedNetwork(network, base)
 
-    def _base(self, path: Path) -> nn.Module:
+    def _base(self, path: Path) -> Base:
         base = self._bases.get(path)
         if base is None:
-            base = _load_whole(path, self._device, self._dtype)
+            network = _load_whole(path, self._device, self._dtype)
+            base = Base(network, WeightPacker(network) if self._packs else None)
             self._bases[path] = base
         return base
 

@@ -14,7 +14,7 @@ from agentrl.core.errors import CheckpointError
 from agentrl.serving.checkpoint_loader import tolerance
 from agentrl.serving.engine_api import ModelLimits
 from agentrl.serving.local.kv_cache import RowCache
-from agentrl.serving.local.networks import Networks, OpenedNetwork
+from agentrl.serving.local.networks import Base, Networks, OpenedNetwork
 
 if TYPE_CHECKING:
     from agentrl.serving.local.recorded_passes import PassRecorder
@@ -34,7 +34,7 @@ class ServedModel:
     network: nn.Module
     limits: ModelLimits
     cache: RowCache
-    base: nn.Module
+    base: Base
     recorder: "PassRecorder | None" = None
 
     def forward(self, first: int, ids: Tensor, positions: Tensor, width: int) -> Tensor:
