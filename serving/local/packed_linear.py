@@ -54,7 +54,8 @@ class WeightPacker:
 
     def pack(self, network: nn.Module) -> None:
         """Replace each nn.Linear; a weight that is not the base's own is freed thereby."""
-        for module in list(network.modules()):
+        parents = [each for each in network.modules() if not isinstance(each, nn.Linear)]
+        for module in parents:
             for name, child in list(module.named_children()):
                 if type(child) is nn.Linear:
                     setattr(module, name, PackedLinear(child, self._pack(child.weight)))

@@ -51,6 +51,16 @@ def sizes(plan: Plan, process: str) -> dict[str, int]:
     return {part.what: part.size for part in plan.parts if part.process == process}
 
 
+@pytest.mark.parametrize(("lora", "wholes"), [("", 2), ("trainer.lora.rank = 2\n", 1)])
+def test_packed_weights_of_a_cpu_in_bfloat16_come_beside_the_plain_ones(
+    small: Path, lora: str, wholes: int
+) -> None:
+    one = 'policy = [{name = "p", tracks = ["current"]}]\n'
+    for dtype, packed in (("bfloat16", wholes), ("float32", 0)):
+        (plan,) = planned(config(small, f'model.dtype = "{dtype}"\n{one}{lora}'))
+        assert sizes(plan, "policy p").get("packed weights", 0) == packed * 2 * PARAMETERS
+
+
 def test_full_fine_tuning_holds_sixteen_bytes_a_parameter(small: Path) -> None:
     card, _ = planned(config(small, 'model.device = "cuda"\n'))
     held = sizes(card, "trainer")
