@@ -9,8 +9,8 @@ The processes are those that `agentrl up` starts (embedded store and broker, HTT
 that the engine and the learner sleep for as long as their work would take
 (helpers/trace_playback.py). So this measures how the system overlaps work, not arithmetic. Both
 arms play the same trace of recorded episodes. A sampled token takes `--token-s` whatever shares its
-pass, so that full batches favour neither arm. A trained token takes as long as makes training last
-as long as generation over the trace; `--faster` divides the time of generation.
+pass, so that full batches favour neither arm. The time per trained token is chosen so that training
+lasts as long as generation; `--faster` divides `--token-s`.
 
 async_vs_sync  seconds of the updates of sync over those of async
 of_ideal       max(generation, training) of the trace over the seconds of async

@@ -21,6 +21,7 @@ from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError, nearest
 
 PREFIX = "AGENTRL__"
+HIDDEN = "…"  # stands for a value that is not shown
 SECRETIVE = {  # words of keys whose values may be secrets, or hold some
     *("args", "checkpoints", "endpoint", "env", "key"),
     *("options", "password", "secret", "token", "url"),
@@ -110,13 +111,17 @@ def flatten(tree: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     return found
 
 
-def changes(before: str, after: str) -> list[str]:
-    """Return the keys, in both of two `dumps`, whose values differ: `KEY: OLD → NEW`."""
+def describe_changes(before: str, after: str) -> list[str]:
+    """Return `KEY: OLD → NEW` for each key of two `dumps` with different values.
+
+    `unset` stands for a key that one of them lacks, `…` for a secret, a URL, a text in braces, a
+    list or a table.
+    """
     old, new = (flatten(msgspec.json.decode(text)) for text in (before, after))
     return [
-        f"{key}: {_in_json(old[key])} → {_in_json(new[key])}"
-        for key in new
-        if key in old and old[key] != new[key]
+        f"{key}: {_describe_value(key, old)} → {_describe_value(key, new)}"
+        for key in dict.fromkeys([*old, *new])
+        if old.get(key) != new.get(key)
     ]
 
 
@@ -177,10 +182,6 @@ def _choices(key: str) -> tuple[Any, ...]:
     return next((get_args(each) for each in branches if get_origin(each) is Literal), ())
 
 
-def _in_json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
-
-
 def _without_none(value: Any) -> Any:
     """Remove None values: TOML has no null, an absent key means the same."""
     if isinstance(value, dict):
@@ -190,8 +191,20 @@ def _without_none(value: Any) -> Any:
 
 def _describe_override(name: str, text: str) -> str:
     """Quote an override's value for a shell; a secret, a URL or a table becomes an ellipsis."""
-    words = set(re.split("_+", name.removeprefix(PREFIX).lower()))
-    return "…" if words & SECRETIVE or "://" in text or "{" in text else shlex.quote(text)
+    hidden = _may_hold_secret(name.removeprefix(PREFIX).lower(), text)
+    return HIDDEN if hidden else shlex.quote(text)
+
+
+def _describe_value(key: str, flat: Mapping[str, Any]) -> str:
+    if flat.get(key) is None:
+        return "unset"
+    text = msgspec.json.encode(flat[key]).decode()
+    return HIDDEN if "[" in text or _may_hold_secret(key.lower(), text) else text
+
+
+def _may_hold_secret(key: str, text: str) -> bool:
+    words = set(re.split("[._]+", key))
+    return bool(words & SECRETIVE) or "://" in text or "{" in text
 
 
 def _override(tree: dict[str, Any], name: str, text: str) -> None:

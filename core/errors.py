@@ -6,10 +6,13 @@ with `exit_code`.
 """
 
 import difflib
+import sysconfig
 import traceback
 from collections.abc import Collection, Iterable
+from pathlib import Path
 
 PACKAGE = "agentrl-system"
+OURS = str(Path(__file__).parents[1])
 LOCKED_APART = {"reasoning-gym"}  # extras that `make setup` does not install
 
 
@@ -102,13 +105,31 @@ def in_words(error: BaseException) -> str:
 
 
 def origin_of(error: BaseException) -> str:
-    """Return FILE:LINE where an error was raised, outside Python's import machinery, or nothing."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "importlib" not in frame.filename
+    """Return FILE:LINE of somebody else's code that raised an error, or called what raised it.
+
+    A user's own file goes before an installed library. Empty if all of it is ours or Python's.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    others = [
+        frame for frame in frames if not frame.filename.startswith(OURS) and not _is_python(frame)
     ]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    own = [frame for frame in others if not _is_installed(frame)]
+    return "".join(f"{frame.filename}:{frame.lineno}" for frame in (own or others)[-1:])
+
+
+def with_origin(error: BaseException) -> str:
+    """Return `in_words` and, if it is known, where somebody else's code raised the error."""
+    where = origin_of(error)
+    return f"{in_words(error)}, raised at {where}" if where else in_words(error)
+
+
+def _is_installed(frame: traceback.FrameSummary) -> bool:
+    return "site-packages" in frame.filename or "dist-packages" in frame.filename
+
+
+def _is_python(frame: traceback.FrameSummary) -> bool:
+    is_inside = frame.filename.startswith(("<frozen", sysconfig.get_path("stdlib")))
+    return is_inside and not _is_installed(frame)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

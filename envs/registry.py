@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, cast
 
-from agentrl.core.errors import AgentRLError, ItemError, in_words, nearest, origin_of
+from agentrl.core.errors import AgentRLError, ItemError, nearest, with_origin
 from agentrl.core.former_modules import import_hint
 from agentrl.core.logging import configure_unless_done, get_logger
 from agentrl.envs.contract import TaskSource
@@ -152,9 +152,6 @@ def _outside(task: str, options: Mapping[str, Any]) -> TaskSource:
         except AgentRLError:
             raise
         except Exception as error:  # whatever a user's module does
-            said = str(error) if isinstance(error, ImportError) else in_words(error)
-            if not (where := origin_of(error)).startswith(__file__):
-                said += f", raised at {where}"
-            text = f"task {task}: {entry.value}: {said}"
+            text = f"task {task}: {entry.value}: {with_origin(error)}"
             raise ItemError(text, hint=import_hint(error)) from error
     raise ItemError(f"unknown task {task}{nearest(task, names())}")

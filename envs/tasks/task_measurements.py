@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, get_args
 
 from agentrl.core.config.sections.tasks import Envs
-from agentrl.core.errors import AgentRLError, ItemError, in_words, origin_of, with_hint
+from agentrl.core.errors import AgentRLError, ItemError, with_hint, with_origin
 from agentrl.core.types import SOLVED
 from agentrl.envs import registry
 from agentrl.envs.contract import (
@@ -144,8 +144,7 @@ def _attempt_figures(name: str, figures: Iterator[Figure]) -> Iterator[Figure]:
     except AgentRLError as error:
         yield Figure(name, _error_text(error), ok=None)
     except Exception as error:  # whatever a user's environment raises is a finding
-        found = f"{in_words(error)}, raised at {origin_of(error)}"
-        yield Figure(name, found, "no failure", ok=False)
+        yield Figure(name, with_origin(error), "no failure", ok=False)
 
 
 def _defaults(task: str) -> Iterator[Figure]:

@@ -49,16 +49,15 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
     running = caches * (_double_until(rows, 8) + 1) * length
     own = sum(a * b for a, b in shape.targets(lora.targets)) if lora.rank else shape.parameters
     weights = width * ((policies + 1) * own + (shape.parameters if lora.rank else 0))
-    wholes = 1 if lora.rank else policies + 1  # of which packed weights come beside plain ones
-    is_packed = device == HOST and config.model.dtype == "bfloat16"
-    packed = width * shape.parameters * wholes if is_packed else 0
+    may_pack = device == HOST and config.model.dtype == "bfloat16"  # depends on the CPU, too
+    packed = one * (1 if lora.rank else policies + 1) if may_pack else 0
     logits = 4 * rows * shape.vocabulary
     recorded = one + 2 * logits if is_recorded else 0
     masks = 2 * width * tokens * length * shape.queries // shape.keys
     work = width * tokens * (4 * shape.inner + 6 * shape.hidden) + 3 * logits + masks
     sizes = {
         "weights": (weights, "policy.tracks"),
-        "packed weights": (packed, "policy.tracks"),
+        "packed weights": (packed, "" if lora.rank else "policy.tracks"),
         "CUDA graphs": (recorded, ""),
         "prefix cache": (server.cache_tokens * token, "policy.cache_tokens"),
         "KV cache of running sequences": (running * token, "policy.max_batch"),

@@ -61,7 +61,7 @@ def _template(path: Path, named: str) -> Iterator[Finding]:
 
     yield try_finding("chat template", appends)
     style = template.call_style()
-    if style != "plain":  # whose policies know their tools
+    if style != "plain":  # with `plain`, the policy knows its tools
         yield try_finding("tools", shows)
     yield _call_style(style)
 

@@ -79,11 +79,8 @@ def open_run(config: Config, stop: threading.Event | None = None) -> Iterator[Op
         migrate.require_current(store)
         run_id = store.ask(lambda session: runs.require_run(session, config.run.name).run_id)
         bind_process(run_id=run_id)
-        with closing(
-            broker.connect(
-                config.broker_url(), compress_above=config.broker.compress_above, stop=stop
-            )
-        ) as link:
+        least = config.broker.compress_above
+        with closing(broker.connect(config.broker_url(), compress_above=least, stop=stop)) as link:
             yield OpenRun(run_id, store, link)
     finally:
         store.close()
@@ -225,17 +222,17 @@ def _find_or_make_run(store: Store, config: Config, paused: str) -> str:
         elif run.state in RUN_OVER:
             raise RunOver(run)
         text = config_loading.dumps(relocation.with_home(config, config.home()))
-        changes[:] = config_loading.changes(run.config, text) if run.config else ()
+        changed[:] = config_loading.describe_changes(run.config, text) if run.config else ()
         run.config = text
         return run.run_id
 
-    changes: list[str] = []
+    changed: list[str] = []
     try:
         run_id = store.transact(find_or_make)
     except IntegrityError:
         return store.ask(lambda session: runs.require_run(session, config.run.name).run_id)
-    if changes:
-        log.info("Configuration changed since the last start", changes=", ".join(changes))
+    if changed:
+        log.info("Configuration changed since the last start", changes=", ".join(changed))
     return run_id
 
 
@@ -257,11 +254,10 @@ def _first_checkpoint(
     """Publish the starting model as version 0, like every other checkpoint."""
     checkpoint_id = f"{run_id}-v000000"
     place = open_checkpoint_store(config, run_id, stop)
-    known = (
-        store.ask(lambda session: registry_checkpoints.find_checkpoint(session, checkpoint_id))
-        is not None
-    )
-    if known and place.url:  # another host may have begun the run, from files of its own
+    found = store.ask(lambda session: registry_checkpoints.find_checkpoint(session, checkpoint_id))
+    if (
+        found is not None and place.url
+    ):  # another host may have begun the run, from files of its own
         return
     if not place.local(checkpoint_id).exists():
         directories.publish(

@@ -62,7 +62,7 @@ def _show_run(out: Console, found: dict[str, Any]) -> None:
     totals = found["totals"]
     state = _describe_state(totals["state"], found["reason"])
     if totals["state"] == RunState.RUNNING and not found["processes"] and not found["leases"]:
-        state = ": no process runs"
+        state = ": running, but no process is alive"
     groups = ", ".join(f"{count} {state}" for state, count in sorted(found["groups"].items()))
     out.print(
         f"run {found['run']}{state} · version {totals['version']} · "
@@ -78,8 +78,9 @@ def _show_run(out: Console, found: dict[str, Any]) -> None:
 
 def _show_problems(out: Console, found: dict[str, Any], logs: Path) -> None:
     _show_outages([Outage(**row) for row in found["outages"]])
+    where = f"the logs in {logs}" if logs.is_dir() else "the workers' logs"
     for reason, episodes in found["failed"].items():
-        out.print(f"{episodes:,} episodes failed: {reason}; the logs in {logs} say why")
+        out.print(f"failed episodes: {episodes:,} with {reason}; {where} say why")
     for name, problem in found["problems"].items():
         out.print(f"policy server {name}: {problem}", style="red", markup=False)
 

@@ -26,7 +26,7 @@ from agentrl.serving.local.packed_linear import WeightPacker, packs_weights
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Base:
-    """A whole network with plain weights. `packer`: of those on its storage; None: not packed."""
+    """A whole network with plain weights. `packer`: packs the networks that share them, or None."""
 
     network: nn.Module
     packer: WeightPacker | None
@@ -63,7 +63,10 @@ class Networks:
                 f"{path}: the adapter does not fit its base model: {error}"
             ) from error
         if base.packer is not None:
-            base.packer.pack(network)
+            try:
+                base.packer.pack(network)
+            except RuntimeError as error:  # out of memory
+                raise CheckpointError(f"{path}: its weights cannot be packed: {error}") from error
         return OpenedNetwork(network, base)
 
     def _base(self, path: Path) -> Base:

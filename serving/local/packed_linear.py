@@ -13,7 +13,7 @@ KERNELS: Any = torch.ops.mkldnn
 
 
 def packs_weights(device: str, dtype: torch.dtype) -> bool:
-    """Return whether packed weights are faster there. In float32 they are not."""
+    """Return whether networks of this device and dtype are packed; in float32 it gains nothing."""
     if torch.device(device).type != "cpu" or dtype != torch.bfloat16:
         return False
     backend: Any = torch.backends.mkldnn
@@ -53,7 +53,7 @@ class WeightPacker:
         self._packed: dict[int, Tensor] = {}
 
     def pack(self, network: nn.Module) -> None:
-        """Replace each nn.Linear; a weight that is not the base's own is freed thereby."""
+        """Replace each nn.Linear. This frees plain weights that the base does not share."""
         parents = [each for each in network.modules() if not isinstance(each, nn.Linear)]
         for module in parents:
             for name, child in list(module.named_children()):

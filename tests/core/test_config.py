@@ -308,11 +308,28 @@ def test_what_differs_between_two_starts_is_told_by_key() -> None:
     before = Config(tasks={"shop": Task()})
     after = config_loading.with_changes(before, ["tasks.shop.weight=2", 'trainer.loss="gspo"'])
     texts = [config_loading.dumps(each) for each in (before, after)]
-    assert config_loading.changes(*texts) == [
+    assert config_loading.describe_changes(*texts) == [
         "tasks.shop.weight: 1.0 → 2.0",
-        'trainer.loss: null → "gspo"',
+        'trainer.loss: unset → "gspo"',
     ]
-    assert not config_loading.changes(texts[0], texts[0])
+    assert not config_loading.describe_changes(texts[0], texts[0])
+
+
+def test_what_may_hold_a_secret_is_not_told_among_changes() -> None:
+    before = Config(tasks={"shop": Task()})
+    changes = ['store.url="postgresql://u:p4ss@h/d"', 'broker.url="amqp://u:p4ss@h"']
+    changes += ['policy=[{name="a", vllm={env={KEY="p4ss"}}}]', 'tasks.shop.options.key="p4ss"']
+    after = config_loading.with_changes(before, changes)
+    told = config_loading.describe_changes(*map(config_loading.dumps, (before, after)))
+    assert {line.partition(":")[0] for line in told} >= {"store.url", "broker.url", "policy"}
+    assert any(line.startswith("tasks.shop.options") for line in told)
+    assert "p4ss" not in " ".join(told)
+
+
+def test_a_task_that_comes_or_goes_is_a_change() -> None:
+    one, two = Config(tasks={"a": Task()}), Config(tasks={"a": Task(), "b": Task()})
+    told = config_loading.describe_changes(*map(config_loading.dumps, (one, two)))
+    assert "tasks.b.weight: unset → 1.0" in told
 
 
 def test_a_folder_with_a_file_in_it_is_told_which_was_meant(tmp_path: Path) -> None:

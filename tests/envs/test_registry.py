@@ -114,7 +114,7 @@ def test_a_task_that_imports_a_former_name_of_ours_is_told_the_present_one(
     install(tmp_path, "former_task:make", "former")
     (tmp_path / "former_task.py").write_text("from envs.contract import Item\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ItemError, match="task former: former_task:make: No module") as raised:
+    with pytest.raises(ItemError, match=r"task former: former_task:make: Module.*: No") as raised:
         registry.source("former", {})
     assert raised.value.hint == "import agentrl.envs"
 
@@ -156,6 +156,7 @@ def test_a_task_that_cannot_be_loaded_is_an_error_that_names_it(
         ("def make(:\n", r"SyntaxError: invalid syntax \(faulty_task.py, line 1\)$"),
         ("\nmake = unknown\n", "NameError: .*'unknown'.*, raised at .*faulty_task.py:2$"),
         ("def make(options):\n    return 1 / 0\n", "ZeroDivisionError: .*faulty_task.py:2$"),
+        ("import json\njson.loads('{')\n", "JSONDecodeError: .*faulty_task.py:2$"),
     ],
 )
 def test_whatever_a_users_task_raises_is_one_error_with_its_place(

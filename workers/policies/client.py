@@ -145,7 +145,7 @@ class PolicyClient:
         return data
 
     def close(self) -> None:
-        self._connections_to.cache_clear()  # which closes the connections, too
+        self._connections_to.cache_clear()  # urllib3 closes a pool that no thread uses
 
 
 def _completion(policy: LivePolicy, data: bytes) -> Completion:

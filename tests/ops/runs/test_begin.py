@@ -52,7 +52,7 @@ def test_a_configuration_that_has_changed_since_the_last_start_is_told(tmp_path:
         begin(config)
         begin(config_loading.with_changes(config, ["run.stop_updates=30"]))
     told = [each["changes"] for each in logs if "changes" in each]
-    assert told == ["run.stop_updates: null → 30"]
+    assert told == ["run.stop_updates: unset → 30"]
 
 
 def test_a_moved_run_without_its_first_checkpoint_gets_it_from_the_model(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_status_counts_failed_episodes_by_reason_and_says_where_to_look(
         session.execute(update(Episode).where(Episode.episode_id.in_(some)).values(**values))
     status(config, as_json=False)
     told = capsys.readouterr().out.replace("\n", " ")
-    assert f"3 episodes failed: env_error; the logs in {config.parent}/logs say why" in told
+    assert "failed episodes: 3 with env_error; the workers' logs say why" in told
 
 
 def test_a_run_whose_processes_have_ended_is_not_called_running(
@@ -73,7 +73,7 @@ def test_a_run_whose_processes_have_ended_is_not_called_running(
         session.execute(update(Run).values(trainer_until=0.0))
         session.execute(update(PolicyServer).values(lease_until=0.0))
     status(config, as_json=False)
-    assert "run run: no process runs · version 2" in capsys.readouterr().out
+    assert "run run: running, but no process is alive · version 2" in capsys.readouterr().out
 
 
 def test_status_and_up_tell_what_keeps_a_policy_server_from_serving(
