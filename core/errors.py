@@ -128,6 +128,8 @@ def _is_installed(frame: traceback.FrameSummary) -> bool:
 
 
 def _is_python(frame: traceback.FrameSummary) -> bool:
+    if "importlib_metadata" in frame.filename:  # replaces Python's own where it is installed
+        return True
     is_inside = frame.filename.startswith(("<frozen", sysconfig.get_path("stdlib")))
     return is_inside and not _is_installed(frame)
 
