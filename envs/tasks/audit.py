@@ -14,7 +14,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from agentrl.core.errors import AgentRLError, EnvironmentFailure, ItemError, with_hint
+from agentrl.core.errors import (
+    AgentRLError,
+    EnvironmentFailure,
+    ItemError,
+    with_hint,
+    with_origin,
+)
 from agentrl.envs import registry
 from agentrl.envs.call_timeouts import TimeLimitedSource
 from agentrl.envs.contract import Expert, Item, TaskSource, Tool
@@ -78,12 +84,12 @@ def _attempt(name: str, figures: Iterator[Figure]) -> Iterator[Figure]:
 
 
 def failure_text(error: Exception) -> str:
-    """Return what failed; errors that are not ours are named by their type."""
+    """Return what failed; errors that are not ours with their type and where they were raised."""
     if isinstance(error, EnvironmentFailure):
         return str(error)  # its hint is about the configuration of a run
     if isinstance(error, AgentRLError):
         return with_hint(str(error), error.hint)
-    return f"{type(error).__name__}: {error}"
+    return with_origin(error)
 
 
 def _splits(source: TaskSource, again: TaskSource) -> Iterator[Figure]:

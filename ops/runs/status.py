@@ -62,7 +62,7 @@ def _show_run(out: Console, found: dict[str, Any]) -> None:
     totals = found["totals"]
     state = _describe_state(totals["state"], found["reason"])
     if totals["state"] == RunState.RUNNING and not found["processes"] and not found["leases"]:
-        state = ": running, but no process is alive"
+        state = ": no process runs"
     groups = ", ".join(f"{count} {state}" for state, count in sorted(found["groups"].items()))
     out.print(
         f"run {found['run']}{state} · version {totals['version']} · "

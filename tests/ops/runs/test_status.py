@@ -73,7 +73,7 @@ def test_a_run_whose_processes_have_ended_is_not_called_running(
         session.execute(update(Run).values(trainer_until=0.0))
         session.execute(update(PolicyServer).values(lease_until=0.0))
     status(config, as_json=False)
-    assert "run run: running, but no process is alive · version 2" in capsys.readouterr().out
+    assert "run run: no process runs · version 2" in capsys.readouterr().out
 
 
 def test_status_and_up_tell_what_keeps_a_policy_server_from_serving(

@@ -211,7 +211,8 @@ def test_commands_that_do_not_end_are_stopped(made: Made) -> None:
     assert said(environment, "trap '' INT TERM; yes").splitlines()[-2] == stopped
     bomb = "f() { f | f & }; f; while :; do :; done"  # waits without a fork, which might fail
     assert said(environment, bomb).splitlines()[-1].startswith("[the")
-    said(environment, "trap '' INT TERM; while :; do :; done")  # its shell dies, and the bomb too
+    late = said(environment, "trap '' INT TERM; while :; do :; done")
+    assert late.splitlines()[-1].startswith("[the")  # its shell dies, and the bomb too
     assert said(environment, "echo back") == "back\n"
     assert environment.call([answer("2")]).reward == 1.0
 
