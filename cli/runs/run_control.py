@@ -6,11 +6,15 @@ from pathlib import Path
 import typer
 
 from agentrl.cli.options import JSON_ARRAY, OPTIONAL_CONFIG, RUN, STORE
+from agentrl.core.types import EpisodeState
+
+STATE = typer.Option(EpisodeState.FINISHED, "--state", help="List episodes in this state.")
 
 
 def add(app: typer.Typer) -> None:
     """Register the commands."""
     app.command()(runs)
+    app.command()(episodes)
     run = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     run.command()(pause)
     run.command()(resume)
@@ -36,6 +40,38 @@ def runs(
     from agentrl.ops.runs.listing import runs as show
 
     show(find_run_place(config, store), as_json=as_json)
+
+
+def episodes(
+    run: str = RUN,
+    episode: str = typer.Argument(
+        "", metavar="EPISODE", help="Id of an episode to print.", show_default=False
+    ),
+    task: str = typer.Option("", "--task", help="List episodes of this task only."),
+    item: str = typer.Option("", "--item", help="List episodes of this item only."),
+    state: EpisodeState = STATE,
+    text: str = typer.Option("", "--text", help="Text in a call or an answer, ignoring case."),
+    limit: int = typer.Option(20, min=1, help="Largest number of listed episodes."),
+    store: str = STORE,
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """List a run's newest episodes, or print one turn by turn.
+
+    Of one episode, the output shows the prompt, and for each step the policy, the parsed calls and
+    the environment's answer.
+
+    Example: agentrl episodes configs/quickstart.toml dbbench-0-3
+    """
+    from agentrl.db.queries.episodes.filter import EpisodeFilter
+    from agentrl.ops.runs.episodes import list_episodes, show_episode
+    from agentrl.ops.runs.lifecycle import find_run_place
+
+    where = find_run_place(run, store)
+    if episode:
+        show_episode(where, episode, as_json=as_json)
+        return
+    wanted = EpisodeFilter(state=state, task=task, item_id=item, words=text)
+    list_episodes(where, wanted, limit, as_json=as_json)
 
 
 def pause(run: str = RUN, store: str = STORE) -> None:

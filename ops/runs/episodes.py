@@ -1,0 +1,154 @@
+"""`agentrl episodes`: lists a run's newest episodes, or prints one turn by turn."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from agentrl.core.errors import StoreError
+from agentrl.dashboard import vocabulary
+from agentrl.dashboard.viewmodels.episodes import (
+    directories,
+    headline,
+    moment,
+    read_episode,
+    readable,
+    trajectory_of,
+)
+from agentrl.dashboard.viewmodels.tokens import token_view
+from agentrl.db.admin.readonly import open_history
+from agentrl.db.queries.episodes.detail import EpisodeDetail, Member
+from agentrl.db.queries.episodes.filter import EpisodeFilter
+from agentrl.db.queries.episodes.search import SEARCH_LIMITS, EpisodeRow, search
+from agentrl.db.queries.episodes.updates import EpisodeUpdate
+from agentrl.db.store import Store
+from agentrl.db.transitions import runs
+from agentrl.ops.runs.lifecycle import RunPlace
+from agentrl.ops.tables import console, plain
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The history of one run."""
+
+    store: Store
+    run_id: str
+
+    def shorten(self, episode_id: str) -> str:
+        return episode_id.removeprefix(f"{self.run_id}-")
+
+
+@contextmanager
+def open_run(where: RunPlace) -> Iterator[History]:
+    """Open a run's history. Raises StoreError if the run does not exist."""
+    with closing(open_history(where.url)) as store:
+        with store.read() as session:
+            run_id = runs.require_run(session, where.run).run_id
+        yield History(store, run_id)
+
+
+def list_episodes(where: RunPlace, wanted: EpisodeFilter, limit: int, *, as_json: bool) -> None:
+    """Print the newest episodes that match. Raises StoreError."""
+    limits = replace(SEARCH_LIMITS, page=limit)
+    with open_run(where) as history, history.store.read() as session:
+        found = search(session, history.run_id, wanted, limits=limits).rows
+    if as_json:
+        print(msgspec.json.encode(found).decode())
+        return
+    heads = ("episode", "item", "ended, UTC", "status", "reward", "turns", "tokens", "trained in")
+    table = plain(*heads)
+    for each in found:
+        table.add_row(history.shorten(each.episode_id), *_cells(each))
+    console().print(table if found else "no episode matches")
+
+
+def show_episode(where: RunPlace, episode: str, *, as_json: bool) -> None:
+    """Print the prompt, calls and answers of an episode.
+
+    `episode`: its id, also without the run's id at its start. Raises StoreError if it is unknown.
+    """
+    with open_run(where) as history:
+        names = (episode, f"{history.run_id}-{episode}")
+        for name in names:
+            if detail := read_episode(history.store, history.run_id, name):
+                break
+        else:
+            raise StoreError(
+                f"run {where.run} has no episode {episode}",
+                hint="`agentrl episodes` without an episode lists the newest ones",
+            )
+        prompt = _prompt(history, detail)
+    if as_json:
+        print(msgspec.json.encode(_as_json(detail, prompt)).decode())
+    else:
+        _show(detail, prompt)
+
+
+def _prompt(history: History, detail: EpisodeDetail) -> str:
+    """Return the text before the first step, or why there is none."""
+    body, missing = trajectory_of(detail)
+    if body is None:
+        return missing
+    file = vocabulary.find(directories(history.store, history.run_id, detail))
+    known = vocabulary.vocabulary_of(file) if file else vocabulary.NONE
+    return "".join(token.text for token in token_view(body, known, None).observation_tokens(0))
+
+
+def _show(detail: EpisodeDetail, prompt: str) -> None:
+    parts = [_describe(detail), "── prompt", prompt]
+    for step in detail.steps:
+        parts += [f"── {headline(step)}", readable(step.call)]
+        parts.append(f"→ {step.answer}" if step.answer else "→ no answer")
+    for part in parts:
+        print(_without_controls(part))
+
+
+def _without_controls(text: str) -> str:
+    """Replace characters that would steer a terminal."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "�" for each in text)
+
+
+def _describe(detail: EpisodeDetail) -> str:
+    itself = detail.itself
+    parts = [
+        itself.episode_id,
+        f"item {detail.item_id}",
+        _state(itself),
+        f"{itself.turns or 0} turns",
+        f"{itself.tokens or 0} tokens",
+        f"attempt {itself.attempts}",
+    ]
+    if itself.reward is not None:
+        parts.append(f"reward {itself.reward:.3g}, score {itself.score or 0:.3g}")
+    if itself.seconds is not None:
+        parts.append(f"{itself.seconds:.1f} s")
+    if (update := itself.update) is not None:
+        parts.append(f"trained in {_trained(update)}")
+        parts += [f"advantage {update.advantage:+.3g}"] if update.advantage is not None else []
+    return " · ".join(parts)
+
+
+def _state(member: Member) -> str:
+    ended = member.status or member.reason
+    return f"{member.state} ({ended})" if ended else member.state
+
+
+def _as_json(detail: EpisodeDetail, prompt: str) -> dict[str, Any]:
+    whole: dict[str, Any] = msgspec.to_builtins(replace(detail, body=None))
+    del whole["body"], whole["members"]
+    return {**whole, "prompt": prompt}
+
+
+def _cells(row: EpisodeRow) -> list[str]:
+    reward = "–" if row.reward is None else f"{row.reward:.3g}"
+    counts = ["–" if each is None else str(each) for each in (row.turns, row.tokens)]
+    status = row.status or row.reason or "–"
+    return [row.item_id, moment(row.at), status, reward, *counts, _trained(row.update)]
+
+
+def _trained(update: EpisodeUpdate | None) -> str:
+    if update is None:
+        return "–"
+    return f"v{update.version}" + (" (rolled back)" if update.state == "rolled_back" else "")
