@@ -1,3 +1,5 @@
+"""Whole warm starts, of all weights and of adapters: made, continued, made again, refused."""
+
 import json
 import shutil
 from dataclasses import replace
@@ -13,14 +15,10 @@ from torch_device import DEVICE
 from agentrl.checkpoints import manifest
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.config.sections.training import Lora
-from agentrl.core.errors import AgentRLError, CheckpointError, ConfigError, ItemError
-from agentrl.envs.contract import Tool
-from agentrl.envs.registry import source
+from agentrl.core.errors import AgentRLError, CheckpointError, ConfigError
 from agentrl.ops.interruption import Interrupted
-from agentrl.ops.warmstart import demonstrations
 from agentrl.ops.warmstart.cloning_trainer import Phase, Progress
-from agentrl.ops.warmstart.command import ProgressLines, make
-from agentrl.ops.warmstart.demonstrations import Demonstrator
+from agentrl.ops.warmstart.command import make
 from agentrl.ops.warmstart.start_adapter import FILE, StartAdapter, StartRecord
 from agentrl.ops.warmstart.tokenizer import OPENINGS
 from agentrl.ops.warmstart.warmstart import WarmstartOptions, warmstart
@@ -90,10 +88,11 @@ def test_the_same_seed_makes_the_same_weights(
 def test_any_model_can_be_started_from_with_imported_episodes(
     made: tuple[Path, list[Progress]], tmp_path: Path
 ) -> None:
+    look = {"name": "take_action", "arguments": '{"action": "look"}'}
     line = {
         "messages": [
             {"role": "user", "content": "go"},
-            {"role": "assistant", "tool_calls": [call("take_action", '{"action": "look"}')]},
+            {"role": "assistant", "tool_calls": [{"type": "function", "function": look}]},
             {"role": "tool", "content": "mug"},
             {"role": "assistant", "content": "done"},
         ]
@@ -109,10 +108,6 @@ def test_any_model_can_be_started_from_with_imported_episodes(
     )
     assert report.demonstrations == 2
     assert manifest.verify(tmp_path / "out").version == 0
-
-
-def call(name: str, arguments: str) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 @pytest.fixture(scope="module")
@@ -262,91 +257,6 @@ def test_weights_are_written_in_the_dtype_of_the_policy(tmp_path: Path) -> None:
     weights = load_file(out / "model.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
     assert json.loads((out / "config.json").read_text())["dtype"] == "bfloat16"
-
-
-def test_progress_is_printed_every_ten_seconds_and_after_a_measurement(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    seconds = [0.0]
-    lines = ProgressLines(lambda: seconds[0])
-    for seconds[0], step in ((0.0, 1), (4.0, 2), (11.0, 3), (12.0, 4)):
-        lines(Progress(0, step, 100, 0.5, 80.0, 120.0))
-    lines(Progress(0, 5, 100, 0.25, 80.0, 120.0, {"dbbench": 0.5}))
-    assert capsys.readouterr().err.splitlines() == [
-        "phase 1 · step 1/100 · loss 0.500 · 80 tokens/s · 2 min left",
-        "phase 1 · step 3/100 · loss 0.500 · 80 tokens/s · 2 min left",
-        "phase 1 · step 5/100 · loss 0.250 · 80 tokens/s · 2 min left · "
-        "sampled success on training items: dbbench 50%",
-    ]
-
-
-def test_expert_episodes_are_counted_every_ten_seconds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    seconds = iter(range(0, 1000, 6))
-    lines = ProgressLines(lambda: float(next(seconds)))
-
-    def stop(_: Progress) -> None:
-        raise KeyboardInterrupt
-
-    small = options(tmp_path / "out", episodes=3, phases=(Phase(noise={}, steps=1),))
-    with pytest.raises(KeyboardInterrupt):
-        warmstart(small, stop, lines.show_preparation)
-    first, *_ = TASKS
-    printed = capsys.readouterr().err.splitlines()
-    assert printed[0] == f"phase 1 · playing expert episodes of {first}: 1 / 3"
-    assert 1 < len(printed) < 3 * len(TASKS)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "{",
-        '{"messages": []}',
-        '{"messages": [{"role": "user", "content": "a"}]}',
-        '{"messages": [{"role": "assistant", "content": "a"}]}',
-    ],
-)
-def test_a_broken_line_of_imported_episodes_is_named(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "episodes.jsonl"
-    path.write_text("\n" + line)
-    with pytest.raises(ItemError, match=r"episodes\.jsonl: line 2"):
-        demonstrations.import_transcripts(path, "plain")
-
-
-def test_imported_tools_and_calls_are_read(tmp_path: Path) -> None:
-    tool = Tool("look", "Look.", {"type": "object", "properties": {}})
-    line = {
-        "tools": [tool.schema()],
-        "messages": [
-            {"role": "system", "content": "s"},
-            {"role": "user", "content": "u"},
-            {"role": "assistant", "content": "I look. ", "tool_calls": [call("look", "{}")]},
-            {"role": "tool", "content": "mug", "name": "look", "tool_call_id": "1"},
-        ],
-    }
-    path = tmp_path / "episodes.jsonl"
-    path.write_text(json.dumps(line))
-    [transcript] = demonstrations.import_transcripts(path, "plain")
-    assert transcript.tools == (tool,)
-    assert [message.role for message in transcript.first] == ["system", "user"]
-    assert transcript.turns[0].text == "I look. look{}"
-    assert transcript.turns[0].answer[0].content == "mug"
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_a_demonstration_learns_the_experts_words_and_each_end(
-    made: tuple[Path, list[Progress]], name: str
-) -> None:
-    template = ChatTemplate.load(made[0])
-    task = TASKS[name]
-    trainer = Demonstrator(source(name, task.options), task, "plain", noise=0.2)
-    for transcript in trainer.episodes(10, seed=0):
-        (lesson,) = demonstrations.encode(transcript, template, "plain")
-        learned = lesson.token_ids[lesson.mask == 1].tolist()
-        said = [[*template.encode(turn.text), template.end_id] for turn in transcript.turns]
-        assert learned == [token for turn in said for token in turn]
-        assert len(transcript.turns) <= 2
 
 
 def test_the_policy_that_ships_is_whole_and_small() -> None:

@@ -1,0 +1,69 @@
+"""What a model learns from: episodes of experts, and imported ones."""
+
+import json
+from pathlib import Path
+
+import pytest
+from running import ROOT
+
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import Tool
+from agentrl.envs.registry import source
+from agentrl.ops.warmstart import demonstrations
+from agentrl.ops.warmstart.demonstrations import Demonstrator
+from agentrl.workers.conversation.template import ChatTemplate
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        '{"messages": []}',
+        '{"messages": [{"role": "user", "content": "a"}]}',
+        '{"messages": [{"role": "assistant", "content": "a"}]}',
+    ],
+)
+def test_a_broken_line_of_imported_episodes_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "episodes.jsonl"
+    path.write_text("\n" + line)
+    with pytest.raises(ItemError, match=r"episodes\.jsonl: line 2"):
+        demonstrations.import_transcripts(path, "plain")
+
+
+def test_imported_tools_and_calls_are_read(tmp_path: Path) -> None:
+    tool = Tool("look", "Look.", {"type": "object", "properties": {}})
+    look = {"name": "look", "arguments": "{}"}
+    line = {
+        "tools": [tool.schema()],
+        "messages": [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": "u"},
+            {
+                "role": "assistant",
+                "content": "I look. ",
+                "tool_calls": [{"type": "function", "function": look}],
+            },
+            {"role": "tool", "content": "mug", "name": "look", "tool_call_id": "1"},
+        ],
+    }
+    path = tmp_path / "episodes.jsonl"
+    path.write_text(json.dumps(line))
+    [transcript] = demonstrations.import_transcripts(path, "plain")
+    assert transcript.tools == (tool,)
+    assert [message.role for message in transcript.first] == ["system", "user"]
+    assert transcript.turns[0].text == "I look. look{}"
+    assert transcript.turns[0].answer[0].content == "mug"
+
+
+@pytest.mark.parametrize("name", ["dbbench", "alfworld"])
+def test_a_demonstration_learns_the_experts_words_and_each_end(name: str) -> None:
+    template = ChatTemplate.load(ROOT / "models" / "tiny")
+    task = Task(options={"style": "compact", "items": 20, "test_items": 4}, max_turns=2)
+    trainer = Demonstrator(source(name, task.options), task, "plain", noise=0.2)
+    for transcript in trainer.episodes(10, seed=0):
+        (lesson,) = demonstrations.encode(transcript, template, "plain")
+        learned = lesson.token_ids[lesson.mask == 1].tolist()
+        said = [[*template.encode(turn.text), template.end_id] for turn in transcript.turns]
+        assert learned == [token for turn in said for token in turn]
+        assert len(transcript.turns) <= 2
