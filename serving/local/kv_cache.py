@@ -9,6 +9,12 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
+from agentrl.core.logging import get_logger
+
+WINDOW = 4  # capacities: tokens of conversations that went on, after which their losses are judged
+LOST_SHARE = 0.2  # of these tokens, above which the cache is too small
+MOST_LOST = 10_000  # evicted conversations that are remembered; most of them have ended
+
 
 class RowCache(Cache):
     """The KV cache of running rows, written in place and read as views.
@@ -114,26 +120,57 @@ class Prefix:
 
 
 class Prefixes:
-    """An LRU cache of prefixes by policy and session, at most `capacity` tokens."""
+    """An LRU cache of prefixes by policy and session, at most `capacity` tokens.
+
+    It logs when it is too small: conversations that go on are computed again from their start.
+    """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._prefixes: OrderedDict[tuple[str, str], Prefix] = OrderedDict()
         self.tokens = 0
+        self._lost: OrderedDict[tuple[str, str], int] = OrderedDict()  # evicted, with their length
+        self._found_tokens = self._lost_tokens = 0  # of conversations that went on
 
     def keep(self, policy: str, session: str, prefix: Prefix) -> None:
-        self.take(policy, session)
-        self._prefixes[policy, session] = prefix
+        key = policy, session
+        self._remove(key)
+        self._prefixes[key] = prefix
         self.tokens += len(prefix.tokens)
         while self.tokens > self._capacity:
-            self.take(*next(iter(self._prefixes)))
+            oldest, evicted = next(iter(self._prefixes.items()))
+            self._remove(oldest)
+            self._lost[oldest] = len(evicted.tokens)
+        while len(self._lost) > MOST_LOST:
+            self._lost.popitem(last=False)
 
     def take(self, policy: str, session: str) -> Prefix | None:
         """Remove and return a prefix; a running row holds its own copy."""
-        prefix = self._prefixes.pop((policy, session), None)
+        prefix = self._remove((policy, session))
+        self._lost_tokens += self._lost.pop((policy, session), 0)
+        self._found_tokens += len(prefix.tokens) if prefix else 0
+        self._warn_if_small()
+        return prefix
+
+    def _remove(self, key: tuple[str, str]) -> Prefix | None:
+        prefix = self._prefixes.pop(key, None)
         if prefix is not None:
             self.tokens -= len(prefix.tokens)
         return prefix
+
+    def _warn_if_small(self) -> None:
+        sought = self._found_tokens + self._lost_tokens
+        if sought < WINDOW * self._capacity:
+            return
+        share = self._lost_tokens / max(sought, 1)
+        self._found_tokens = self._lost_tokens = 0
+        if share > LOST_SHARE:
+            get_logger().warning(
+                "Prefix cache too small: conversations are computed again from their start",
+                share_lost=round(share, 2),
+                cache_tokens=self._capacity,
+                hint="raise policy.cache_tokens or lower worker.concurrency",
+            )
 
     def of(self, policy: str) -> Iterator[Prefix]:
         """Yield the prefixes of a policy; they stay."""
@@ -141,7 +178,7 @@ class Prefixes:
 
     def drop(self, policy: str) -> None:
         for key in [key for key in self._prefixes if key[0] == policy]:
-            self.take(*key)
+            self._remove(key)
 
 
 def _grown_length(have: int, need: int, least: int) -> int:

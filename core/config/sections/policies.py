@@ -109,7 +109,8 @@ class PolicyServer(Section, frozen=True):
     max_batch: Positive = 128
     """Completions at the same time. With `engine = "local"`, of each checkpoint."""
     cache_tokens: Positive = 131_072
-    """Tokens in the KV cache of `engine = "local"`."""
+    """Tokens in the KV cache of `engine = "local"`, of conversations that may go on. Every
+    checkpoint that samples one has its own copy. The log says if the cache is too small."""
     threads: Positive = 1
     """CPU threads of `engine = "local"`."""
     beat_s: Seconds = 1.0

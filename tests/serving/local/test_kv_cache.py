@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 from torch_device import DEVICE
 
 from agentrl.serving.local.kv_cache import Prefix, Prefixes, RowCache
@@ -45,6 +46,29 @@ def test_dropping_a_policy_leaves_the_others() -> None:
     prefixes.drop("one")
     assert prefixes.tokens == 5
     assert prefixes.take("one", "a") is None
+
+
+@pytest.mark.parametrize(("sessions", "share"), [("ab", None), ("abc", 1.0)])
+def test_a_cache_that_loses_conversations_that_go_on_says_so(
+    sessions: str, share: float | None
+) -> None:
+    prefixes = Prefixes(capacity=10)
+    with capture_logs() as logged:
+        for session in sessions * 8:
+            prefixes.take("policy", session)
+            prefixes.keep("policy", session, prefix(5))
+    found = [line["share_lost"] for line in logged]
+    assert set(found) == ({share} if share else set())
+    assert all(line["hint"].startswith("raise policy.cache_tokens") for line in logged)
+
+
+def test_conversations_that_ended_are_not_missed() -> None:
+    prefixes = Prefixes(capacity=10)
+    with capture_logs() as logged:
+        for number in range(100):
+            prefixes.keep("policy", str(number), prefix(5))
+            prefixes.take("policy", str(number))
+    assert not logged
 
 
 def test_growing_keeps_what_rows_hold() -> None:
