@@ -1,7 +1,7 @@
 """The trainer's speed, as ratios within one run.
 
     python benchmarks/trainer.py [--sizes 1M 5M] [--repeats 5] [--oracles PYTHON] [--no-overlap]
-        [--against bare padded trl] [--groups 8] [--device cpu] [--json]
+        [--against bare padded trl apart] [--groups 8] [--shared 0] [--device cpu] [--json]
     python benchmarks/trainer.py --model models/smollm2 --dtype bfloat16 --groups 2 --no-overlap
 
 
@@ -14,6 +14,9 @@ vs_trl         over those of TRL's GRPO step on the same trajectories, as TRL sh
 vs_trl_plain   over those of the same step without it
 vs_trl_sampled over those of the step as it ships where vLLM sampled: TRL first computes its own
                log-probabilities of the trajectories
+vs_apart       over those of the same update where each trajectory of a group begins with a token of
+               its own, so that none shares its prompt (with `--shared`, tokens of the prompt that
+               a group has in common)
 async_vs_sync, of_ideal: of the whole system, benchmarks/overlap.py; `--no-overlap`: not measured
 
 `--groups` times 8 trajectories of 64 to 512 tokens, drawn once. Each is measured in turn with the
@@ -31,6 +34,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +54,7 @@ from agentrl.trainer.model.files.loading import load_model
 
 ROOT = Path(__file__).parents[1]
 AT_ONCE, PADDING = 8, -100
-AGAINST = ("bare", "padded", "trl")
+AGAINST = ("bare", "padded", "trl", "apart")
 TRL = {"trl": "shipped", "trl_plain": "plain", "trl_sampled": "sampled"}
 SETTINGS = resolve_settings(Trainer())
 
@@ -65,6 +69,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--against", nargs="+", choices=AGAINST, default=list(AGAINST))
     parser.add_argument("--groups", type=int, default=8, help="of 8 trajectories")
+    parser.add_argument("--shared", type=int, default=0, help="tokens with which groups begin")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--oracles", type=Path, default=ROOT / ".venv-oracles/bin/python")
     parser.add_argument("--overlap", action=argparse.BooleanOptionalAction, default=True)
@@ -88,12 +93,14 @@ def compared(size: str, folder: Path, chosen: argparse.Namespace) -> dict[str, f
     path, hardware = chosen.model or folder / "model", Hardware(chosen.device, chosen.dtype)
     if not chosen.model:
         make_model(size, path)
-    batch = ragged_batch(SETTINGS, chosen.groups)
+    batch = ragged_batch(SETTINGS, chosen.groups, chosen.shared)
     steps = {"update": update(path, batch, hardware)}
     if "bare" in chosen.against:
         steps["bare"] = bare(path, batch, hardware)
     if "padded" in chosen.against:
         steps["padded"] = padded(path, batch, hardware)
+    if "apart" in chosen.against and chosen.shared:
+        steps["apart"] = update(path, apart(batch), hardware)
     if "trl" in chosen.against and hardware == Hardware() and chosen.oracles.exists():
         steps |= {
             name: trl((chosen.oracles, path, folder / "batch.npz"), batch, how)
@@ -128,6 +135,13 @@ def update(path: Path, batch: Batch, hardware: Hardware) -> Callable[[], float]:
     """One update as the trainer makes it, metrics and all."""
     learner = TorchLearner(path, SETTINGS, hardware)
     return lambda: _seconds(lambda: learner.update(batch), hardware)
+
+
+def apart(batch: Batch) -> Batch:
+    """The same batch, but no two trajectories begin alike."""
+    tokens = batch.tokens.copy()
+    tokens[np.cumsum(batch.lengths) - batch.lengths] = np.arange(batch.lengths.size)
+    return replace(batch, tokens=tokens)
 
 
 def bare(path: Path, batch: Batch, hardware: Hardware) -> Callable[[], float]:

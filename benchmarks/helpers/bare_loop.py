@@ -42,7 +42,8 @@ def bare_update(
 
 def _every_token_loss(model: Any, micro: MicroBatch) -> Tensor:
     tokens = torch.from_numpy(micro.tokens).to(model.device)
-    logits = model.get_output_embeddings()(hidden_states(model, tokens, micro.lengths))
+    hidden = hidden_states(model, tokens, micro.lengths, parents=micro.parents)
+    logits = model.get_output_embeddings()(hidden)
     return torch.nn.functional.cross_entropy(logits[:-1].float(), tokens[1:])
 
 
@@ -50,5 +51,6 @@ def _loss_tokens_loss(model: Any, micro: MicroBatch) -> Tensor:
     tokens = torch.from_numpy(micro.tokens).to(model.device)
     places = torch.from_numpy(micro.predicts).to(model.device)
     targets = torch.from_numpy(micro.targets).to(model.device)
-    logits = model.get_output_embeddings()(hidden_states(model, tokens, micro.lengths)[places])
+    hidden = hidden_states(model, tokens, micro.lengths, parents=micro.parents)
+    logits = model.get_output_embeddings()(hidden[places])
     return torch.nn.functional.cross_entropy(logits.float(), targets)

@@ -5,6 +5,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
@@ -78,26 +79,38 @@ def small_batch() -> Batch:
     return assemble_batch(groups, resolve_settings(Trainer()))
 
 
-def ragged_batch(chosen: Settings, count: int = 8) -> Batch:
-    """`count` groups of 8, two tasks: 64 to 512 tokens and 2 to 8 turns each, drawn once."""
+def ragged_batch(chosen: Settings, count: int = 8, shared: int = 0) -> Batch:
+    """`count` groups of 8, two tasks: 64 to 512 tokens and 2 to 8 turns each, drawn once.
+
+    `shared`: tokens more in the prompt, the same in all of a group.
+    """
     random = np.random.default_rng(0)
     groups = [
-        TrainableGroup(f"g{number}", task, tuple(_ragged(random, task) for _ in range(8)))
+        TrainableGroup(f"g{number}", task, _ragged_group(random, task, shared))
         for number, task in zip(range(count), cycle(("db", "household")), strict=False)
     ]
     return assemble_batch(groups, chosen)
 
 
-def _ragged(random: np.random.Generator, task: str) -> Trajectory:
-    return make_trajectory(random, task, int(random.integers(64, 513)), int(random.integers(2, 9)))
+def _ragged_group(random: np.random.Generator, task: str, shared: int) -> tuple[Trajectory, ...]:
+    first = random.integers(0, VOCABULARY, shared).astype("<i4").tobytes()
+    members = []
+    for _ in range(8):
+        length, turns = shared + int(random.integers(64, 513)), int(random.integers(2, 9))
+        member = make_trajectory(random, task, length, turns, PROMPT + shared)
+        token_ids = first + member.token_ids[len(first) :]
+        members.append(msgspec.structs.replace(member, token_ids=token_ids))
+    return tuple(members)
 
 
-def make_trajectory(random: np.random.Generator, task: str, length: int, turns: int) -> Trajectory:
+def make_trajectory(
+    random: np.random.Generator, task: str, length: int, turns: int, prompt: int = PROMPT
+) -> Trajectory:
     """A prompt, then turns of which half is sampled."""
     mask = np.zeros(length, np.uint8)
     steps = []
-    width = (length - PROMPT) // turns
-    for start in range(PROMPT, length - width + 1, width):
+    width = (length - prompt) // turns
+    for start in range(prompt, length - width + 1, width):
         end = start + width // 2
         mask[start:end] = 1
         steps.append(

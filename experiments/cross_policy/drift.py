@@ -119,7 +119,8 @@ def log_probabilities(path: Path, batch: Batch) -> tuple[NDArray[np.float32], ND
     with torch.inference_mode():
         for micro in micro_batches(batch, PIECE):
             read = torch.from_numpy(micro.predicts)
-            hidden = hidden_states(model, torch.from_numpy(micro.tokens), micro.lengths, read)
+            tokens = torch.from_numpy(micro.tokens)
+            hidden = hidden_states(model, tokens, micro.lengths, read, micro.parents)
             logits = model.get_output_embeddings()(hidden)
             parts.append(torch.log_softmax(logits.float(), dim=-1).numpy())
             places.append(micro.sources)

@@ -104,7 +104,8 @@ class Objective:
         rows = max(1, self.hardware.chunk_logits // model.config.get_text_config().vocab_size)
         predicts = torch.from_numpy(micro.predicts).to(fields.targets.device)
         with self.precision():
-            hidden = hidden_states(model, torch.from_numpy(micro.tokens), micro.lengths, predicts)
+            tokens = torch.from_numpy(micro.tokens)
+            hidden = hidden_states(model, tokens, micro.lengths, predicts, micro.parents)
         with self.precision(reuse_casts=True):  # every chunk passes the same head
             return self.score(head, hidden, fields.temperature, fields.targets, rows)
 

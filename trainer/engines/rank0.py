@@ -125,6 +125,7 @@ class PackedPass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An encoded MicroBatch. `arrays`: the fields `ARRAYS` as bytes."""
 
     lengths: list[int]
+    parents: list[int]
     arrays: dict[str, bytes]
 
 
@@ -237,6 +238,7 @@ def encode_passes(passes: Sequence[MicroBatch]) -> bytes:
         [
             PackedPass(
                 list(each.lengths),
+                list(each.parents),
                 {name: getattr(each, name).astype(kind).tobytes() for name, kind in ARRAYS.items()},
             )
             for each in passes
@@ -255,6 +257,7 @@ def decode_passes(body: bytes) -> list[MicroBatch]:
     return [
         MicroBatch(
             lengths=tuple(each.lengths),
+            parents=tuple(each.parents),
             **{name: _unpacked(each.arrays[name], kind) for name, kind in ARRAYS.items()},
         )
         for each in packed

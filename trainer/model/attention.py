@@ -2,12 +2,16 @@
 
 [1, heads, T, D] ─▶ split by trajectory ─▶ causal attention of each ─▶ joined
 
-transformers calls `attend` instead of its own attention and passes the lengths with which the model
+Trajectories that begin alike may share their first tokens: these are a piece of the row, which the
+others continue. Each of them attends to that piece and to itself.
+
+transformers calls `attend` instead of its own attention and passes the layout with which the model
 was called. Cost and memory are those of the single trajectories; a mask over the whole row would
 cost T². A GPU, to which launching kernels for each trajectory costs more than computing them,
 attends to trajectories of like length together, padded to the longest.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -20,7 +24,8 @@ from agentrl.core.errors import CheckpointError
 from agentrl.trainer.model.last_layer import READ, skip_unread_rows
 
 NAME = "agentrl_packed"
-LENGTHS = "packed_lengths"  # the keyword that transformers hands through
+LAYOUT = "packed_layout"  # the keyword that transformers hands through
+ALONE = -1  # the parent of a piece that continues none
 UNKNOWN = ("softcap", "s_aux", "position_bias")  # changes of the scores that `attend` leaves out
 PROBE = (5, 12, 9)  # lengths of its trajectories
 NEAR = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 3e-3}  # relative, of states
@@ -56,9 +61,14 @@ def pack(model: Any, *, is_checked: bool = True, pads: bool | None = None) -> No
         together = torch.split(hidden_states(model, tokens, PROBE), list(PROBE))
         model.spares = skip_unread_rows(model)
         some = hidden_states(model, tokens, PROBE, read)
+        first, _, last = torch.split(tokens, list(PROBE))
+        whole = hidden_states(model, torch.cat([first, last]), (PROBE[0] + PROBE[2],))
+        continued = hidden_states(model, tokens, PROBE, parents=(ALONE, ALONE, 0))
     for apart, joint in zip(alone, together, strict=True):
         if not _near(joint, apart, model.dtype):
             raise CheckpointError(f"{kind}: packed trajectories attend to each other", hint=HINT)
+    if not _near(continued[-PROBE[2] :], whole[PROBE[0] :], model.dtype):
+        raise CheckpointError(f"{kind}: trajectories cannot share their first tokens", hint=HINT)
     model.spares &= _near(some, torch.cat(alone)[read.to(some.device)], model.dtype)
 
 
@@ -66,18 +76,53 @@ def _near(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
     return bool((found - expected).norm() <= NEAR[dtype] * expected.norm())
 
 
+class Layout:
+    """The pieces of a packed row: `lengths` [S], and `parents` [S], the index of the earlier piece
+    that each one continues, or `ALONE`. `before` [S]: tokens of what it continues.
+    """
+
+    def __init__(self, lengths: tuple[int, ...], parents: tuple[int, ...] = ()) -> None:
+        self.lengths = lengths
+        self.parents = parents or (ALONE,) * len(lengths)
+        self.before = [0 if parent == ALONE else lengths[parent] for parent in self.parents]
+        self._masks: dict[tuple[int, int], Tensor] = {}  # one for all layers
+
+    def longest(self) -> int:
+        """Return the length of the longest trajectory."""
+        return max(before + own for before, own in zip(self.before, self.lengths, strict=True))
+
+    def positions(self) -> Tensor:
+        """Return [T] the positions of all tokens in their trajectories."""
+        spans = zip(self.before, self.lengths, strict=True)
+        return torch.cat([torch.arange(before, before + own) for before, own in spans])
+
+    def mask(self, query: Tensor, before: int) -> Tensor:
+        """Return [S, before + S], added to the scores of S queries that follow `before` tokens."""
+        length = query.shape[2]
+        if (length, before) not in self._masks:
+            hidden = torch.ones(length, before + length, dtype=torch.bool, device=query.device)
+            mask = query.new_zeros(hidden.shape).masked_fill(hidden.triu(before + 1), -torch.inf)
+            self._masks[length, before] = mask
+        return self._masks[length, before]
+
+
 def hidden_states(
-    model: Any, tokens: Tensor, lengths: tuple[int, ...], read: Tensor | None = None
+    model: Any,
+    tokens: Tensor,
+    lengths: tuple[int, ...],
+    read: Tensor | None = None,
+    parents: tuple[int, ...] = (),
 ) -> Tensor:
     """Return [T, H] last hidden states of packed trajectories with tokens [T].
 
     More than one needs a model prepared by `pack`. `read`: [K] places; returns [K, H] of those
-    only.
+    only. `parents`: [S] of each of the S pieces the index of the earlier one, of no parent itself,
+    that it continues, or `ALONE`; empty: none continues another.
     """
     options: dict[str, Any] = {}
     if len(lengths) > 1:
-        positions = torch.cat([torch.arange(length) for length in lengths])
-        options = {"position_ids": positions[None].to(model.device), LENGTHS: lengths}
+        layout = Layout(lengths, parents)
+        options = {"position_ids": layout.positions()[None].to(model.device), LAYOUT: layout}
     read = None if read is None else read.to(model.device)
     if read is not None and getattr(model, "spares", False):
         # Of none, one: ZeRO 3 meets at each module, in the order of the graph, alike on every rank.
@@ -112,79 +157,121 @@ def attend(  # noqa: PLR0913 - the signature of attention functions, and `pads`
     if query.shape[1] != key.shape[1] and not _groups(query):
         times = query.shape[1] // key.shape[1]
         key, value = (each.repeat_interleave(times, dim=1) for each in (key, value))
-    lengths = list(options.get(LENGTHS) or query.shape[2:3])
+    layout: Layout = options.get(LAYOUT) or Layout((query.shape[2],))
     window, scale = options.get("sliding_window"), options.get("scaling")
-    is_windowed = window is not None and max(lengths) > window
+    is_windowed = window is not None and layout.longest() > window
     pads = query.is_cuda if pads is None else pads
-    if pads and len(lengths) > 1 and not is_windowed:
-        return _padded_attention(query, key, value, tuple(lengths), scale), None
-    parts = (torch.split(each, lengths, dim=2) for each in (query, key, value))
+    if pads and len(layout.lengths) > 1 and not is_windowed:
+        return _padded_attention(query, key, value, layout, scale), None
+    split = (torch.split(each, list(layout.lengths), dim=2) for each in (query, key, value))
+    pieces = list(zip(*split, strict=True))
     outputs = [
-        _windowed_attention(q, k, v, window, scale)
-        if window is not None and q.shape[2] > window
-        else _causal_attention(q, k, v, scale)
-        for q, k, v in zip(*parts, strict=True)
+        _attend_piece(pieces, number, layout, window, scale).transpose(1, 2)
+        for number in range(len(pieces))
     ]
-    apart = [each.transpose(1, 2) for each in outputs]
-    return (torch.cat(apart, dim=1) if len(apart) > 1 else apart[0].contiguous()), None
+    return (torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0].contiguous()), None
+
+
+def _attend_piece(
+    pieces: Sequence[tuple[Tensor, ...]],
+    number: int,
+    layout: Layout,
+    window: int | None,
+    scale: float | None,
+) -> Tensor:
+    """Attention of one piece's queries to what it continues and to itself: [B, heads, S, D].
+
+    A mask has the kernel compute all S · (before + S) scores. Causal attention from the start of
+    what it continues needs half of (before + S)², fewer if the piece is the longer part.
+    """
+    (query, key, value), before = pieces[number], layout.before[number]
+    if not before:
+        return _whole_attention(query, key, value, window, scale)
+    first = pieces[layout.parents[number]]
+    key, value = torch.cat([first[1], key], dim=2), torch.cat([first[2], value], dim=2)
+    if query.shape[2] > before or (window is not None and key.shape[2] > window):
+        query = torch.cat([first[0], query], dim=2)
+        return _whole_attention(query, key, value, window, scale)[:, :, before:]
+    return _attention(query, key, value, scale, layout.mask(query, before))
+
+
+def _whole_attention(
+    query: Tensor, key: Tensor, value: Tensor, window: int | None, scale: float | None
+) -> Tensor:
+    if window is not None and query.shape[2] > window:
+        return _windowed_attention(query, key, value, window, scale)
+    return _attention(query, key, value, scale)
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Trajectories of like length. `tokens`: [K] of the packed row; `places`: [K] theirs in
-    `count` padded rows of `width`.
+    """Pieces of like length with one parent. `tokens`: [K] of the packed row; `places`: [K] theirs
+    in `count` padded rows of `width`. `parent`: places in the row of what all of them continue.
     """
 
     tokens: Tensor
     places: Tensor
     count: int
     width: int
+    parent: slice
 
 
 def _padded_attention(
-    query: Tensor, key: Tensor, value: Tensor, lengths: tuple[int, ...], scale: float | None
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float | None
 ) -> Tensor:
     """Causal attention of each trajectory: [1, heads, T, D] → [1, T, heads, D].
 
-    Padding follows a trajectory's tokens, so none of them sees it.
+    Padding follows a trajectory's tokens, so none of them sees it. What pieces continue is attended
+    to from its own start again, because the fast kernels know no other causal attention.
     """
     output = value.new_zeros(query.shape[2], query.shape[1], value.shape[3])
-    for block in _blocks(lengths, query.device):
+    for block in _blocks(layout.lengths, layout.parents, query.device):
         q, k, v = (_pad_block(each, block) for each in (query, key, value))
-        found = _causal_attention(q, k, v, scale).transpose(1, 2).flatten(0, 1)
+        found = _attention(q, k, v, scale).transpose(1, 2)
+        found = found[:, found.shape[1] - block.width :].flatten(0, 1)
         output = output.index_copy(0, block.tokens, found.index_select(0, block.places))
     return output[None]
 
 
 @lru_cache(maxsize=8)
 @torch.inference_mode(mode=False)  # what is kept may later be needed by a backward pass
-def _blocks(lengths: tuple[int, ...], device: torch.device) -> list[_Block]:
-    """Group trajectories of a packed row whose lengths differ by less than a factor of two."""
-    alike: dict[int, list[Tensor]] = {}
-    for tokens in torch.split(torch.arange(sum(lengths)), list(lengths)):
-        alike.setdefault(len(tokens).bit_length(), []).append(tokens)
+def _blocks(
+    lengths: tuple[int, ...], parents: tuple[int, ...], device: torch.device
+) -> list[_Block]:
+    """Group pieces of one parent whose lengths differ by less than a factor of two."""
+    pieces = torch.split(torch.arange(sum(lengths)), list(lengths))
+    alike: dict[tuple[int, int], list[Tensor]] = {}
+    for tokens, parent in zip(pieces, parents, strict=True):
+        alike.setdefault((parent, len(tokens).bit_length()), []).append(tokens)
     blocks = []
-    for rows in alike.values():
+    for (parent, _), rows in alike.items():
         width = max(map(len, rows))
         places = [start * width + torch.arange(len(row)) for start, row in enumerate(rows)]
         tokens, padded = torch.cat(rows).to(device), torch.cat(places).to(device)
-        blocks.append(_Block(tokens, padded, len(rows), width))
+        start = sum(lengths[:parent]) if parent != ALONE else 0
+        before = slice(start, start + lengths[parent] if parent != ALONE else 0)
+        blocks.append(_Block(tokens, padded, len(rows), width, before))
     return blocks
 
 
 def _pad_block(states: Tensor, block: _Block) -> Tensor:
-    """Return the block's rows [count, heads, width, D] of packed states [1, heads, T, D]."""
+    """Return the block's rows [count, heads, before + width, D] of packed [1, heads, T, D]."""
     heads, width = states.shape[1], states.shape[3]
     padded = states.new_zeros(block.count * block.width, heads, width)
     taken = states[0].transpose(0, 1).index_select(0, block.tokens)
     filled = padded.index_copy(0, block.places, taken)
-    return filled.view(block.count, block.width, heads, width).transpose(1, 2)
+    own = filled.view(block.count, block.width, heads, width).transpose(1, 2)
+    before = states[:, :, block.parent].expand(block.count, -1, -1, -1)
+    return torch.cat([before, own], dim=2) if before.shape[2] else own
 
 
-def _causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-    grouped = query.shape[1] != key.shape[1]
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None, mask: Tensor | None = None
+) -> Tensor:
+    """Attention with a mask, else causal. Heads of the queries may share keys and values."""
+    grouped, causal = query.shape[1] != key.shape[1], mask is None
     return scaled_dot_product_attention(
-        query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
+        query, key, value, mask, is_causal=causal, scale=scale, enable_gqa=grouped
     )
 
 
@@ -197,16 +284,15 @@ def _windowed_attention(
     """
     length, blocks = query.shape[2], -(-query.shape[2] // window)
     q, k, v = (_split_blocks(each, blocks, window) for each in (query, key, value))
-    first = _causal_attention(q[:, 0], k[:, 0], v[:, 0], scale)
+    first = _attention(q[:, 0], k[:, 0], v[:, 0], scale)
     at = torch.arange(window, device=query.device)[:, None]
     seen = torch.arange(2 * window, device=query.device)
-    rest = scaled_dot_product_attention(
+    rest = _attention(
         q[:, 1:].flatten(0, 1),
         torch.cat([k[:, :-1], k[:, 1:]], dim=3).flatten(0, 1),
         torch.cat([v[:, :-1], v[:, 1:]], dim=3).flatten(0, 1),
+        scale,
         (seen > at) & (seen <= at + window),
-        scale=scale,
-        enable_gqa=query.shape[1] != key.shape[1],
     )
     every = torch.cat([first[:, None], rest.reshape_as(q[:, 1:])], dim=1)
     return every.transpose(1, 2).flatten(2, 3)[:, :, :length]

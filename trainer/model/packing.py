@@ -4,34 +4,42 @@ Batch ─▶ each trajectory up to its last loss token ─┬▶ first fit, long
                                                     └▶ ranks: as many micro-batches for each, of
                                                        equal cost; attention costs length squared
 
-Each branch of a trajectory that has several is packed as if it were a trajectory.
+Trajectories of a micro-batch that begin alike, as those of a group do, share their prompt: it is
+fed once, as far as its outputs predict no loss token. Each branch of a trajectory that has several
+is packed as if it were a trajectory.
 """
 
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agentrl.trainer.algorithm.advantages import Floats
-from agentrl.trainer.batch import Batch, Bools, Ints
+from agentrl.trainer.batch import Batch, Ints
+from agentrl.trainer.model.attention import ALONE
 
-Costs = NDArray[np.float64]
+FEWEST_SHARED = 16  # tokens that are worth a piece of their own
+COPY = 1 / 6  # of a token's memory that attention takes again for each trajectory that shares it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MicroBatch:
-    """One forward pass over S trajectories, T tokens in all, none of it padding.
+    """One forward pass over S pieces, T tokens in all, none of it padding.
 
-    `tokens`: [T]; `lengths`: [S] of the trajectories, each of which begins at position 0.
-    `predicts`: [K] places in T whose output predicts a loss token; `sources`: [K] where that token
-    stands in the Batch; `owners`: [K] which of the S trajectories it belongs to. The others, [K],
+    `tokens`: [T]; `lengths`: [S] of the pieces; `parents`: [S] of each the index of the piece that
+    it continues, or ALONE. A piece is a whole trajectory, the first tokens of some, or the rest of
+    one. `predicts`: [K] places in T whose output predicts a loss token; `sources`: [K] where that
+    token stands in the Batch; `owners`: [K] which of the S pieces it belongs to. The others, [K],
     are the loss tokens' own of the Batch's fields; `proximal` is empty if the Batch's is. A
-    trajectory's loss tokens are all in one micro-batch.
+    trajectory's loss tokens are all in one piece.
     """
 
     tokens: Ints
     lengths: tuple[int, ...]
+    parents: tuple[int, ...]
     predicts: Ints
     sources: Ints
     owners: Ints
@@ -45,15 +53,65 @@ class MicroBatch:
     proximal: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A trajectory: its index, its place in the Batch, how many tokens to feed.
+
+    `prompt`: the key of the tokens that others begin with, too; `shared`: how many these are.
+    """
+
+    index: int
+    start: int
+    length: int
+    prompt: bytes = b""
+    shared: int = 0
+
+    def cost(self, attention: float) -> float:
+        """Return the cost of what it does not share, in tokens (see `attention_cost`)."""
+        return (self.length - self.shared) * (1.0 + attention * (self.length + self.shared))
+
+    def prompt_cost(self, attention: float) -> float:
+        return self.shared * (1.0 + attention * self.shared)
+
+
+class _Pass:
+    """A micro-batch that is being filled. `size`: in tokens, by memory; `cost`: see `_Row.cost`."""
+
+    def __init__(self) -> None:
+        self.rows: list[_Row] = []
+        self.size, self.cost = 0, 0.0
+        self._prompts: set[bytes] = set()
+
+    @classmethod
+    def of(cls, rows: Sequence[_Row]) -> "_Pass":
+        found = cls()
+        for row in rows:
+            found.add(row)
+        return found
+
+    def added_size(self, row: _Row) -> int:
+        own = row.length - row.shared + math.ceil(COPY * row.shared)
+        return own if row.prompt in self._prompts else own + row.shared
+
+    def cost_with(self, row: _Row, attention: float) -> float:
+        cost = self.cost + row.cost(attention)
+        return cost if row.prompt in self._prompts else cost + row.prompt_cost(attention)
+
+    def add(self, row: _Row, attention: float = 0.0) -> None:
+        self.size += self.added_size(row)
+        self.cost = self.cost_with(row, attention)
+        self.rows.append(row)
+        self._prompts |= {row.prompt}
+
+
 def micro_batches(batch: Batch, max_tokens: int) -> list[MicroBatch]:
     """Split the batch into micro-batches of at most `max_tokens` tokens, fullest first.
 
     A longer trajectory has its own micro-batch; one without loss tokens has none. Tokens after the
     last loss token are left out, because they predict nothing that is trained.
     """
-    needed = _read_lengths(batch)
-    rows = _first_fit(needed, max_tokens)
-    found = [_pack_rows(batch, needed, np.array(each)) for each in rows]
+    passes = _first_fit(_read_rows(batch), max_tokens)
+    found = [_pack_rows(batch, each.rows) for each in passes]
     return sorted(found, key=lambda micro: -micro.tokens.size)
 
 
@@ -66,16 +124,14 @@ def balance_ranks(
     trajectory. Missing ones are empty: a rank without work still takes part in collective
     operations.
     """
-    needed = _read_lengths(batch)
-    costs = needed * (1.0 + attention * needed)
-    rows = _equal_costs(needed, costs, max_tokens, ranks)
-    rows.sort(key=lambda each: -costs[each].sum())
-    passes = [rows[start : start + ranks] for start in range(0, len(rows), ranks)]
+    filled = _equal_costs(_read_rows(batch), attention, max_tokens, ranks)
+    filled.sort(key=lambda each: -each.cost)
+    passes = [filled[start : start + ranks] for start in range(0, len(filled), ranks)]
     for every_other in passes[1::2]:
         every_other.reverse()
     return [
         [
-            _pack_rows(batch, needed, np.array(own[rank])) if own[rank] else empty_micro_batch()
+            _pack_rows(batch, own[rank].rows) if own[rank].rows else empty_micro_batch()
             for own in passes
         ]
         for rank in range(ranks)
@@ -102,6 +158,7 @@ def empty_micro_batch() -> MicroBatch:
     return MicroBatch(
         tokens=one,
         lengths=(1,),
+        parents=(ALONE,),
         predicts=places,
         sources=places,
         owners=places,
@@ -121,78 +178,95 @@ def _count(parameter: Any) -> int:
     return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
-def _read_lengths(batch: Batch) -> Ints:
-    """Return [M]: number of tokens to feed of each trajectory."""
-    ends = np.cumsum(batch.sequences)
-    masks = np.split(batch.loss_mask, ends[:-1]) if ends.size else []
-    return np.array([_inputs(mask) for mask in masks], np.int64)
+def _read_rows(batch: Batch) -> list[_Row]:
+    """Return the trajectories with loss tokens; those that share a prompt follow each other.
+
+    The largest share, or single trajectory, comes first, and in it the longest trajectory.
+    """
+    families: dict[bytes | int, list[_Row]] = {}
+    starts = np.cumsum(batch.sequences) - batch.sequences
+    for index, (start, count) in enumerate(zip(starts.tolist(), batch.sequences, strict=True)):
+        learned = np.flatnonzero(batch.loss_mask[start : start + count])
+        if not learned.size:
+            continue
+        length, shared = int(learned[-1]), int(learned[0]) - 1  # the next output is trained
+        prompt = batch.tokens[start : start + shared].tobytes() if shared >= FEWEST_SHARED else b""
+        families.setdefault(prompt or index, []).append(_Row(index, start, length, prompt, shared))
+    found = [
+        family if len(family) > 1 else [replace(family[0], prompt=b"", shared=0)]
+        for family in families.values()
+    ]
+    found.sort(key=lambda family: -_Pass.of(family).size)
+    return [row for family in found for row in sorted(family, key=lambda each: -each.length)]
 
 
-def _inputs(mask: Bools) -> int:
-    chosen = np.flatnonzero(mask)
-    return int(chosen[-1]) if chosen.size else 0
+def _first_fit(rows: Sequence[_Row], max_tokens: int) -> list[_Pass]:
+    """Assign each trajectory to where it adds least, of the micro-batches with room."""
+    passes: list[_Pass] = []
+    for row in rows:
+        fits = [each for each in passes if each.size + each.added_size(row) <= max_tokens]
+        if not fits:
+            passes.append(_Pass())
+        place = min(fits or passes[-1:], key=lambda each: each.added_size(row))
+        place.add(row)
+    return passes
 
 
-def _first_fit(needed: Ints, max_tokens: int) -> list[list[int]]:
-    """Assign trajectories to micro-batches: longest first, each to the first with room."""
-    rows: list[list[int]] = []
-    rooms: list[int] = []
-    for row in np.argsort(-needed, kind="stable").tolist():
-        length = int(needed[row])
-        if not length:
-            break
-        place = next((n for n, room in enumerate(rooms) if room >= length), len(rows))
-        if place == len(rows):
-            rows.append([])
-            rooms.append(max_tokens)
-        rows[place].append(row)
-        rooms[place] -= length
-    return rows
-
-
-def _equal_costs(needed: Ints, costs: Costs, max_tokens: int, ranks: int) -> list[list[int]]:
+def _equal_costs(
+    rows: Sequence[_Row], attention: float, max_tokens: int, ranks: int
+) -> list[_Pass]:
     """Assign trajectories to a multiple of `ranks` micro-batches of similar cost.
 
-    The longest come first, each into the cheapest micro-batch with room; if there is none, there
-    are more micro-batches.
+    Each goes to where the cost is lowest then, of the micro-batches with room; if there is none,
+    there are more micro-batches.
     """
-    order = [row for row in np.argsort(-needed, kind="stable").tolist() if needed[row]]
-    passes = -(-min(len(order), -(-int(needed.sum()) // max_tokens)) // ranks)
-    while (found := _cheapest_fit(order, needed, costs, max_tokens, passes * ranks)) is None:
+    passes = -(-min(len(rows), -(-_Pass.of(rows).size // max_tokens)) // ranks)
+    while (found := _cheapest_fit(rows, attention, max_tokens, passes * ranks)) is None:
         passes += 1
     return found
 
 
 def _cheapest_fit(
-    order: list[int], needed: Ints, costs: Costs, max_tokens: int, count: int
-) -> list[list[int]] | None:
+    rows: Sequence[_Row], attention: float, max_tokens: int, count: int
+) -> list[_Pass] | None:
     """Assign trajectories to `count` micro-batches; return None if one does not fit."""
-    rows: list[list[int]] = [[] for _ in range(count)]
-    tokens, spent = np.zeros(count, np.int64), np.zeros(count)
-    for row in order:
-        fits = (tokens == 0) | (tokens + needed[row] <= max_tokens)
-        if not fits.any():
+    passes = [_Pass() for _ in range(count)]
+    for row in rows:
+        fits = [p for p in passes if not p.rows or p.size + p.added_size(row) <= max_tokens]
+        if not fits:
             return None
-        place = int(np.argmin(np.where(fits, spent, np.inf)))
-        rows[place].append(row)
-        tokens[place] += needed[row]
-        spent[place] += costs[row]
-    return rows
+        min(fits, key=lambda each: each.cost_with(row, attention)).add(row, attention)
+    return passes
 
 
-def _pack_rows(batch: Batch, needed: Ints, rows: Ints) -> MicroBatch:
-    starts = (np.cumsum(batch.sequences) - batch.sequences)[rows]
-    lengths = needed[rows]
-    before = np.cumsum(lengths) - lengths
-    places = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+def _spans(rows: Sequence[_Row]) -> list[tuple[int, int, int]]:
+    """Return where each piece starts in the Batch, its length, and its parent."""
+    spans: list[tuple[int, int, int]] = []
+    of_prompts = Counter(row.prompt for row in rows)
+    parents: dict[bytes, int] = {}
+    for row in rows:
+        shared = row.shared if of_prompts[row.prompt] > 1 else 0
+        if shared and row.prompt not in parents:
+            parents[row.prompt] = len(spans)
+            spans.append((row.start, shared, ALONE))
+        parent = parents[row.prompt] if shared else ALONE
+        spans.append((row.start + shared, row.length - shared, parent))
+    return spans
+
+
+def _pack_rows(batch: Batch, rows: Sequence[_Row]) -> MicroBatch:
+    spans = _spans(rows)
+    _, lengths, parents = zip(*spans, strict=True)
+    places = np.concatenate([np.arange(begin, begin + n) for begin, n, _ in spans])
     predicts = np.flatnonzero(batch.loss_mask[places + 1])
-    owners = np.repeat(np.arange(rows.size), lengths)[predicts]
+    owners = np.repeat(np.arange(len(spans)), lengths)[predicts]
     sources = places[predicts] + 1
     untaught = np.zeros(sources.size, np.float32)
     taught = batch.teacher_weights.size
     return MicroBatch(
         tokens=batch.tokens[places],
-        lengths=tuple(lengths.tolist()),
+        lengths=lengths,
+        parents=parents,
         predicts=predicts,
         sources=sources,
         owners=owners,

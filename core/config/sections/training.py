@@ -120,7 +120,8 @@ class Trainer(Section, frozen=True):
     chunk_logits: Positive | None = None
     """Most logits in memory at once. More is faster. Absent: 2^22 on a CPU, 2^27 on a GPU."""
     packing: bool = True
-    """Whether trajectories share a forward pass, without attention between them."""
+    """Whether trajectories share a forward pass, without attention between them. A prompt with
+    which several of them begin is computed once."""
     gradient_checkpointing: bool = False
     """Whether to recompute activations: less memory, about a third more compute."""
     optimizer_steps: Positive = 1

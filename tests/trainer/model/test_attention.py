@@ -11,9 +11,10 @@ from torch.overrides import TorchFunctionMode
 from torch_device import DEVICE
 
 from agentrl.core.errors import CheckpointError
-from agentrl.trainer.model.attention import PROBE, hidden_states, pack
+from agentrl.trainer.model.attention import ALONE, PROBE, hidden_states, pack
 
-LENGTHS = (40, 1, 23, 9, 60)
+LENGTHS = (40, 1, 23, 9, 60)  # among those that continue one, shorter and longer than that
+PARENTS = (ALONE, 0, 0, ALONE, 3)
 KIND = torch.device(DEVICE).type
 SHAPE = {
     "vocab_size": 96,
@@ -85,6 +86,31 @@ def test_logits_and_gradients_of_packed_trajectories_are_those_of_each_alone(
         assert (one - other).norm() < 1e-5 * one.norm()
     alone = hidden_states(model, tokens[:40], (40,))
     assert torch.allclose(alone, apart[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("joint", [False, True], ids=["one by one", "padded together"])
+@pytest.mark.parametrize("name", MODELS)
+def test_trajectories_that_share_their_first_tokens_are_as_if_each_had_its_own(
+    name: str, joint: bool
+) -> None:
+    model = _model(MODELS[name])
+    tokens = torch.randint(0, 96, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
+    pieces = torch.split(tokens, list(LENGTHS))
+    apart = []
+    for piece, parent in zip(pieces, PARENTS, strict=True):
+        if parent != ALONE:
+            whole = torch.cat([pieces[parent], piece])
+            states = hidden_states(model, whole, (whole.numel(),))
+            apart.append(states[-piece.numel() :])
+    expected = _gradients(model, torch.cat(apart))
+    rests = torch.cat([torch.full((n,), p) for n, p in zip(LENGTHS, PARENTS, strict=True)]) != ALONE
+    pack(model, pads=joint)
+    states = hidden_states(model, tokens, LENGTHS, parents=PARENTS)
+    found = _gradients(model, states[rests.to(DEVICE)])
+    count = int(rests.sum()) * 96
+    for one, other in ((expected[:count], found[:count]), (expected[count:], found[count:])):
+        assert one.norm() > 1
+        assert (one - other).norm() < 1e-5 * one.norm()
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,9 @@ from agentrl.core.config.sections.training import Trainer
 from agentrl.core.trajectory import BranchPoint, Trajectory
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
+from agentrl.trainer.model.attention import ALONE
 from agentrl.trainer.model.packing import (
+    FEWEST_SHARED,
     MicroBatch,
     attention_cost,
     balance_ranks,
@@ -25,6 +28,11 @@ PLAIN = resolve_settings(Trainer(normalise="none"))
 SHAPES = st.lists(
     st.tuples(st.integers(0, 12), st.integers(0, 6), st.integers(0, 5)), min_size=1, max_size=12
 )
+PROMPTED = st.lists(
+    st.tuples(st.sampled_from([1, 17, 30, 31]), st.integers(0, 6), st.integers(0, 5)),
+    min_size=1,
+    max_size=12,
+)
 
 
 def _batch(make_trajectory: MakeTrajectory, shapes: Shapes) -> Batch:
@@ -36,8 +44,16 @@ def _batch(make_trajectory: MakeTrajectory, shapes: Shapes) -> Batch:
     return assemble_batch([TrainableGroup("g", "db", members)], PLAIN)
 
 
+def _with_prompts(batch: Batch, shapes: Shapes) -> Batch:
+    """The same, but trajectories whose spans begin at the same place have the same prompt."""
+    tokens, starts = batch.tokens.copy(), np.cumsum(batch.lengths) - batch.lengths
+    for start, (prompt, _, _) in zip(starts, shapes, strict=True):
+        tokens[start : start + prompt] = 7
+    return replace(batch, tokens=tokens)
+
+
 def _hold_every_loss_token_once(batch: Batch, micros: Sequence[MicroBatch]) -> None:
-    """And before each stand exactly the tokens of its trajectory that precede it."""
+    """And before each stand exactly the tokens of its trajectory that precede it, shared or not."""
     first = np.repeat(np.cumsum(batch.lengths) - batch.lengths, batch.lengths)
     seen: list[int] = []
     for micro in micros:
@@ -47,6 +63,11 @@ def _hold_every_loss_token_once(batch: Batch, micros: Sequence[MicroBatch]) -> N
         for place, source, owner in zip(micro.predicts, micro.sources, micro.owners, strict=True):
             assert starts[owner] <= place < starts[owner] + micro.lengths[owner]
             fed = micro.tokens[starts[owner] : place + 1].tolist()
+            if (parent := micro.parents[owner]) != ALONE:
+                assert micro.parents[parent] == ALONE
+                assert parent < owner
+                end = starts[parent] + micro.lengths[parent]
+                fed = micro.tokens[starts[parent] : end].tolist() + fed
             assert fed == batch.tokens[first[source] : source].tolist()
     assert sorted(seen) == np.flatnonzero(batch.loss_mask).tolist()
 
@@ -77,6 +98,45 @@ def test_ranks_get_the_same_number_of_micro_batches_and_every_loss_token_once(
     again = balance_ranks(batch, budget, ranks, attention)
     places = [[[m.sources.tolist() for m in each] for each in found] for found in (dealt, again)]
     assert places[0] == places[1]
+
+
+@given(PROMPTED, st.integers(1, 120), st.integers(1, 4), st.sampled_from([0.0, 0.1]))
+def test_a_prompt_that_trajectories_share_is_fed_once_in_each_micro_batch(
+    make_trajectory: MakeTrajectory, shapes: Shapes, budget: int, ranks: int, attention: float
+) -> None:
+    batch = _with_prompts(_batch(make_trajectory, shapes), shapes)
+    micros = micro_batches(batch, budget)
+    dealt = balance_ranks(batch, budget, ranks, attention)
+    for found in (micros, [micro for own in dealt for micro in own]):
+        _hold_every_loss_token_once(batch, found)
+        assert all(len(m.lengths) == 1 or m.tokens.size <= budget for m in found)
+        for micro in found:
+            prompts = [n for n, p in zip(micro.lengths, micro.parents, strict=True) if p == ALONE]
+            shared = [micro.lengths[parent] for parent in set(micro.parents) - {ALONE}]
+            assert all(length >= FEWEST_SHARED for length in shared)
+            assert len(prompts) >= len(shared)
+
+
+def test_a_group_needs_its_prompt_once(make_trajectory: MakeTrajectory) -> None:
+    shapes = [(40, 3, 0), (40, 5, 2), (40, 1, 0), (40, 0, 3), (10, 2, 0)]
+    (micro,) = micro_batches(_with_prompts(_batch(make_trajectory, shapes), shapes), 1000)
+    assert micro.lengths == (39, 5, 3, 1, 11)  # a span's last token is not fed
+    assert micro.parents == (ALONE, 0, 0, 0, ALONE)
+    apart = micro_batches(_batch(make_trajectory, shapes), 1000)
+    assert apart[0].lengths == (44, 42, 40, 11)
+    assert set(apart[0].parents) == {ALONE}
+
+
+def test_a_group_that_exceeds_a_pass_feeds_its_prompt_in_each(
+    make_trajectory: MakeTrajectory,
+) -> None:
+    """Each of the two needs 32 + 2 · 8 tokens, and for copies in attention 2 · 32 / 6."""
+    shapes = [(33, 8, 0)] * 4
+    batch = _with_prompts(_batch(make_trajectory, shapes), shapes)
+    assert [m.lengths for m in micro_batches(batch, 60)] == [(32, 8, 8), (32, 8, 8)]
+    assert [m.lengths for m in micro_batches(batch, 59)] == [(40,)] * 4
+    dealt = balance_ranks(batch, 1000, 2, attention=0.1)
+    assert [[m.lengths for m in own] for own in dealt] == [[(32, 8, 8)], [(32, 8, 8)]]
 
 
 def test_the_longest_fill_first_and_the_short_ones_fill_the_rest(
