@@ -55,12 +55,11 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A trajectory: its index, its place in the Batch, how many tokens to feed.
+    """A trajectory: where it starts in the Batch, and how many of its tokens to feed.
 
-    `prompt`: the key of the tokens that others begin with, too; `shared`: how many these are.
+    `prompt`: the tokens that others begin with, too; `shared`: how many these are.
     """
 
-    index: int
     start: int
     length: int
     prompt: bytes = b""
@@ -191,7 +190,7 @@ def _read_rows(batch: Batch) -> list[_Row]:
             continue
         length, shared = int(learned[-1]), int(learned[0]) - 1  # the next output is trained
         prompt = batch.tokens[start : start + shared].tobytes() if shared >= FEWEST_SHARED else b""
-        families.setdefault(prompt or index, []).append(_Row(index, start, length, prompt, shared))
+        families.setdefault(prompt or index, []).append(_Row(start, length, prompt, shared))
     found = [
         family if len(family) > 1 else [replace(family[0], prompt=b"", shared=0)]
         for family in families.values()
