@@ -93,7 +93,8 @@ def ragged_batch(chosen: Settings, count: int = 8, shared: int = 0) -> Batch:
 
 
 def _ragged_group(random: np.random.Generator, task: str, shared: int) -> tuple[Trajectory, ...]:
-    first = random.integers(0, VOCABULARY, shared).astype("<i4").tobytes()
+    prompt = PROMPT + shared if shared else 0  # without `shared` every prompt is another
+    first = random.integers(0, VOCABULARY, prompt).astype("<i4").tobytes()
     members = []
     for _ in range(8):
         length, turns = shared + int(random.integers(64, 513)), int(random.integers(2, 9))
