@@ -53,12 +53,14 @@ def episodes(
     text: str = typer.Option("", "--text", help="Text in a call or an answer, ignoring case."),
     limit: int = typer.Option(20, min=1, help="Largest number of listed episodes."),
     store: str = STORE,
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print one JSON array, or one JSON object for EPISODE."
+    ),
 ) -> None:
     """List a run's newest episodes, or print one turn by turn.
 
-    Of one episode, the output shows the prompt, and for each step the policy, the parsed calls and
-    the environment's answer.
+    For one episode, it prints the prompt, and per step the policy, the parsed calls and the
+    environment's answer.
 
     Example: agentrl episodes configs/quickstart.toml dbbench-0-3
     """

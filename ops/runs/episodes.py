@@ -20,8 +20,14 @@ from agentrl.dashboard.viewmodels.episodes import (
 from agentrl.dashboard.viewmodels.tokens import token_view
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.queries.episodes.detail import EpisodeDetail, Member
-from agentrl.db.queries.episodes.filter import EpisodeFilter
-from agentrl.db.queries.episodes.search import SEARCH_LIMITS, EpisodeRow, search
+from agentrl.db.queries.episodes.filter import OPEN, EpisodeFilter
+from agentrl.db.queries.episodes.search import (
+    SEARCH_LIMITS,
+    EpisodeRow,
+    PageCursor,
+    SearchLimits,
+    search,
+)
 from agentrl.db.queries.episodes.updates import EpisodeUpdate
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
@@ -49,15 +55,30 @@ def open_run(where: RunPlace) -> Iterator[History]:
         yield History(store, run_id)
 
 
-def list_episodes(where: RunPlace, wanted: EpisodeFilter, limit: int, *, as_json: bool) -> None:
-    """Print the newest episodes that match. Raises StoreError."""
-    limits = replace(SEARCH_LIMITS, page=limit)
+def list_episodes(
+    where: RunPlace,
+    wanted: EpisodeFilter,
+    limit: int,
+    *,
+    as_json: bool,
+    limits: SearchLimits = SEARCH_LIMITS,
+) -> None:
+    """Print the newest episodes that match, of the whole history. Raises StoreError."""
+    found: list[EpisodeRow] = []
+    before: PageCursor | None = None
     with open_run(where) as history, history.store.read() as session:
-        found = search(session, history.run_id, wanted, limits=limits).rows
+        while len(found) < limit:
+            page = replace(limits, page=limit - len(found))
+            result = search(session, history.run_id, wanted, before, page)
+            found += result.rows
+            before = result.older
+            if before is None:
+                break
     if as_json:
         print(msgspec.json.encode(found).decode())
         return
-    heads = ("episode", "item", "ended, UTC", "status", "reward", "turns", "tokens", "trained in")
+    at = "queued, UTC" if wanted.state in OPEN else "ended, UTC"
+    heads = ("episode", "item", at, "status", "reward", "turns", "tokens", "trained in")
     table = plain(*heads)
     for each in found:
         table.add_row(history.shorten(each.episode_id), *_cells(each))
@@ -99,7 +120,7 @@ def _prompt(history: History, detail: EpisodeDetail) -> str:
 def _show(detail: EpisodeDetail, prompt: str) -> None:
     parts = [_describe(detail), "── prompt", prompt]
     for step in detail.steps:
-        parts += [f"── {headline(step)}", readable(step.call)]
+        parts += [f"── {headline(step)}", readable(step.call) or "no call"]
         parts.append(f"→ {step.answer}" if step.answer else "→ no answer")
     for part in parts:
         print(_without_controls(part))
@@ -121,7 +142,9 @@ def _describe(detail: EpisodeDetail) -> str:
         f"attempt {itself.attempts}",
     ]
     if itself.reward is not None:
-        parts.append(f"reward {itself.reward:.3g}, score {itself.score or 0:.3g}")
+        parts.append(f"reward {itself.reward:.3g}")
+    if itself.score is not None:
+        parts.append(f"score {itself.score:.3g}")
     if itself.seconds is not None:
         parts.append(f"{itself.seconds:.1f} s")
     if (update := itself.update) is not None:

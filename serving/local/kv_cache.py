@@ -122,7 +122,7 @@ class Prefix:
 class Prefixes:
     """An LRU cache of prefixes by policy and session, at most `capacity` tokens.
 
-    It logs when it is too small: conversations that go on are computed again from their start.
+    It logs when it is too small: conversations that go on have lost their prefix.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -162,11 +162,11 @@ class Prefixes:
         sought = self._found_tokens + self._lost_tokens
         if sought < WINDOW * self._capacity:
             return
-        share = self._lost_tokens / max(sought, 1)
+        share = self._lost_tokens / sought
         self._found_tokens = self._lost_tokens = 0
         if share > LOST_SHARE:
             get_logger().warning(
-                "Prefix cache too small: conversations are computed again from their start",
+                "Prefix cache too small: conversations that go on are computed again",
                 share_lost=round(share, 2),
                 cache_tokens=self._capacity,
                 hint="raise policy.cache_tokens or lower worker.concurrency",
@@ -179,6 +179,8 @@ class Prefixes:
     def drop(self, policy: str) -> None:
         for key in [key for key in self._prefixes if key[0] == policy]:
             self._remove(key)
+        for key in [key for key in self._lost if key[0] == policy]:
+            del self._lost[key]
 
 
 def _grown_length(have: int, need: int, least: int) -> int:

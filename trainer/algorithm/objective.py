@@ -27,7 +27,7 @@ from agentrl.trainer.model.token_scores import Scores, score_tokens
 
 
 class Fields(NamedTuple):
-    """Fields of the K loss tokens of a micro-batch, each [K]. `owners`: trajectory index.
+    """Fields of the K loss tokens of a micro-batch, each [K]. `owners`: index of the piece.
 
     `proximal` is empty if the Batch's is.
     """

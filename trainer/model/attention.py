@@ -61,13 +61,13 @@ def pack(model: Any, *, is_checked: bool = True, pads: bool | None = None) -> No
         together = torch.split(hidden_states(model, tokens, PROBE), list(PROBE))
         model.spares = skip_unread_rows(model)
         some = hidden_states(model, tokens, PROBE, read)
-        first, _, last = torch.split(tokens, list(PROBE))
-        whole = hidden_states(model, torch.cat([first, last]), (PROBE[0] + PROBE[2],))
-        continued = hidden_states(model, tokens, PROBE, parents=(ALONE, ALONE, 0))
+        _, first, last = torch.split(tokens, list(PROBE))
+        whole = hidden_states(model, torch.cat([first, last]), (PROBE[1] + PROBE[2],))
+        continued = hidden_states(model, tokens, PROBE, parents=(ALONE, ALONE, 1))
     for apart, joint in zip(alone, together, strict=True):
         if not _near(joint, apart, model.dtype):
             raise CheckpointError(f"{kind}: packed trajectories attend to each other", hint=HINT)
-    if not _near(continued[-PROBE[2] :], whole[PROBE[0] :], model.dtype):
+    if not _near(continued[-PROBE[2] :], whole[PROBE[1] :], model.dtype):
         raise CheckpointError(f"{kind}: trajectories cannot share their first tokens", hint=HINT)
     model.spares &= _near(some, torch.cat(alone)[read.to(some.device)], model.dtype)
 
@@ -145,8 +145,8 @@ def attend(  # noqa: PLR0913 - the signature of attention functions, and `pads`
 ) -> tuple[Tensor, None]:
     """The attention function for transformers: returns ([B, T, heads, D], None).
 
-    query: [B, heads, T, D]; key, value: [B, key heads, T, D]. Without lengths each of the B rows is
-    one trajectory. `pads`: see `pack`. Raises CheckpointError for unsupported scores or masks.
+    query: [B, heads, T, D]; key, value: [B, key heads, T, D]. Without a layout each of the B rows
+    is one trajectory. `pads`: see `pack`. Raises CheckpointError for unsupported scores or masks.
     """
     found = [name for name in UNKNOWN if options.get(name) is not None]
     if found or mask is not None or options.get("is_causal") is False:

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from agentrl.core.types import EpisodeState
 from agentrl.db.models.episodes import Episode, Step, StoredTrajectory
 from agentrl.db.models.updates import UpdateGroup
 from agentrl.db.queries.episodes.filter import EpisodeFilter
+from agentrl.db.queries.episodes.search import SEARCH_LIMITS
 from agentrl.db.store import Store, open_store
 from agentrl.ops.runs.episodes import list_episodes, show_episode
 from agentrl.ops.runs.lifecycle import RunPlace
@@ -62,6 +64,18 @@ def test_the_list_has_the_newest_episodes_that_match(
     assert {row["task"] for row in json.loads(capsys.readouterr().out)} == {"dbbench"}
 
 
+def test_the_list_reads_on_until_it_is_full(
+    place: RunPlace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = EpisodeFilter(task="dbbench", item_id="")
+    few = replace(SEARCH_LIMITS, window=2)
+    list_episodes(place, wanted, 7, as_json=True, limits=few)
+    names = [row["episode_id"] for row in json.loads(capsys.readouterr().out)]
+    list_episodes(place, wanted, 7, as_json=True)
+    assert names == [row["episode_id"] for row in json.loads(capsys.readouterr().out)]
+    assert len(names) == 7
+
+
 def test_an_episode_is_printed_turn_by_turn(
     place: RunPlace, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,7 +95,7 @@ def test_an_episode_is_printed_turn_by_turn(
         'execute_sql {"query":"SELECT 1"}',
         "→ [(1,)]",
         "── Step 1 · v0 lagged(4) · 5 tokens · 0.10 s policy · 0.01 s environment",
-        "",
+        "no call",
         "→ no answer",
     ]
     show_episode(place, head.split()[0], as_json=True)

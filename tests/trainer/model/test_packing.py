@@ -111,10 +111,11 @@ def test_a_prompt_that_trajectories_share_is_fed_once_in_each_micro_batch(
         _hold_every_loss_token_once(batch, found)
         assert all(len(m.lengths) == 1 or m.tokens.size <= budget for m in found)
         for micro in found:
-            prompts = [n for n, p in zip(micro.lengths, micro.parents, strict=True) if p == ALONE]
+            pieces = np.split(micro.tokens, np.cumsum(micro.lengths)[:-1])
+            prompts = [pieces[parent].tobytes() for parent in set(micro.parents) - {ALONE}]
             shared = [micro.lengths[parent] for parent in set(micro.parents) - {ALONE}]
             assert all(length >= FEWEST_SHARED for length in shared)
-            assert len(prompts) >= len(shared)
+            assert len(set(prompts)) == len(prompts)
 
 
 def test_a_group_needs_its_prompt_once(make_trajectory: MakeTrajectory) -> None:
