@@ -160,7 +160,7 @@ class Prefixes:
 
     def _warn_if_small(self) -> None:
         sought = self._found_tokens + self._lost_tokens
-        if sought < WINDOW * self._capacity:
+        if not sought or sought < WINDOW * self._capacity:
             return
         share = self._lost_tokens / sought
         self._found_tokens = self._lost_tokens = 0
