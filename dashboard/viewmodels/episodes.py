@@ -128,9 +128,12 @@ def rows(result: SearchResult, here: Here) -> list[dict[str, Cell]]:
 def _update_cell(update: EpisodeUpdate | None, here: Here) -> Cell:
     if update is None:
         return "–"
-    undone = " (rolled back)" if update.state == "rolled_back" else ""
-    link = here.to("Checkpoints", checkpoint=update.checkpoint_id)
-    return Link(f"v{update.version}{undone}", link)
+    return Link(update_name(update), here.to("Checkpoints", checkpoint=update.checkpoint_id))
+
+
+def update_name(update: EpisodeUpdate) -> str:
+    """Return the version of an update, and whether it was rolled back."""
+    return f"v{update.version}" + (" (rolled back)" if update.state == "rolled_back" else "")
 
 
 def moment(at: float) -> str:

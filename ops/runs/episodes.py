@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from agentrl.core.errors import StoreError
 from agentrl.dashboard import vocabulary
+from agentrl.dashboard.links import Here
 from agentrl.dashboard.viewmodels.episodes import (
     directories,
     headline,
@@ -16,6 +17,7 @@ from agentrl.dashboard.viewmodels.episodes import (
     read_episode,
     readable,
     trajectory_of,
+    update_name,
 )
 from agentrl.dashboard.viewmodels.tokens import token_view
 from agentrl.db.admin.readonly import open_history
@@ -28,31 +30,19 @@ from agentrl.db.queries.episodes.search import (
     SearchLimits,
     search,
 )
-from agentrl.db.queries.episodes.updates import EpisodeUpdate
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.ops.runs.lifecycle import RunPlace
 from agentrl.ops.tables import console, plain
 
 
-@dataclass(frozen=True, slots=True)
-class History:
-    """The history of one run."""
-
-    store: Store
-    run_id: str
-
-    def shorten(self, episode_id: str) -> str:
-        return episode_id.removeprefix(f"{self.run_id}-")
-
-
 @contextmanager
-def open_run(where: RunPlace) -> Iterator[History]:
+def open_run(where: RunPlace) -> Iterator[tuple[Store, Here]]:
     """Open a run's history. Raises StoreError if the run does not exist."""
     with closing(open_history(where.url)) as store:
         with store.read() as session:
             run_id = runs.require_run(session, where.run).run_id
-        yield History(store, run_id)
+        yield store, Here(run_id, where.run)
 
 
 def list_episodes(
@@ -66,10 +56,10 @@ def list_episodes(
     """Print the newest episodes that match, of the whole history. Raises StoreError."""
     found: list[EpisodeRow] = []
     before: PageCursor | None = None
-    with open_run(where) as history, history.store.read() as session:
+    with open_run(where) as (store, here), store.read() as session:
         while len(found) < limit:
             page = replace(limits, page=limit - len(found))
-            result = search(session, history.run_id, wanted, before, page)
+            result = search(session, here.run_id, wanted, before, page)
             found += result.rows
             before = result.older
             if before is None:
@@ -81,7 +71,7 @@ def list_episodes(
     heads = ("episode", "item", at, "status", "reward", "turns", "tokens", "trained in")
     table = plain(*heads)
     for each in found:
-        table.add_row(history.shorten(each.episode_id), *_cells(each))
+        table.add_row(here.short(each.episode_id), *_cells(each))
     console().print(table if found else "no episode matches")
 
 
@@ -90,29 +80,29 @@ def show_episode(where: RunPlace, episode: str, *, as_json: bool) -> None:
 
     `episode`: its id, also without the run's id at its start. Raises StoreError if it is unknown.
     """
-    with open_run(where) as history:
-        names = (episode, f"{history.run_id}-{episode}")
+    with open_run(where) as (store, here):
+        names = (episode, f"{here.run_id}-{episode}")
         for name in names:
-            if detail := read_episode(history.store, history.run_id, name):
+            if detail := read_episode(store, here.run_id, name):
                 break
         else:
             raise StoreError(
                 f"run {where.run} has no episode {episode}",
                 hint="`agentrl episodes` without an episode lists the newest ones",
             )
-        prompt = _prompt(history, detail)
+        prompt = _prompt(store, here.run_id, detail)
     if as_json:
         print(msgspec.json.encode(_as_json(detail, prompt)).decode())
     else:
         _show(detail, prompt)
 
 
-def _prompt(history: History, detail: EpisodeDetail) -> str:
+def _prompt(store: Store, run_id: str, detail: EpisodeDetail) -> str:
     """Return the text before the first step, or why there is none."""
     body, missing = trajectory_of(detail)
     if body is None:
         return missing
-    file = vocabulary.find(directories(history.store, history.run_id, detail))
+    file = vocabulary.find(directories(store, run_id, detail))
     known = vocabulary.vocabulary_of(file) if file else vocabulary.NONE
     return "".join(token.text for token in token_view(body, known, None).observation_tokens(0))
 
@@ -148,7 +138,7 @@ def _describe(detail: EpisodeDetail) -> str:
     if itself.seconds is not None:
         parts.append(f"{itself.seconds:.1f} s")
     if (update := itself.update) is not None:
-        parts.append(f"trained in {_trained(update)}")
+        parts.append(f"trained in {update_name(update)}")
         parts += [f"advantage {update.advantage:+.3g}"] if update.advantage is not None else []
     return " · ".join(parts)
 
@@ -168,10 +158,5 @@ def _cells(row: EpisodeRow) -> list[str]:
     reward = "–" if row.reward is None else f"{row.reward:.3g}"
     counts = ["–" if each is None else str(each) for each in (row.turns, row.tokens)]
     status = row.status or row.reason or "–"
-    return [row.item_id, moment(row.at), status, reward, *counts, _trained(row.update)]
-
-
-def _trained(update: EpisodeUpdate | None) -> str:
-    if update is None:
-        return "–"
-    return f"v{update.version}" + (" (rolled back)" if update.state == "rolled_back" else "")
+    trained = update_name(row.update) if row.update else "–"
+    return [row.item_id, moment(row.at), status, reward, *counts, trained]

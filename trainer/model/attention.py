@@ -1,6 +1,6 @@
 """Attention over packed trajectories: none attends to another.
 
-[1, heads, T, D] ─▶ split by trajectory ─▶ causal attention of each ─▶ joined
+[1, heads, T, D] ─▶ split by piece ─▶ causal attention of each ─▶ joined
 
 Trajectories that begin alike may share their first tokens: these are a piece of the row, which the
 others continue. Each of them attends to that piece and to itself.
@@ -77,8 +77,10 @@ def _near(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
 
 
 class Layout:
-    """The pieces of a packed row: `lengths` [S], and `parents` [S], the index of the earlier piece
-    that each one continues, or `ALONE`. `before` [S]: tokens of what it continues.
+    """The pieces of a packed row.
+
+    `lengths`: [S]; `parents`: [S] the index of the earlier piece that each continues, or `ALONE`;
+    `before`: [S] the length of that piece, or 0.
     """
 
     def __init__(self, lengths: tuple[int, ...], parents: tuple[int, ...] = ()) -> None:
@@ -248,8 +250,8 @@ def _blocks(
         width = max(map(len, rows))
         places = [start * width + torch.arange(len(row)) for start, row in enumerate(rows)]
         tokens, padded = torch.cat(rows).to(device), torch.cat(places).to(device)
-        start = sum(lengths[:parent]) if parent != ALONE else 0
-        before = slice(start, start + lengths[parent] if parent != ALONE else 0)
+        start, end = (sum(lengths[:n]) for n in (parent, parent + 1))
+        before = slice(start, end) if parent != ALONE else slice(0)
         blocks.append(_Block(tokens, padded, len(rows), width, before))
     return blocks
 

@@ -57,7 +57,7 @@ class MicroBatch:
 class _Row:
     """A trajectory: where it starts in the Batch, and how many of its tokens to feed.
 
-    `prompt`: the tokens that others begin with, too; `shared`: how many these are.
+    `prompt`: bytes of the first tokens, with which others begin, too; `shared`: their number.
     """
 
     start: int

@@ -39,7 +39,7 @@ def store(place: RunPlace) -> Store:
     return open_store(place.url)
 
 
-def listed(
+def list_lines(
     place: RunPlace, capsys: pytest.CaptureFixture[str], limit: int = 50, **wanted: str
 ) -> list[str]:
     """Return the lines below the heads of the table."""
@@ -50,14 +50,14 @@ def listed(
 def test_the_list_has_the_newest_episodes_that_match(
     place: RunPlace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert len(listed(place, capsys)) == 16
-    assert len(listed(place, capsys, limit=3)) == 3
-    assert len(listed(place, capsys, task="dbbench")) == 8
-    (*_, last) = listed(place, capsys, task="dbbench", item_id="item-1")
+    assert len(list_lines(place, capsys)) == 16
+    assert len(list_lines(place, capsys, limit=3)) == 3
+    assert len(list_lines(place, capsys, task="dbbench")) == 8
+    (*_, last) = list_lines(place, capsys, task="dbbench", item_id="item-1")
     name, item, *_, status, reward, turns, tokens, version = last.split()
     assert (name, item) == ("dbbench-1-0", "item-1")
     assert (status, reward, turns, tokens, version) == ("completed", "1", "2", "40", "v1")
-    assert len(listed(place, capsys, words="DONE")) == 16
+    assert len(list_lines(place, capsys, words="DONE")) == 16
     list_episodes(place, EpisodeFilter(state=EpisodeState.FAILED), 5, as_json=False)
     assert capsys.readouterr().out == "no episode matches\n"
     list_episodes(place, EpisodeFilter(task="dbbench"), 5, as_json=True)

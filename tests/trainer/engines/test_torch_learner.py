@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -19,11 +18,10 @@ from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.metrics import TokenRecord
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import resolve_settings
-from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
+from agentrl.trainer.batch import Batch, assemble_batch
 from agentrl.trainer.engines import torch_learner
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.model import packing
 from agentrl.trainer.model.files.loading import load_model
 from agentrl.trainer.model.packing import MicroBatch
 from agentrl.trainer.snapshots.snapshots import State
@@ -134,8 +132,8 @@ def test_packing_micro_batching_and_computing_again_do_not_change_the_update(
     batch = ragged_batch(make_trajectory, chosen=chosen)
     before = _flat(TorchLearner(tiny, chosen, HARDWARE), "weights/")
     changes = []
-    for budget, packed, again in ((100_000, 1, 0), (60, 1, 0), (100_000, 0, 0), (60, 1, 1)):
-        engine = replace(chosen, micro_batch_tokens=budget, packing=bool(packed))
+    for budget, packing, again in ((100_000, 1, 0), (60, 1, 0), (100_000, 0, 0), (60, 1, 1)):
+        engine = replace(chosen, micro_batch_tokens=budget, packing=bool(packing))
         engine = replace(engine, gradient_checkpointing=bool(again))
         learner = TorchLearner(tiny, engine, HARDWARE)
         learner.update(batch)
@@ -358,29 +356,3 @@ def test_bfloat16_computes_low_and_keeps_masters_in_fp32(
     learner.copy_weights()(tmp_path)
     saved = load_file(tmp_path / "model.safetensors")
     assert {tensor.dtype for tensor in saved.values()} == {torch.bfloat16}
-
-
-def test_members_that_share_a_prompt_are_learned_from_as_if_each_had_its_own(
-    tiny: Path, make_trajectory: MakeTrajectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    members = [
-        make_trajectory([(30, 34 + n), (50, 53)], 60, seed=n, reward=float(n % 2)) for n in range(4)
-    ]
-    prompt = members[0].token_ids[: 4 * 30]
-    members = [
-        msgspec.structs.replace(each, token_ids=prompt + each.token_ids[4 * 30 :])
-        for each in members
-    ]
-    batch = assemble_batch([TrainableGroup("g", "db", tuple(members))], SETTINGS)
-    assert packing.micro_batches(batch, 1000)[0].tokens.size == 29 + 4 * (52 - 29)
-    found = []
-    for fewest in (packing.FEWEST_SHARED, 1000):
-        monkeypatch.setattr(packing, "FEWEST_SHARED", fewest)
-        learner = TorchLearner(tiny, replace(SETTINGS, micro_batch_tokens=1000), HARDWARE)
-        recorded = learner._accumulate(batch)
-        gradients = [each.grad.flatten() for each in learner._model.parameters()]
-        found.append((recorded, torch.cat(gradients)))
-    (shared, one), (apart, other) = found
-    assert np.abs(shared.logprobs - apart.logprobs).max() < 1e-5
-    assert np.abs(shared.entropy - apart.entropy).max() < 1e-5
-    assert (one - other).norm() < 1e-5 * other.norm()

@@ -67,23 +67,32 @@ def _gradients(model: Any, hidden: Tensor) -> Tensor:
     return torch.cat([logits.detach().flatten(), *found])
 
 
+def _tokens() -> Tensor:
+    return torch.randint(0, 96, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
+
+
+def _assert_near(expected: Tensor, found: Tensor, states: int) -> None:
+    """Compare two results of `_gradients` for so many states: logits, and gradients."""
+    count = states * 96
+    for one, other in ((expected[:count], found[:count]), (expected[count:], found[count:])):
+        assert one.norm() > 1
+        assert (one - other).norm() < 1e-5 * one.norm()
+
+
 @pytest.mark.parametrize("joint", [False, True], ids=["one by one", "padded together"])
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_and_gradients_of_packed_trajectories_are_those_of_each_alone(
     name: str, joint: bool
 ) -> None:
     model = _model(MODELS[name])
-    tokens = torch.randint(0, 96, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
+    tokens = _tokens()
     apart = [
         hidden_states(model, each, (each.numel(),)) for each in torch.split(tokens, list(LENGTHS))
     ]
     expected = _gradients(model, torch.cat(apart))
     pack(model, pads=joint)
     found = _gradients(model, hidden_states(model, tokens, LENGTHS))
-    count = sum(LENGTHS) * 96
-    for one, other in ((expected[:count], found[:count]), (expected[count:], found[count:])):
-        assert one.norm() > 1
-        assert (one - other).norm() < 1e-5 * one.norm()
+    _assert_near(expected, found, sum(LENGTHS))
     alone = hidden_states(model, tokens[:40], (40,))
     assert torch.allclose(alone, apart[0], atol=1e-5)
 
@@ -94,7 +103,7 @@ def test_trajectories_that_share_their_first_tokens_are_as_if_each_had_its_own(
     name: str, joint: bool
 ) -> None:
     model = _model(MODELS[name])
-    tokens = torch.randint(0, 96, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
+    tokens = _tokens()
     pieces = torch.split(tokens, list(LENGTHS))
     apart = []
     for piece, parent in zip(pieces, PARENTS, strict=True):
@@ -107,16 +116,13 @@ def test_trajectories_that_share_their_first_tokens_are_as_if_each_had_its_own(
     pack(model, pads=joint)
     states = hidden_states(model, tokens, LENGTHS, parents=PARENTS)
     found = _gradients(model, states[rests.to(DEVICE)])
-    count = int(rests.sum()) * 96
-    for one, other in ((expected[:count], found[:count]), (expected[count:], found[count:])):
-        assert one.norm() > 1
-        assert (one - other).norm() < 1e-5 * one.norm()
+    _assert_near(expected, found, int(rests.sum()))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_states_that_are_read_and_their_gradients_need_no_others(name: str) -> None:
     model = _model(MODELS[name])
-    tokens = torch.randint(0, 96, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
+    tokens = _tokens()
     read = torch.randperm(sum(LENGTHS), generator=torch.Generator().manual_seed(3))[:50]
     pack(model)
     expected = _gradients(model, hidden_states(model, tokens, LENGTHS)[read])
