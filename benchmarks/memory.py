@@ -116,7 +116,7 @@ def train(config: Config, scratch: Path) -> None:
 
 
 def serve(config: Config, scratch: Path) -> None:
-    """Two policies at work, then a third beside them."""
+    """Two policies at work, then their next one beside them."""
     import shutil
 
     import torch
@@ -131,8 +131,6 @@ def serve(config: Config, scratch: Path) -> None:
     for name in "abc":
         shutil.copytree(config.model.path, scratch / name)
         engine.load(name, scratch / name)
-        if name == "c":
-            continue
         drawn = random.Random(0)
         prompts = [[drawn.randrange(700) for _ in range(100)] for _ in range(CONVERSATIONS)]
         for _ in range(TURNS):

@@ -28,6 +28,7 @@ from agentrl.cli.runs import dead_letters, processes, quickstart, replay, run_co
 from agentrl.core.errors import AgentRLError, install_hint, with_hint
 from agentrl.core.process import forbid_inspection
 
+KERNELS = "128"  # that oneDNN keeps, one for each shape; its 1,024 take a GiB where lengths vary
 WRITABLE = "choose a folder that you may write to"
 HINTS = {
     errno.ENOSPC: "free space on that disk",
@@ -97,6 +98,7 @@ def root(
 def main() -> None:
     """Run a command. A known error is one line on stderr; `--debug` shows its traceback."""
     forbid_inspection()  # the environment holds passwords and tokens
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS)
     try:
         app()
     except AgentRLError as error:

@@ -4,7 +4,8 @@
                                      former checkpoint: refused, drained, unloaded ─▶ row closed
 
 An engine that exchanges weights in place does the lower line first. Requests that drain too long
-are aborted. Only one server of a track does so at a time; the others keep serving.
+are aborted. Only one server of a track does so at a time; the others keep serving. Another engine
+loads nothing new while a checkpoint drains: it holds one more than it has tracks, as is planned.
 
 A serving row is opened before the first request and closed after the last, so every sampled token
 lies inside one. If a checkpoint cannot be loaded, this is logged once and the former checkpoint
@@ -124,6 +125,10 @@ class Follower:
                     return
                 self._retire(track, current.checkpoint_id)
             self._end_retiring()
+        elif current and name not in self._leaving:
+            self._end_retiring()
+            if self._leaving:
+                return
         leaving = self._leaving.get(name)
         if self._leaving if self._in_place else leaving and track in leaving.tracks:
             return

@@ -41,7 +41,7 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
     rows = min(server.max_batch, config.workers * config.worker.concurrency)
     one = width * shape.parameters
     is_recorded = device != HOST and one <= RECORDED
-    caches, tokens = policies, PassSizes.on(config.model.device).group
+    caches, tokens = policies + 1, PassSizes.on(config.model.device).group
     length = _double_until(config.sampling.max_tokens, 128)
     if is_recorded:  # caches of unloaded policies are kept; sizes are rounded up
         caches, tokens, rows = 2 * policies, 2 * tokens, _double_until(rows, ROWS)

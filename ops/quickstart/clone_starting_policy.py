@@ -1,5 +1,6 @@
 """The starting policy of a quickstart: experts cloned into the recipe's model, once."""
 
+import gc
 import sys
 from pathlib import Path
 
@@ -50,4 +51,5 @@ def make_start(recipe: Recipe, size: Size, config: Config) -> None:
             command=f"agentrl quickstart {recipe.name}",
         )
     )
+    gc.collect()
     release_unused()  # the run that follows needs what the optimizer held

@@ -218,6 +218,25 @@ def test_a_checkpoint_that_passes_from_track_to_track_is_loaded_once(
     assert live == {"current": "c4", "lagged(1)": "c3", "lagged(2)": "c2"}
 
 
+def test_one_checkpoint_drains_at_a_time(lineage: Lineage, save_model: Save) -> None:
+    """Memory is planned for one checkpoint more than there are tracks."""
+    engine, served = ScriptedEngine(), ServedCheckpoints()
+    tracks = ["current", "lagged(2)"]
+    follower = Follower(engine, served, lineage.store, FollowerConfig("s", tracks))
+    for _ in range(4):
+        lineage.publish(save_model("a"), None)
+        follower.step(lineage.live)
+    assert engine.names() == ["c1", "c3"]
+    with served.request("c1"), served.request("c3"):
+        lineage.publish(save_model("a"), None)
+        follower.step(lineage.live)
+        assert engine.names() == ["c1", "c3", "c4"]
+        assert [served.tracks()[track].version for track in tracks] == [4, 1]
+        assert follower.is_retrying
+    follower.step(lineage.live)
+    assert engine.names() == ["c2", "c4"]
+
+
 class InPlace(ScriptedEngine):
     """Holds one policy."""
 

@@ -31,7 +31,7 @@ from agentrl.trainer.engines.rank0 import TOKEN_FIELDS, RankStep
 from agentrl.trainer.engines.ranks import Ranks
 from agentrl.trainer.engines.torch_learner import prepare_torch
 from agentrl.trainer.engines.zero_net import Net
-from agentrl.trainer.model import optimizer, trainable_model
+from agentrl.trainer.model import malloc_tuning, optimizer, trainable_model
 from agentrl.trainer.model.files.loading import load_model, load_structure
 from agentrl.trainer.model.packing import MicroBatch, attention_cost, balance_ranks
 from agentrl.trainer.model.trainable_model import make_trainable, trainable_parameters
@@ -109,6 +109,7 @@ class DeepSpeedLearner:
             return RankStep(values | {"grad_norm": 0.0}, "no loss token")
         optimizer.set_learning_rate(self._engine.basic_optimizer, rate)
         norm, stepped = self._step(self._loss)
+        malloc_tuning.release_unused()
         self._steps += stepped
         if math.isfinite(norm):
             values["grad_norm"] = norm

@@ -16,7 +16,7 @@ from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware, Metrics, WeightsWriter, proceed, repeat_steps
-from agentrl.trainer.model import optimizer
+from agentrl.trainer.model import malloc_tuning, optimizer
 from agentrl.trainer.model.packing import MicroBatch, micro_batches
 from agentrl.trainer.model.trainable_model import (
     check_shapes,
@@ -105,6 +105,7 @@ class TorchLearner:
             self._optimizer.step()
             self._steps += 1
         self._optimizer.zero_grad(set_to_none=True)
+        malloc_tuning.release_unused()
         values = measure(batch, recorded)
         seconds = computed_s + time.perf_counter() - began
         values |= {"learning_rate": rate, "seconds": seconds}

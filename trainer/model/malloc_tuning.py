@@ -5,7 +5,6 @@ longer then fill the gaps, so each chunk of logits takes new memory, and chunkin
 """
 
 import ctypes
-import gc
 
 MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 LARGE = 12 * 2**20  # bytes; a part of the logits has 16 MiB
@@ -22,7 +21,6 @@ def map_large_blocks() -> bool:
 
 def release_unused() -> bool:
     """Return freed memory to the system; return whether there was any."""
-    gc.collect()
     try:
         found: int = ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError):

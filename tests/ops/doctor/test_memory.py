@@ -128,7 +128,7 @@ def test_a_local_engine_holds_every_policy_and_the_next(small: Path) -> None:
     token = 4 * 2 * 2 * 4  # bytes · keys and values · layers · width of the key heads
     assert held["prefix cache"] == 1000 * token
     # 10 rows and 200 tokens, by doubling; one row more is spare
-    assert held["KV cache of running sequences"] == 3 * (16 + 1) * 256 * token
+    assert held["KV cache of running sequences"] == 4 * (16 + 1) * 256 * token
     assert held["CUDA graphs"] == 0
     card, _ = planned(config(small, 'model.device = "cuda"\nmodel.dtype = "bfloat16"\n' + more))
     held = sizes(card, "policy p")
