@@ -28,7 +28,9 @@ from agentrl.cli.runs import dead_letters, processes, quickstart, replay, run_co
 from agentrl.core.errors import AgentRLError, install_hint, with_hint
 from agentrl.core.process import forbid_inspection
 
-KERNELS = "128"  # that oneDNN keeps, one for each shape; its 1,024 take a GiB where lengths vary
+# In bfloat16 on a CPU, oneDNN and what calls it keep kernels of every shape that they have met. Of
+# the lengths of trajectories these are many, and the 1,024 of each that are usual take gigabytes.
+KEPT_KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "64"}
 WRITABLE = "choose a folder that you may write to"
 HINTS = {
     errno.ENOSPC: "free space on that disk",
@@ -98,7 +100,7 @@ def root(
 def main() -> None:
     """Run a command. A known error is one line on stderr; `--debug` shows its traceback."""
     forbid_inspection()  # the environment holds passwords and tokens
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS)
+    os.environ.update({**KEPT_KERNELS, **os.environ})
     try:
         app()
     except AgentRLError as error:
