@@ -1,16 +1,17 @@
 """How far the memory plan of `agentrl doctor` is off: peaks of trainer and local engine.
 
     python benchmarks/memory.py [--sizes 1M 25M 100M] [--arms trainer lora bf16 engine]
-        [--device cpu] [--json]
+        [--updates 2] [--device cpu] [--json]
 
-Every arm runs in a process of its own with a random Qwen3 of that size. The trainer makes two
-updates of six trajectories of 512 tokens, saves a checkpoint and a snapshot; the engine serves two
-policies to 32 conversations of three turns each, then loads a third. Peaks are the kernel's VmHWM;
-on a GPU what torch reserved there, and the plan's allowance for CUDA is left out.
+Every arm runs in a process of its own with a random Qwen3 of that size. The trainer makes updates
+of six trajectories of 256 to 512 tokens, and saves a checkpoint and a snapshot during the last; the
+engine serves two policies and their next one to 32 conversations of three turns each. Peaks are the
+kernel's VmHWM; on a GPU what torch reserved there, and the plan's allowance for CUDA is left out.
 """
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -22,10 +23,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
+from agentrl.cli.main import KEPT_KERNELS
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.ops.configuration import model_spec
 from agentrl.ops.doctor import memory, memory_items
+from agentrl.trainer.batch import Batch
 
 SIZES = {  # hidden, layers, inner, heads, heads of keys, their width, vocabulary
     "1M": (128, 4, 320, 4, 2, 32, 768),
@@ -75,10 +78,32 @@ def make(size: str, folder: Path) -> Path:
     return folder
 
 
-def train(config: Config, scratch: Path) -> None:
-    """Two updates, a checkpoint, another update while a snapshot is written."""
+def drawn_batch(drawn: np.random.Generator, vocabulary: int) -> Batch:
+    """Six trajectories of different lengths, the first of the full length."""
+    lengths = np.append(TOKENS, drawn.integers(TOKENS // 2, TOKENS + 1, MEMBERS - 1))
+    count = int(lengths.sum())
+    mask = np.arange(count) % 60 < 40
+    mask[np.cumsum(lengths) - lengths] = False
+    return Batch(
+        tokens=drawn.integers(0, vocabulary, count),
+        loss_mask=mask,
+        behaviour=np.full(count, -5.0, np.float32),
+        temperature=np.ones(count, np.float32),
+        advantages=drawn.standard_normal(count).astype(np.float32),
+        fresh=mask,
+        shares=(mask / mask.sum()).astype(np.float32),
+        lengths=lengths,
+        task_ids=np.zeros(MEMBERS, np.int64),
+        tasks=("task",),
+        rewards=np.zeros(MEMBERS, np.float32),
+        successes=np.zeros(MEMBERS, np.bool_),
+        unnormalised=frozenset(),
+    )
+
+
+def train(config: Config, scratch: Path, updates: int) -> None:
+    """Updates, a checkpoint, another update while a snapshot is written."""
     from agentrl.trainer.algorithm.presets import resolve_settings
-    from agentrl.trainer.batch import Batch
     from agentrl.trainer.engines.learner import Hardware
     from agentrl.trainer.engines.torch_learner import TorchLearner
     from agentrl.trainer.snapshots import snapshots
@@ -86,32 +111,14 @@ def train(config: Config, scratch: Path) -> None:
     model = Path(config.model.path)
     hardware = Hardware.from_config(config.model, config.trainer)
     learner = TorchLearner(model, resolve_settings(config.trainer), hardware)
-    count = TOKENS * MEMBERS
-    drawn = np.random.default_rng(0)
-    mask = np.arange(count) % 60 < 40
-    mask[::TOKENS] = False
-    batch = Batch(
-        tokens=drawn.integers(0, model_spec.read_spec(model).vocabulary, count),
-        loss_mask=mask,
-        behaviour=np.full(count, -5.0, np.float32),
-        temperature=np.ones(count, np.float32),
-        advantages=drawn.standard_normal(count).astype(np.float32),
-        fresh=mask,
-        shares=(mask / mask.sum()).astype(np.float32),
-        lengths=np.full(MEMBERS, TOKENS, np.int64),
-        task_ids=np.zeros(MEMBERS, np.int64),
-        tasks=("task",),
-        rewards=np.zeros(MEMBERS, np.float32),
-        successes=np.zeros(MEMBERS, np.bool_),
-        unnormalised=frozenset(),
-    )
-    for _ in range(2):
-        learner.update(batch)
+    drawn, vocabulary = np.random.default_rng(0), model_spec.read_spec(model).vocabulary
+    for _ in range(updates):
+        learner.update(drawn_batch(drawn, vocabulary))
     (scratch / "checkpoint").mkdir()
     learner.probe()
     learner.copy_weights()(scratch / "checkpoint")
     state = learner.state()
-    learner.update(batch)
+    learner.update(drawn_batch(drawn, vocabulary))
     snapshots.save(scratch / "snapshot", state, checkpoint_id="c", version=1)
 
 
@@ -144,12 +151,16 @@ def serve(config: Config, scratch: Path) -> None:
     engine.close()
 
 
-def measured(arm: str, model: Path, device: str) -> int:
+def measured(arm: str, model: Path, device: str, updates: int) -> int:
     """Peak bytes of this process, or on the card, after the arm."""
     import torch
 
     with tempfile.TemporaryDirectory() as scratch:
-        (serve if arm == "engine" else train)(configured(model, arm, device), Path(scratch))
+        config = configured(model, arm, device)
+        if arm == "engine":
+            serve(config, Path(scratch))
+        else:
+            train(config, Path(scratch), updates)
     if device != "cpu":
         return torch.cuda.max_memory_reserved()
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -169,12 +180,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The memory plan against what processes take.")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["1M", "25M"])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--updates", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", nargs=2, metavar=("ARM", "MODEL"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one:
-        print(measured(chosen.one[0], Path(chosen.one[1]), chosen.device))
+        print(measured(chosen.one[0], Path(chosen.one[1]), chosen.device, chosen.updates))
         return
     rows = []
     for size in chosen.sizes:
@@ -182,8 +194,14 @@ def main() -> None:
             model = make(size, Path(folder))
             for arm in chosen.arms:
                 command = [sys.executable, __file__, "--device", chosen.device]
-                command += ["--one", arm, str(model)]
-                told = subprocess.run(command, check=True, capture_output=True, text=True)
+                command += ["--updates", str(chosen.updates), "--one", arm, str(model)]
+                told = subprocess.run(
+                    command,
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                    env=os.environ | KEPT_KERNELS,
+                )
                 peak, plan = int(told.stdout.split()[-1]), planned(arm, model, chosen.device)
                 row = {"size": size, "arm": arm, "planned": plan, "peak": peak}
                 rows.append(row | {"off": round(plan / peak - 1, 3)})

@@ -119,24 +119,26 @@ class Follower:
         current = self._served.tracks().get(track)
         if current and current.checkpoint_id == name:
             return
-        if self._in_place and self._loader.has_files(checkpoint):
-            if current:
-                if not self._begin_exchange(track):
-                    return
-                self._retire(track, current.checkpoint_id)
-            self._end_retiring()
-        elif current and name not in self._leaving:
-            self._end_retiring()
-            if self._leaving:
-                return
-        leaving = self._leaving.get(name)
-        if self._leaving if self._in_place else leaving and track in leaving.tracks:
+        if not self._make_room(track, checkpoint):
             return
         if self._loader.load(checkpoint):
             self._serve(track, checkpoint)
             if current and not self._in_place:
                 self._retire(track, current.checkpoint_id)
         self._end_exchange()
+
+    def _make_room(self, track: str, checkpoint: Checkpoint) -> bool:
+        """Return whether the checkpoint may be loaded now: it is, or no checkpoint drains."""
+        current = self._served.tracks().get(track)
+        leaving = self._leaving.get(checkpoint.checkpoint_id)
+        if leaving and not self._in_place:
+            return track not in leaving.tracks
+        if self._in_place and current and self._loader.has_files(checkpoint):
+            if not self._begin_exchange(track):
+                return False
+            self._retire(track, current.checkpoint_id)
+        self._end_retiring()
+        return not self._leaving
 
     def _begin_exchange(self, track: str) -> bool:
         """Return whether this server may stop serving the track now."""

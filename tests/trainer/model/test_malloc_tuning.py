@@ -1,9 +1,13 @@
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from torch import ops
 
+from agentrl.cli.main import KEPT_KERNELS
 from agentrl.trainer.model.malloc_tuning import map_large_blocks
 
 PROGRAM = """
@@ -36,15 +40,67 @@ print(peak() - before)
 """
 
 
+LENGTHS = """
+import gc
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from agentrl.trainer.model.malloc_tuning import release_unused
+
+
+def held():
+    gc.collect()
+    release_unused()
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+torch.set_num_threads(1)
+layers = [nn.Linear(64, width, dtype=torch.bfloat16) for width in (64, 128, 192, 256)]
+
+
+def train(lengths):
+    for length in lengths:
+        inputs = torch.randn(length, 64, dtype=torch.bfloat16, requires_grad=True)
+        sum(layer(inputs).float().sum() for layer in layers).backward()
+
+
+train(range(100, 110))
+before = held()
+train(range(200, 600))
+print(held() - before)
+"""
+
+
+def _printed(program: str, *arguments: str, environment: Mapping[str, str] = os.environ) -> int:
+    """Return the number of KiB that a program of its own process prints, in MiB."""
+    command = [sys.executable, "-W", "ignore", "-c", program, *arguments]
+    root = Path(__file__).parents[3]
+    told = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=root, env=environment
+    )
+    return int(told.stdout) // 1024
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not map_large_blocks(), reason="not glibc")
 def test_logits_in_parts_take_the_memory_of_a_few_parts() -> None:
     """All logits have 256 MiB, a part 16 MiB."""
-    peaks = {}
-    for how in ("mapped", "kept"):
-        command = [sys.executable, "-W", "ignore", "-c", PROGRAM, how]
-        root = Path(__file__).parents[3]
-        told = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root)
-        peaks[how] = int(told.stdout) // 1024
+    peaks = {how: _printed(PROGRAM, how) for how in ("mapped", "kept")}
     assert peaks["mapped"] < 224, peaks
     assert peaks["mapped"] < peaks["kept"], peaks
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (map_large_blocks() and ops.mkldnn._is_mkldnn_bf16_supported()),
+    reason="not glibc, or no bfloat16 in oneDNN",
+)
+def test_kernels_of_former_lengths_are_dropped() -> None:
+    """Trajectories of 400 lengths: each has kernels of its own."""
+    usual = {name: value for name, value in os.environ.items() if name not in KEPT_KERNELS}
+    grown = _printed(LENGTHS, environment=usual)
+    bounded = _printed(LENGTHS, environment=usual | KEPT_KERNELS)
+    assert bounded < grown / 2, (bounded, grown)
