@@ -14,6 +14,7 @@ from pathlib import Path
 from agentrl.broker.queue_names import MAX_DEAD_BYTES, MAX_DEAD_LETTERS
 from agentrl.core.errors import BrokerError, BrokerUnavailable
 from agentrl.core.process import require_unlocked
+from agentrl.core.sqlite import wait_until_unlocked
 
 BUSY_S = 10.0  # how long a write waits for another process's
 LOOK_S = 1.0  # between two looks at an empty queue while nobody writes to the file
@@ -62,9 +63,7 @@ class QueueFile:
             self._connection = sqlite3.connect(
                 path, timeout=busy_s, isolation_level=None, check_same_thread=False
             )
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("PRAGMA synchronous=NORMAL")
-            self._connection.executescript(schema())
+            wait_until_unlocked(self._prepare, busy_s)
         except (OSError, sqlite3.Error) as error:
             raise self._failure(error) from error
 
@@ -110,6 +109,11 @@ class QueueFile:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+    def _prepare(self) -> None:
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
+            self._connection.execute(f"PRAGMA {pragma}")
+        self._connection.executescript(schema())
 
     def _failure(self, error: Exception) -> BrokerError:
         locked = "locked" in str(error)

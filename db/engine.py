@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -15,6 +16,7 @@ from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError
 
 from agentrl.core.errors import StoreError
+from agentrl.core.sqlite import wait_until_unlocked
 
 AGAIN_S = 0.3  # for a server that was silent before, or a file that was locked, while we end
 
@@ -247,7 +249,7 @@ def _sqlite(url: URL, threads: int, timeouts: Timeouts, stop: threading.Event | 
     def _prepare(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # we emit BEGIN ourselves
         for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
-            connection.execute(f"PRAGMA {pragma}")
+            wait_until_unlocked(partial(connection.execute, f"PRAGMA {pragma}"), timeouts.lock_s)
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:

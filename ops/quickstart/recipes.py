@@ -100,6 +100,10 @@ TINY = Recipe(
     fast=Size(updates=6, items=48),
     begin_anew=True,
 )
+GENERATED_GAMES = {  # smaller houses, so shorter episodes
+    "TASKS__ALFWORLD__OPTIONS__ORIGIN": '"generated"',
+    "TASKS__ALFWORLD__EVAL_SPLIT": '"test"',
+}
 SMOLLM = Recipe(
     name="smollm",
     file=CONFIGS / "smollm.toml",
@@ -110,14 +114,14 @@ SMOLLM = Recipe(
         items=10,
         clones=50,
         episodes=150,
-        settings={"DISPATCH__GROUPS_PER_UPDATE": "2", "WORKER__CONCURRENCY": "16"},
+        settings={
+            "DISPATCH__GROUPS_PER_UPDATE": "2",
+            "WORKER__CONCURRENCY": "16",
+            **GENERATED_GAMES,
+        },
     ),
     data=(LIST, GAMES, WIKITABLEQUESTIONS),
-    without_data={
-        "TASKS__DBBENCH__OPTIONS__ORIGIN": '"generated"',
-        "TASKS__ALFWORLD__OPTIONS__ORIGIN": '"generated"',
-        "TASKS__ALFWORLD__EVAL_SPLIT": '"test"',
-    },
+    without_data={"TASKS__DBBENCH__OPTIONS__ORIGIN": '"generated"', **GENERATED_GAMES},
     hint="run `make models/smollm2`",
     clone_rank=16,
     ready_s=600.0,
