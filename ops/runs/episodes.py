@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from agentrl.core.errors import StoreError
+from agentrl.core.trajectory import Trajectory
 from agentrl.dashboard import vocabulary
 from agentrl.dashboard.links import Here
 from agentrl.dashboard.viewmodels.episodes import (
@@ -90,18 +91,17 @@ def show_episode(where: RunPlace, episode: str, *, as_json: bool) -> None:
                 f"run {where.run} has no episode {episode}",
                 hint="`agentrl episodes` without an episode lists the newest ones",
             )
-        prompt = _prompt(store, here.run_id, detail)
+        body, missing = trajectory_of(detail)
+        prompt = _prompt(store, here.run_id, detail, body) if body else None
     if as_json:
-        print(msgspec.json.encode(_as_json(detail, prompt)).decode())
+        whole = {**_as_json(detail), "prompt": prompt, "prompt_missing": missing}
+        print(msgspec.json.encode(whole).decode())
     else:
-        _show(detail, prompt)
+        _show(detail, missing if prompt is None else prompt)
 
 
-def _prompt(store: Store, run_id: str, detail: EpisodeDetail) -> str:
-    """Return the text before the first step, or why there is none."""
-    body, missing = trajectory_of(detail)
-    if body is None:
-        return missing
+def _prompt(store: Store, run_id: str, detail: EpisodeDetail, body: Trajectory) -> str:
+    """Return the text before the first step."""
     file = vocabulary.find(directories(store, run_id, detail))
     known = vocabulary.vocabulary_of(file) if file else vocabulary.NONE
     return "".join(token.text for token in token_view(body, known, None).observation_tokens(0))
@@ -148,10 +148,10 @@ def _state(member: Member) -> str:
     return f"{member.state} ({ended})" if ended else member.state
 
 
-def _as_json(detail: EpisodeDetail, prompt: str) -> dict[str, Any]:
+def _as_json(detail: EpisodeDetail) -> dict[str, Any]:
     whole: dict[str, Any] = msgspec.to_builtins(replace(detail, body=None))
     del whole["body"], whole["members"]
-    return {**whole, "prompt": prompt}
+    return whole
 
 
 def _cells(row: EpisodeRow) -> list[str]:

@@ -122,6 +122,9 @@ def test_an_episode_without_a_body_says_why_and_still_has_its_steps(
     told = capsys.readouterr().out
     assert "The trajectory was deleted (`agentrl db prune --bodies`)." in told
     assert told.count("→ done") == 2
+    show_episode(place, "dbbench-1-0", as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["prompt"], found["prompt_missing"][:26]) == (None, "The trajectory was deleted")
 
 
 def test_an_unknown_episode_or_run_is_an_error(place: RunPlace, store: Store) -> None:
