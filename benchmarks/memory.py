@@ -4,9 +4,10 @@
         [--updates 2] [--device cpu] [--json]
 
 Every arm runs in a process of its own with a random Qwen3 of that size. The trainer makes updates
-of six trajectories of 256 to 512 tokens, and saves a checkpoint and a snapshot during the last; the
-engine serves two policies and their next one to 32 conversations of three turns each. Peaks are the
-kernel's VmHWM; on a GPU what torch reserved there, and the plan's allowance for CUDA is left out.
+of six trajectories of 256 to 512 tokens, saves a checkpoint, makes one more update and saves a
+snapshot; the engine serves two policies and their next one to 32 conversations of three turns each.
+Peaks are the kernel's VmHWM; on a GPU what torch reserved there, and the plan's allowance for CUDA
+is left out.
 """
 
 import argparse
@@ -78,8 +79,8 @@ def make(size: str, folder: Path) -> Path:
     return folder
 
 
-def drawn_batch(drawn: np.random.Generator, vocabulary: int) -> Batch:
-    """Six trajectories of different lengths, the first of the full length."""
+def draw_batch(drawn: np.random.Generator, vocabulary: int) -> Batch:
+    """Draw six trajectories of different lengths, the first of the full length."""
     lengths = np.append(TOKENS, drawn.integers(TOKENS // 2, TOKENS + 1, MEMBERS - 1))
     count = int(lengths.sum())
     mask = np.arange(count) % 60 < 40
@@ -102,7 +103,7 @@ def drawn_batch(drawn: np.random.Generator, vocabulary: int) -> Batch:
 
 
 def train(config: Config, scratch: Path, updates: int) -> None:
-    """Updates, a checkpoint, another update while a snapshot is written."""
+    """Make updates, save a checkpoint, make one more update and save a snapshot."""
     from agentrl.trainer.algorithm.presets import resolve_settings
     from agentrl.trainer.engines.learner import Hardware
     from agentrl.trainer.engines.torch_learner import TorchLearner
@@ -113,12 +114,12 @@ def train(config: Config, scratch: Path, updates: int) -> None:
     learner = TorchLearner(model, resolve_settings(config.trainer), hardware)
     drawn, vocabulary = np.random.default_rng(0), model_spec.read_spec(model).vocabulary
     for _ in range(updates):
-        learner.update(drawn_batch(drawn, vocabulary))
+        learner.update(draw_batch(drawn, vocabulary))
     (scratch / "checkpoint").mkdir()
     learner.probe()
     learner.copy_weights()(scratch / "checkpoint")
     state = learner.state()
-    learner.update(drawn_batch(drawn, vocabulary))
+    learner.update(draw_batch(drawn, vocabulary))
     snapshots.save(scratch / "snapshot", state, checkpoint_id="c", version=1)
 
 
@@ -180,7 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The memory plan against what processes take.")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["1M", "25M"])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument("--updates", type=int, default=2)
+    parser.add_argument("--updates", type=int, default=2, help="before the checkpoint")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", nargs=2, metavar=("ARM", "MODEL"), help=argparse.SUPPRESS)
@@ -195,14 +196,14 @@ def main() -> None:
             for arm in chosen.arms:
                 command = [sys.executable, __file__, "--device", chosen.device]
                 command += ["--updates", str(chosen.updates), "--one", arm, str(model)]
-                told = subprocess.run(
+                finished = subprocess.run(
                     command,
                     check=True,
                     capture_output=True,
                     text=True,
                     env=os.environ | KEPT_KERNELS,
                 )
-                peak, plan = int(told.stdout.split()[-1]), planned(arm, model, chosen.device)
+                peak, plan = int(finished.stdout.split()[-1]), planned(arm, model, chosen.device)
                 row = {"size": size, "arm": arm, "planned": plan, "peak": peak}
                 rows.append(row | {"off": round(plan / peak - 1, 3)})
                 if not chosen.json:

@@ -28,8 +28,8 @@ from agentrl.cli.runs import dead_letters, processes, quickstart, replay, run_co
 from agentrl.core.errors import AgentRLError, install_hint, with_hint
 from agentrl.core.process import forbid_inspection
 
-# In bfloat16 on a CPU, oneDNN and what calls it keep kernels of every shape that they have met. Of
-# the lengths of trajectories these are many, and the 1,024 of each that are usual take gigabytes.
+# oneDNN and ideep, which torch calls for bfloat16 on a CPU, each cache up to 1,024 kernels, one for
+# each shape. Every length of a trajectory is a new shape, so full caches take gigabytes.
 KEPT_KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "64"}
 WRITABLE = "choose a folder that you may write to"
 HINTS = {
@@ -100,7 +100,8 @@ def root(
 def main() -> None:
     """Run a command. A known error is one line on stderr; `--debug` shows its traceback."""
     forbid_inspection()  # the environment holds passwords and tokens
-    os.environ.update({**KEPT_KERNELS, **os.environ})
+    for name, value in KEPT_KERNELS.items():
+        os.environ.setdefault(name, value)
     try:
         app()
     except AgentRLError as error:

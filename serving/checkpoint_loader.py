@@ -37,11 +37,15 @@ log = get_logger()
 class LoadingEngine(Engine, Protocol):
     """The interface of an engine that can load policies. `places`: how many it holds at once.
 
-    None: limited by memory only. 1: weights are exchanged in place.
+    None: limited by memory only. 1: weights are exchanged in place. `draining_policies`: how many
+    replaced ones it may hold beside those of the tracks; None: any number.
     """
 
     @property
     def places(self) -> int | None: ...
+
+    @property
+    def draining_policies(self) -> int | None: ...
 
     def load(self, name: str, path: Path) -> None:
         """Load a policy. On an error the engine still holds what it held before.

@@ -4,8 +4,8 @@
                                      former checkpoint: refused, drained, unloaded ─▶ row closed
 
 An engine that exchanges weights in place does the lower line first. Requests that drain too long
-are aborted. Only one server of a track does so at a time; the others keep serving. Another engine
-loads nothing new while a checkpoint drains: it holds one more than it has tracks, as is planned.
+are aborted. Only one server of a track does so at a time; the others keep serving. If the engine
+bounds how many replaced checkpoints drain, a track keeps its checkpoint until one of them has.
 
 A serving row is opened before the first request and closed after the last, so every sampled token
 lies inside one. If a checkpoint cannot be loaded, this is logged once and the former checkpoint
@@ -79,6 +79,7 @@ class Follower:
                 hint="give each track a [[policy]] of its own",
             )
         self._in_place = engine.places is not None
+        self._draining_policies = engine.draining_policies
         self._loader = CheckpointLoader(
             engine, follower_config.tolerance, follower_config.cache, follower_config.stop, clock
         )
@@ -88,6 +89,7 @@ class Follower:
         self._config = follower_config
         self._missing: set[str] = set()
         self._leaving: dict[str, RetiringCheckpoint] = {}
+        self._order = list(follower_config.tracks)  # whose last switch is the longest ago is first
         self._last: dict[str, Checkpoint] = {}  # what each track was served from
         self._is_exchanging = False  # in place: other servers of the track wait
 
@@ -102,7 +104,7 @@ class Follower:
     def step(self, live: Sequence[Checkpoint]) -> None:
         """Move every track to its checkpoint of the live lineage, and drop unused checkpoints."""
         self._close_lost()
-        for track in self._config.tracks:
+        for track in list(self._order):
             checkpoint = self._select(track, live)
             if checkpoint is None:
                 continue
@@ -128,17 +130,34 @@ class Follower:
         self._end_exchange()
 
     def _make_room(self, track: str, checkpoint: Checkpoint) -> bool:
-        """Return whether the checkpoint may be loaded now: it is, or no checkpoint drains."""
+        """Return whether the engine may hold the checkpoint now.
+
+        In place it may not until the track's checkpoint, which this retires, has drained.
+        """
+        if self._in_place:
+            return self._vacate(track, checkpoint)
+        name = checkpoint.checkpoint_id
+        held = self._leaving.keys() | self._serving_ids()
+        if name in held:
+            leaving = self._leaving.get(name)
+            return leaving is None or track not in leaving.tracks
+        if self._draining_policies is None:
+            return True
+        return len(held) < len(self._config.tracks) + self._draining_policies
+
+    def _vacate(self, track: str, checkpoint: Checkpoint) -> bool:
+        """Retire the track's checkpoint if another one can be loaded; return whether it is gone."""
         current = self._served.tracks().get(track)
-        leaving = self._leaving.get(checkpoint.checkpoint_id)
-        if leaving and not self._in_place:
-            return track not in leaving.tracks
-        if self._in_place and current and self._loader.has_files(checkpoint):
-            if not self._begin_exchange(track):
-                return False
-            self._retire(track, current.checkpoint_id)
-        self._end_retiring()
+        if self._loader.has_files(checkpoint):
+            if current:
+                if not self._begin_exchange(track):
+                    return False
+                self._retire(track, current.checkpoint_id)
+            self._end_retiring()
         return not self._leaving
+
+    def _serving_ids(self) -> set[str]:
+        return {serving.checkpoint_id for serving in self._served.tracks().values()}
 
     def _begin_exchange(self, track: str) -> bool:
         """Return whether this server may stop serving the track now."""
@@ -181,6 +200,8 @@ class Follower:
         )
         self._served.serve(track, checkpoint.checkpoint_id, checkpoint.version)
         self._last[track] = checkpoint
+        self._order.remove(track)
+        self._order.append(track)
         metrics.SWAPS.labels(track=track).inc()
         metrics.SERVED.labels(track=track).set(checkpoint.version)
         log.info("Serving track", track=track, version=checkpoint.version)
@@ -193,7 +214,7 @@ class Follower:
 
     def _end_retiring(self) -> None:
         """Close rows of checkpoints that still serve another track; drain and unload the others."""
-        serving_ids = {serving.checkpoint_id for serving in self._served.tracks().values()}
+        serving_ids = self._serving_ids()
         for name, leaving in list(self._leaving.items()):
             if name not in serving_ids:
                 drained = self._served.retire(name, timeout_s=0.0)

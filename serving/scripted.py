@@ -32,6 +32,7 @@ class ScriptedEngine:
         self._lock = threading.Lock()
 
     places: int | None = None  # as many policies as anyone likes
+    draining_policies: int | None = None
 
     def load(self, name: str, path: Path) -> None:  # noqa: ARG002 - the signature of engines
         with self._lock:

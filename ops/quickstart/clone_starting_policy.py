@@ -51,5 +51,6 @@ def make_start(recipe: Recipe, size: Size, config: Config) -> None:
             command=f"agentrl quickstart {recipe.name}",
         )
     )
+    # The run that follows needs the memory of the optimizer.
     gc.collect()
-    release_unused()  # the run that follows needs what the optimizer held
+    release_unused()

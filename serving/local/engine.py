@@ -31,6 +31,7 @@ class LocalEngine:
     """The local engine: policies by name. Thread-safe."""
 
     places: int | None = None  # as many policies as memory holds
+    draining_policies: int | None = 1  # `agentrl doctor` counts the memory of one
 
     def __init__(  # noqa: PLR0913 - its sizes, and how it computes
         self,

@@ -69,6 +69,8 @@ class VllmEngine:
         )
         metrics.VLLM.read = self.read_metrics
 
+    draining_policies: int | None = None  # adapters are small
+
     @property
     def places(self) -> int | None:
         return None if self._lora.rank else 1

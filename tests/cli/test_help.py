@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from agentrl.cli.main import app
+from agentrl.cli.main import KEPT_KERNELS, app
 
 HEAVY = "torch transformers numpy sqlalchemy alembic celery kombu pika docker streamlit starlette"
 
@@ -46,6 +47,16 @@ def test_the_short_word_for_help_is_understood_everywhere(verb: str) -> None:
     answer = CliRunner().invoke(app, [*verb.split(), "-h"], prog_name="agentrl")
     assert answer.exit_code == 0
     assert f"Usage: agentrl {verb}".rstrip() in answer.output
+
+
+def test_kernels_that_torch_keeps_are_bounded_unless_the_user_does() -> None:
+    code = "import os\nfrom agentrl.cli.main import main\ntry: main()\n"
+    code += "finally: print(*(os.environ[name] for name in os.environ['NAMES'].split()))"
+    own = {"NAMES": " ".join(KEPT_KERNELS), "LRU_CACHE_CAPACITY": "7"}
+    environment = {k: v for k, v in os.environ.items() if k not in KEPT_KERNELS} | own
+    command = [sys.executable, "-c", code, "--version"]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert ended.stdout.splitlines()[-1] == "128 7"
 
 
 def test_the_version_is_told() -> None:

@@ -2,7 +2,9 @@
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -192,49 +194,72 @@ def test_what_an_engine_lost_is_closed_and_loaded_again(lineage: Lineage, save_m
         assert len(checkpoints.live_policies(session, "run")) == 2
 
 
-def test_a_checkpoint_that_passes_from_track_to_track_is_loaded_once(
+class OneDrains(ScriptedEngine):
+    """Counts its loads, as an engine whose memory is planned like the local engine's."""
+
+    draining_policies = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+
+    def load(self, name: str, path: Path) -> None:
+        self.loads.append(name)
+        super().load(name, path)
+
+
+def _publish_while_requests_run(
+    lineage: Lineage, engine: ScriptedEngine, tracks: Sequence[str], model: Path
+) -> ServedCheckpoints:
+    """Publish 12 versions; requests to each served checkpoint last until the next version."""
+    served = ServedCheckpoints()
+    follower = Follower(engine, served, lineage.store, FollowerConfig("s", tracks))
+    for _ in range(12):
+        lineage.publish(model, None)
+        with ExitStack() as requests:
+            for name in served.checkpoints():
+                requests.enter_context(served.request(name))
+            follower.step(lineage.live)
+            most = len(tracks) + (engine.draining_policies or len(tracks))
+            assert len(engine.names()) <= most
+        follower.step(lineage.live)
+    return served
+
+
+def test_one_checkpoint_drains_at_a_time_and_each_track_gets_its_turn(
     lineage: Lineage, save_model: Save
 ) -> None:
-    class Counting(ScriptedEngine):
-        loads: list[str] = []  # noqa: RUF012 - of this test alone
+    tracks = ["current", "lagged(2)", "lagged(5)"]
+    served = _publish_while_requests_run(lineage, OneDrains(), tracks, save_model("a"))
+    wanted = dict(zip(tracks, (11, 9, 6), strict=True))
+    late = {track: wanted[track] - served.tracks()[track].version for track in tracks}
+    assert max(late.values()) <= 3, late
 
-        def load(self, name: str, path: Path) -> None:
-            self.loads.append(name)
-            super().load(name, path)
 
-    engine, served = Counting(), ServedCheckpoints()
-    tracks = ["current", "lagged(1)", "lagged(2)"]
+def test_an_engine_without_a_bound_follows_every_track_at_once(
+    lineage: Lineage, save_model: Save
+) -> None:
+    tracks = ["current", "lagged(2)", "lagged(5)"]
+    served = _publish_while_requests_run(lineage, ScriptedEngine(), tracks, save_model("a"))
+    assert [served.tracks()[track].version for track in tracks] == [11, 9, 6]
+
+
+@pytest.mark.parametrize("tracks", list(permutations(["current", "lagged(1)", "lagged(2)"])))
+def test_a_checkpoint_that_passes_from_track_to_track_is_loaded_once(
+    lineage: Lineage, save_model: Save, tracks: Sequence[str]
+) -> None:
+    engine, served = OneDrains(), ServedCheckpoints()
     follower = Follower(engine, served, lineage.store, FollowerConfig("s", tracks))
     for _ in range(5):
         lineage.publish(save_model("a"), None)
         follower.step(lineage.live)
-    assert [served.tracks()[track].checkpoint_id for track in tracks] == ["c4", "c3", "c2"]
+    wanted = {"current": "c4", "lagged(1)": "c3", "lagged(2)": "c2"}
+    assert {name: each.checkpoint_id for name, each in served.tracks().items()} == wanted
     assert engine.loads == ["c0", "c1", "c2", "c3", "c4"]
     with lineage.store.read() as session:
-        live = {
-            each.track: each.checkpoint_id for each in checkpoints.live_policies(session, "run")
-        }
-        assert len(checkpoints.live_policies(session, "run")) == 3
-    assert live == {"current": "c4", "lagged(1)": "c3", "lagged(2)": "c2"}
-
-
-def test_one_checkpoint_drains_at_a_time(lineage: Lineage, save_model: Save) -> None:
-    """Memory is planned for one checkpoint more than there are tracks."""
-    engine, served = ScriptedEngine(), ServedCheckpoints()
-    tracks = ["current", "lagged(2)"]
-    follower = Follower(engine, served, lineage.store, FollowerConfig("s", tracks))
-    for _ in range(4):
-        lineage.publish(save_model("a"), None)
-        follower.step(lineage.live)
-    assert engine.names() == ["c1", "c3"]
-    with served.request("c1"), served.request("c3"):
-        lineage.publish(save_model("a"), None)
-        follower.step(lineage.live)
-        assert engine.names() == ["c1", "c3", "c4"]
-        assert [served.tracks()[track].version for track in tracks] == [4, 1]
-        assert follower.is_retrying
-    follower.step(lineage.live)
-    assert engine.names() == ["c2", "c4"]
+        live = checkpoints.live_policies(session, "run")
+        assert len(live) == 3
+        assert {each.track: each.checkpoint_id for each in live} == wanted
 
 
 class InPlace(ScriptedEngine):

@@ -118,8 +118,8 @@ class PolicyServer(Section, frozen=True):
     lease_s: Seconds = 6.0
     """After this time without a heartbeat the server counts as dead."""
     drain_s: Seconds = 30.0
-    """How long requests of a replaced checkpoint may go on. Then they are aborted. Until then, no
-    further checkpoint is loaded."""
+    """How long requests of a replaced checkpoint may go on. Then they are aborted. While they
+    go on, the local engine loads no checkpoint beyond the number of tracks + 1."""
     tolerance: Above0 | None = None
     """A checkpoint whose median |Δlogp| on a fixed text exceeds this is rejected. Absent: 0.01, or
     0.15 with bfloat16."""

@@ -266,6 +266,20 @@ def test_a_copy_of_the_weights_is_not_changed_by_a_later_update(
         assert not torch.equal(parameter, _weights(learner)[f"weights/{name}"])
 
 
+def test_freed_memory_is_returned_after_every_step(
+    tiny: Path, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = TorchLearner(tiny, replace(SETTINGS, optimizer_steps=2), HARDWARE)
+    gradients = []
+
+    def record() -> None:
+        gradients.append(sum(p.grad is not None for p in learner._model.parameters()))
+
+    monkeypatch.setattr(torch_learner.malloc_tuning, "release_unused", record)
+    learner.update(batch)
+    assert gradients == [0, 0]
+
+
 def test_steps_of_an_update_compare_with_the_policy_before_the_first(
     tiny: Path, batch: Batch
 ) -> None:

@@ -50,7 +50,7 @@ from torch import nn
 from agentrl.trainer.model.malloc_tuning import release_unused
 
 
-def held():
+def resident_kib():
     gc.collect()
     release_unused()
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -68,14 +68,14 @@ def train(lengths):
 
 
 train(range(100, 110))
-before = held()
+before = resident_kib()
 train(range(200, 600))
-print(held() - before)
+print(resident_kib() - before)
 """
 
 
-def _printed(program: str, *arguments: str, environment: Mapping[str, str] = os.environ) -> int:
-    """Return the number of KiB that a program of its own process prints, in MiB."""
+def _run_program(program: str, *arguments: str, environment: Mapping[str, str] = os.environ) -> int:
+    """Run a program that prints a number of KiB; return MiB."""
     command = [sys.executable, "-W", "ignore", "-c", program, *arguments]
     root = Path(__file__).parents[3]
     told = subprocess.run(
@@ -88,7 +88,7 @@ def _printed(program: str, *arguments: str, environment: Mapping[str, str] = os.
 @pytest.mark.skipif(not map_large_blocks(), reason="not glibc")
 def test_logits_in_parts_take_the_memory_of_a_few_parts() -> None:
     """All logits have 256 MiB, a part 16 MiB."""
-    peaks = {how: _printed(PROGRAM, how) for how in ("mapped", "kept")}
+    peaks = {how: _run_program(PROGRAM, how) for how in ("mapped", "kept")}
     assert peaks["mapped"] < 224, peaks
     assert peaks["mapped"] < peaks["kept"], peaks
 
@@ -100,7 +100,7 @@ def test_logits_in_parts_take_the_memory_of_a_few_parts() -> None:
 )
 def test_kernels_of_former_lengths_are_dropped() -> None:
     """Trajectories of 400 lengths: each has kernels of its own."""
-    usual = {name: value for name, value in os.environ.items() if name not in KEPT_KERNELS}
-    grown = _printed(LENGTHS, environment=usual)
-    bounded = _printed(LENGTHS, environment=usual | KEPT_KERNELS)
-    assert bounded < grown / 2, (bounded, grown)
+    environment = {name: value for name, value in os.environ.items() if name not in KEPT_KERNELS}
+    growth_unbounded = _run_program(LENGTHS, environment=environment)
+    growth_bounded = _run_program(LENGTHS, environment=environment | KEPT_KERNELS)
+    assert growth_bounded < growth_unbounded / 2, (growth_bounded, growth_unbounded)
