@@ -107,6 +107,9 @@ def test_a_machine_without_the_benchmarks_data_gets_generated_items(
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     assert (task().options["origin"], task().eval_split) == ("agentbench", "valid_seen")
+    fast = prepare(SMOLLM, Choices(fast=True), tmp_path)[0].tasks
+    assert fast["alfworld"].options["origin"] == "generated"
+    assert fast["dbbench"].options["origin"] == "wikitables"
 
 
 def test_a_recipe_without_its_model_names_what_makes_it(tmp_path: Path) -> None:
