@@ -166,8 +166,8 @@ def test_tracks_follow_the_lineage_and_former_checkpoints_retire(lineage: Lineag
         ("current", "c0", False),
         ("lagged(1)", "c0", False),
         ("current", "c1", False),
-        ("current", "c2", False),
         ("lagged(1)", "c1", False),
+        ("current", "c2", False),
     ]
 
 
