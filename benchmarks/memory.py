@@ -152,8 +152,8 @@ def serve(config: Config, scratch: Path) -> None:
     engine.close()
 
 
-def measured(arm: str, model: Path, device: str, updates: int) -> int:
-    """Peak bytes of this process, or on the card, after the arm."""
+def measure_peak(arm: str, model: Path, device: str, updates: int) -> int:
+    """Run the arm; return the peak bytes of this process, or on the card."""
     import torch
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -168,8 +168,8 @@ def measured(arm: str, model: Path, device: str, updates: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def planned(arm: str, model: Path, device: str) -> int:
-    """What the plan says of it."""
+def plan_memory(arm: str, model: Path, device: str) -> int:
+    """Return the bytes that the plan counts for the process of an arm."""
     process, config = "policy p" if arm == "engine" else "trainer", configured(model, arm, device)
     place = memory_items.device_of(config)
     found = memory.memory_items(config, model_spec.read_spec(model), {})
@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, metavar=("ARM", "MODEL"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one:
-        print(measured(chosen.one[0], Path(chosen.one[1]), chosen.device, chosen.updates))
+        print(measure_peak(chosen.one[0], Path(chosen.one[1]), chosen.device, chosen.updates))
         return
     rows = []
     for size in chosen.sizes:
@@ -203,7 +203,8 @@ def main() -> None:
                     text=True,
                     env=os.environ | KEPT_KERNELS,
                 )
-                peak, plan = int(finished.stdout.split()[-1]), planned(arm, model, chosen.device)
+                peak = int(finished.stdout.split()[-1])
+                plan = plan_memory(arm, model, chosen.device)
                 row = {"size": size, "arm": arm, "planned": plan, "peak": peak}
                 rows.append(row | {"off": round(plan / peak - 1, 3)})
                 if not chosen.json:
