@@ -135,9 +135,11 @@ def run_id(amqp_url: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def plain_channel(amqp_url: str) -> Iterator[Any]:
-    """A channel of pika's own."""
+    """A channel of pika's own; what it publishes is in the queue before the next line runs."""
     with contextlib.closing(pika.BlockingConnection(pika.URLParameters(amqp_url))) as connection:
-        yield connection.channel()
+        channel = connection.channel()
+        channel.confirm_delivery()
+        yield channel
 
 
 def receive_for_ever(consumer: Consumer) -> None:
@@ -336,7 +338,6 @@ def test_events_of_a_subscriber_that_never_reads_are_bounded(amqp_url: str, run_
     most, last = MAX_EVENTS + PREFETCH, f"{MAX_EVENTS + PREFETCH + 99}"
     with contextlib.closing(connect(amqp_url).subscriber(run_id)) as subscriber:
         with plain_channel(amqp_url) as channel:
-            channel.confirm_delivery()  # the queue has them all before the first is read
             for number in range(int(last) + 1):
                 event = published_event(run_id, str(number))
                 channel.basic_publish(EVENTS, run_id, encode(event))
