@@ -13,8 +13,7 @@ from pathlib import Path
 
 from agentrl.broker.queue_names import MAX_DEAD_BYTES, MAX_DEAD_LETTERS
 from agentrl.core.errors import BrokerError, BrokerUnavailable
-from agentrl.core.process import require_unlocked
-from agentrl.core.sqlite import wait_until_unlocked
+from agentrl.core.sqlite import lock_hint, wait_until_unlocked
 
 BUSY_S = 10.0  # how long a write waits for another process's
 LOOK_S = 1.0  # between two looks at an empty queue while nobody writes to the file
@@ -117,9 +116,7 @@ class QueueFile:
 
     def _failure(self, error: Exception) -> BrokerError:
         locked = "locked" in str(error)
-        hint = (
-            require_unlocked(self._path) if locked else "check the folder's rights and free space"
-        )
+        hint = lock_hint(self._path) if locked else "check the folder's rights and free space"
         kind = BrokerUnavailable if isinstance(error, sqlite3.OperationalError) else BrokerError
         return kind(f"queue file {self._path}: {error}", hint=hint)
 

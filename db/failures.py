@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from agentrl.core.errors import StoreError, StoreUnavailable
-from agentrl.core.process import require_unlocked
+from agentrl.core.sqlite import lock_hint
 from agentrl.db.engine import mask_password
 
 
@@ -136,5 +136,5 @@ def hint_for(url: URL, reason: str) -> str:
     if url.get_backend_name() != "sqlite":
         return "start the database"
     if "locked" in reason:
-        return require_unlocked(url.database or "")
+        return lock_hint(url.database or "")
     return "look at the file, its folder's rights and the free space"

@@ -1,3 +1,4 @@
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.broker.embedded_queue_file import QueueFile
+from agentrl.core.sqlite import lock_hint
 from agentrl.db.store import open_store
 
 
@@ -30,3 +32,17 @@ def test_a_new_file_that_another_process_locks_is_waited_for(
         unlock_timer.start()
         open_file(path)
         unlock_timer.join()
+
+
+def test_the_hint_does_not_name_a_process_that_locks_a_file_of_another_file_system(
+    tmp_path: Path,
+) -> None:
+    """Two file systems may use the same inode number."""
+    path = tmp_path / "store.db"
+    path.touch()
+    like = f"1: POSIX ADVISORY WRITE {os.getpid()} 00:99:{path.stat().st_ino} 0 EOF"
+    locks = tmp_path / "locks"
+    locks.write_text(f"{like}\n")
+    assert lock_hint(path, locks).startswith("another process writes to it")
+    with path.open():
+        assert lock_hint(path, locks).startswith(f"pid {os.getpid()} (")

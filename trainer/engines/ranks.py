@@ -27,7 +27,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from agentrl.core.errors import RankLost
-from agentrl.core.process import RankPlace
+from agentrl.core.rank_place import RankPlace
 from agentrl.core.threads import vital_thread
 
 BEAT_S = 2.0  # between two beats
