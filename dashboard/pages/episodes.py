@@ -227,11 +227,11 @@ def _sibling(store: Store, member: Member) -> None:
     reward = "–" if member.reward is None else f"{member.reward:.3g}"
     st.markdown(f"**member {member.member}** · {member.status or member.state} · reward {reward}")
     with store.read() as session:
-        steps = episode_steps(session, member.episode_id, member.fence)
+        steps = episode_steps(session, member.episode_id, member.fence, episodes.TEXT)
     for step in steps:
         paid = f" · reward {step.reward:.3g}" if step.reward else ""
         st.caption(f"Step {step.number} · v{step.version} {step.track}{paid}")
         call = episodes.readable(step.call) or "–"
-        st.html(markup.plain(f"{call}\n⟶ {step.answer[: episodes.TEXT]}"))
+        st.html(markup.plain(f"{call}\n⟶ {step.answer}"))
     if not steps:
         st.caption("No step is recorded.")

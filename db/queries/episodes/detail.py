@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, String, case, cast, func, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from agentrl.db.models.episodes import Episode, Group, Step, StoredTrajectory
 from agentrl.db.models.runs import Run
@@ -124,15 +124,18 @@ def episode_detail(session: Session, run_id: str, episode_id: str) -> EpisodeDet
     )
 
 
-def episode_steps(session: Session, episode_id: str, fence: int) -> list[StepRow]:
-    """Return the steps of an attempt in order; none before the recorder has stored its body."""
+def episode_steps(session: Session, episode_id: str, fence: int, most: int = TEXT) -> list[StepRow]:
+    """Return the steps of an attempt in order; none before the recorder has stored its body.
+
+    `most`: characters of a call and of an answer; a longer one ends with its length.
+    """
     columns = columns_of(
         StepRow,
         Step,
         start=Step.token_start.expression,
         end=Step.token_end.expression,
-        call=func.substr(Step.call, 1, TEXT),
-        answer=func.substr(Step.answer, 1, TEXT),
+        call=_shortened(Step.call, most),
+        answer=_shortened(Step.answer, most),
     )
     query = (
         select(*columns)
@@ -140,6 +143,13 @@ def episode_steps(session: Session, episode_id: str, fence: int) -> list[StepRow
         .order_by(Step.number)
     )
     return [StepRow(*tuple(row)) for row in session.execute(query)]
+
+
+def _shortened(text: InstrumentedAttribute[str], most: int) -> ColumnElement[str]:
+    """Cut a text in the database, and append its full length (as envs/contract.py does)."""
+    length = func.length(text)
+    cut = func.substr(text, 1, most) + "… (" + cast(length, String) + " characters)"
+    return case((length > most, cut), else_=text)
 
 
 def model_directories(session: Session, run_id: str, acted: Sequence[str]) -> list[str]:
