@@ -9,7 +9,7 @@ included.
 
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentrl.core.config.config import Config
@@ -40,13 +40,15 @@ MEMINFO = Path("/proc/meminfo")
 class Plan:
     """The use of one memory. `room`: its bytes; None: unknown.
 
-    `refusals`: problems independent of the total.
+    `refusals`: problems independent of the total. `free`: bytes that no process uses now; None:
+    unknown.
     """
 
     device: str
     room: int | None
     parts: Sequence[MemoryItem]
     refusals: Sequence[str] = ()
+    free: int | None = None
 
     @property
     def total(self) -> int:
@@ -56,15 +58,23 @@ class Plan:
     def fits(self) -> bool:
         return not self.refusals and (self.room is None or self.total <= self.room)
 
+    @property
+    def is_crowded(self) -> bool:
+        """Return whether it fits only once other processes have ended."""
+        return self.fits and self.free is not None and self.total > self.free
+
     def words(self) -> str:
         """Describe total and available memory."""
         needs = f"{self.device} needs {size_text(self.total)}"
         if self.room is None:
             return f"{needs}; its memory is unknown, because this machine has no {self.device}"
-        return "; ".join([f"{needs} of {size_text(self.room)}", *self.refusals])
+        free = [f"only {size_text(self.free or 0)} are free now"] if self.is_crowded else []
+        return "; ".join([f"{needs} of {size_text(self.room)}", *free, *self.refusals])
 
     def hint(self) -> str:
         """Return a hint with the keys of the largest parts; empty if it fits."""
+        if self.is_crowded:
+            return "end the other processes that use it, unless they belong to this run"
         if self.fits:
             return ""
         if self.refusals:
@@ -86,21 +96,30 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Bytes of the machine's memory (None: unknown) and of its GPUs by name."""
+    """Bytes of the machine's memory (None: unknown) and of its GPUs by name.
+
+    `free`: bytes that no process uses now, by device; a device may be missing.
+    """
 
     memory: int | None
     cards: Mapping[str, int]
+    free: Mapping[str, int] = field(default_factory=dict)
 
 
-def require_memory(config: Config) -> None:
-    """Raise ConfigError for a run that does not fit; unknown memory is not refused."""
+def require_memory(config: Config) -> list[Plan]:
+    """Return the plans of a run; none for an unknown model. Raises ConfigError if it does not fit.
+
+    Unknown memory is not refused.
+    """
     try:
         shape = read_spec(Path(config.model.path))
     except ConfigError:
-        return
-    for plan in memory_plans(config, shape, this_machine()):
+        return []
+    plans = memory_plans(config, shape, this_machine())
+    for plan in plans:
         if not plan.fits:
             raise ConfigError(f"memory: {plan.words()}", hint=plan.hint())
+    return plans
 
 
 def memory_plans(config: Config, shape: ModelSpec, machine: Machine) -> list[Plan]:
@@ -113,7 +132,13 @@ def memory_plans(config: Config, shape: ModelSpec, machine: Machine) -> list[Pla
     rooms = {**machine.cards, HOST: machine.memory}
     refused = refusals(config, shape, machine.cards)
     return [
-        Plan(device, rooms.get(device), placed[device], refused.get(device, ()))
+        Plan(
+            device,
+            rooms.get(device),
+            placed[device],
+            refused.get(device, ()),
+            machine.free.get(device),
+        )
         for device in sorted(placed, key=lambda device: (device == HOST, device))
     ]
 
@@ -158,16 +183,23 @@ def refusals(config: Config, shape: ModelSpec, cards: Mapping[str, int]) -> dict
 
 def this_machine() -> Machine:
     """Return this machine's memory, limited by the cgroup, and its GPUs by nvidia-smi."""
-    limits = [limit for limit in (_total(), _cgroup_limit()) if limit is not None]
-    return Machine(min(limits, default=None), _cards())
+    host = _meminfo()
+    limits = [limit for limit in (host.get("MemTotal"), _cgroup_limit()) if limit is not None]
+    cards = _cards()
+    free = {device: free for device, (_, free) in cards.items()}
+    if "MemAvailable" in host:
+        free[HOST] = host["MemAvailable"]
+    totals = {device: total for device, (total, _) in cards.items()}
+    return Machine(min(limits, default=None), totals, free)
 
 
-def _total() -> int | None:
+def _meminfo() -> dict[str, int]:
+    """Return the bytes of each line; empty if they cannot be read."""
     try:
-        first = MEMINFO.read_text().splitlines()[0].split()
-        return int(first[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        return None
+        lines = [line.split() for line in MEMINFO.read_text().splitlines()]
+        return {name.rstrip(":"): int(kib) * 1024 for name, kib, *_ in lines}
+    except (OSError, ValueError):
+        return {}
 
 
 def _cgroup_limit() -> int | None:
@@ -178,12 +210,16 @@ def _cgroup_limit() -> int | None:
         return None
 
 
-def _cards() -> dict[str, int]:
-    """Return the bytes of every GPU in torch's order; none without a driver."""
-    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+def _cards() -> dict[str, tuple[int, int]]:
+    """Return total and free bytes of every GPU in torch's order; none without a driver."""
+    query = [
+        "nvidia-smi",
+        "--query-gpu=memory.total,memory.free",
+        "--format=csv,noheader,nounits",
+    ]
     try:
         told = subprocess.run(query, capture_output=True, text=True, timeout=ASK_S, check=True)
-        sizes = [int(line) * 2**20 for line in told.stdout.split()]
+        rows = [[int(mib) * MIB for mib in line.split(",")] for line in told.stdout.splitlines()]
+        return {f"cuda:{index}": (total, free) for index, (total, free) in enumerate(rows)}
     except (OSError, ValueError, subprocess.SubprocessError):
         return {}
-    return {f"cuda:{index}": size for index, size in enumerate(sizes)}

@@ -12,6 +12,7 @@ from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError
+from agentrl.core.logging import get_logger
 from agentrl.core.process import agentrl_command
 from agentrl.ops.configuration import configs
 from agentrl.ops.doctor import memory
@@ -37,7 +38,7 @@ def up(path: Path, *, detach: bool) -> None:
         from agentrl.trainer.engines.torch_learner import require_device
 
         require_device(config.model.device)
-    memory.require_memory(config)
+    plans = memory.require_memory(config)
     for name in config.secret_names():
         secret(name)
     config.tasks_url()  # dispatcher and workers will ask for its variables
@@ -48,6 +49,9 @@ def up(path: Path, *, detach: bool) -> None:
     refuse_second(config.home())  # before anything of its own, a port for one, is in the way
     logs = config.logs
     logging.configure("supervisor", level=logs.level, form=logs.format, run=config.run.name)
+    for plan in plans:
+        if plan.is_crowded:
+            get_logger().warning("Memory is short", memory=plan.words(), hint=plan.hint())
     stop = stop_on_signals()
     supervisor.run(config, stop, path)
 

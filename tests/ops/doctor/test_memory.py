@@ -314,6 +314,32 @@ def test_up_refuses_what_cannot_fit_before_anything_starts(small: Path) -> None:
     assert not (small.parent / "run").exists()
 
 
+def test_memory_that_other_processes_use_is_said_and_refuses_nothing(small: Path) -> None:
+    shape = model_spec.read_spec(small)
+    free = {"cuda:0": 10 * GIB, HOST: 63 * GIB}
+    machine = Machine(64 * GIB, CARD, free)
+    half = vllm(small, 'vllm.args = ["--gpu-memory-utilization=0.5"]\n')
+    card, host = memory.memory_plans(half, shape, machine)
+    assert card.fits
+    assert card.words().endswith("of 24.0 GiB; only 10.0 GiB are free now")
+    assert card.hint().startswith("end the other processes")
+    assert (host.fits, host.is_crowded, host.hint()) == (True, False, "")
+
+
+def test_the_free_memory_of_cards_and_machine_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\necho '24576, 1024'\necho '81920, 81920'\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    machine = memory.this_machine()
+    assert machine.cards == {"cuda:0": 24 * GIB, "cuda:1": 80 * GIB}
+    assert machine.free["cuda:0"] == GIB
+    assert machine.free["cuda:1"] == 80 * GIB
+    assert machine.free[HOST] > 0
+
+
 KEYS = st.fixed_dictionaries(
     {
         "trainer.micro_batch_tokens": st.integers(1, 10**5),
