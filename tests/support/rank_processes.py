@@ -29,7 +29,8 @@ NAMES = ("tasks", "unnormalised")  # of a Batch: words, sorted
 
 class Job(msgspec.Struct, frozen=True):
     """`batches`: files that `write_batch` wrote; `snapshot`: to load first; `save`: a folder
-    for a checkpoint afterwards; `looks`: whether the state is read before each step.
+    for a checkpoint afterwards; `looks`: whether the state is read before each step; `room`: the
+    tokens of a pass for which there is memory, 0 for any number.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Job(msgspec.Struct, frozen=True):
     save: str = ""
     dtype: str = "float32"
     looks: bool = False
+    room: int = 0
 
 
 @dataclass
@@ -141,11 +143,31 @@ def _work(job: Job, ranks: Any, out: Path) -> None:
     part = DeepSpeedLearner(
         Path(job.model), resolve_settings(job.trainer), hardware, job.trainer.deepspeed, ranks
     )
+    if job.room:
+        part._objective = _LimitedMemory(part._objective, job.room)  # type: ignore[assignment]
     if ranks.rank:
         follow_rank0(part, ranks)
     else:
         with closing(Rank0Coordinator(part, ranks, job.trainer.optimizer_steps)) as lead:
             _lead(job, lead, out)
+
+
+class _LimitedMemory:
+    """An Objective with memory for so many tokens a pass."""
+
+    def __init__(self, objective: Any, room: int) -> None:
+        self._objective = objective
+        self._room = room
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._objective, name)
+
+    def loss(self, model: Any, micro: Any) -> Any:
+        import torch
+
+        if micro.tokens.size > self._room:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB. If reserved")
+        return self._objective.loss(model, micro)
 
 
 def _lead(job: Job, lead: Any, out: Path) -> None:

@@ -29,7 +29,7 @@ from agentrl.trainer.engines import deepspeed_build, zero_shards
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.rank0 import TOKEN_FIELDS, RankStep
 from agentrl.trainer.engines.ranks import Ranks
-from agentrl.trainer.engines.torch_learner import prepare_torch
+from agentrl.trainer.engines.torch_learner import no_memory, prepare_torch
 from agentrl.trainer.engines.zero_net import Net
 from agentrl.trainer.model import malloc_tuning, optimizer, trainable_model
 from agentrl.trainer.model.files.loading import load_model, load_structure
@@ -92,10 +92,19 @@ class DeepSpeedLearner:
         return balance_ranks(batch, budget, self._ranks.size, attention_cost(self._net.model))
 
     def accumulate(self, own: Sequence[MicroBatch]) -> Floats:
-        """See RankWorker.accumulate."""
+        """See RankWorker.accumulate.
+
+        Raises ConfigError if memory runs out: collective operations cannot be repeated alone.
+        """
         self._loss = None
         if not own:
             return np.zeros((len(TOKEN_FIELDS), 0), np.float32)
+        try:
+            return self._run_passes(own)
+        except torch.OutOfMemoryError as error:
+            raise no_memory(own, error) from error
+
+    def _run_passes(self, own: Sequence[MicroBatch]) -> Floats:
         passes = [self._pass(micro) for micro in own[:-1]]
         spent = sum(float(each[LOSS].sum(dtype=np.float64)) for each in passes)
         last, self._loss = self._last_pass(own[-1], spent)

@@ -146,15 +146,33 @@ class TorchLearner:
 def smaller_passes(passes: Sequence[MicroBatch], error: Exception) -> int:
     """Return half the tokens of the largest pass. Raises ConfigError if it is one trajectory."""
     largest = max(passes, key=lambda micro: micro.tokens.size)
-    tokens, said = int(largest.tokens.size), str(error).partition(" If reserved")[0]
     if len(largest.lengths) == 1:
-        raise ConfigError(
-            f"trainer: a trajectory of {tokens:,} tokens does not fit into memory: {said}",
-            hint="set trainer.gradient_checkpointing = true, lower sampling.max_tokens, or end "
-            "other processes on this GPU",
-        ) from error
+        raise no_memory(passes, error) from error
+    tokens, said = int(largest.tokens.size), _first_words(error)
     log.warning("Out of memory: passes are halved from now on", tokens=tokens // 2, error=said)
     return tokens // 2
+
+
+def no_memory(passes: Sequence[MicroBatch], error: Exception) -> ConfigError:
+    """Return the error of an update whose largest pass does not fit into memory."""
+    largest = max(passes, key=lambda micro: micro.tokens.size)
+    single = len(largest.lengths) == 1
+    what = "trajectory" if single else "pass"
+    change = (
+        "set trainer.gradient_checkpointing = true, lower sampling.max_tokens"
+        if single
+        else "lower trainer.micro_batch_tokens"
+    )
+    return ConfigError(
+        f"trainer: a {what} of {largest.tokens.size:,} tokens does not fit into memory: "
+        f"{_first_words(error)}",
+        hint=f"{change}, or end other processes on this GPU",
+    )
+
+
+def _first_words(error: Exception) -> str:
+    """Return torch's error text without its advice on fragmentation."""
+    return str(error).partition(" If reserved")[0]
 
 
 def require_device(device: str) -> None:

@@ -1,5 +1,6 @@
 """Torch's engine and DeepSpeed's, on the same batches: the same updates, snapshots, checkpoints."""
 
+import re
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -281,3 +282,17 @@ def _probe(model: Any) -> list[float]:
         return logits
 
     return probe_with(said, model).logprobs
+
+
+def test_memory_that_runs_out_on_a_rank_ends_all_ranks_with_a_clear_error(
+    tiny: Path, batches: list[Batch], tmp_path: Path
+) -> None:
+    paths = [rank_processes.write_batch(tmp_path / "batch", batches[0])]
+    trainer = deepspeed_trainer(BASE, 3, micro_batch_tokens=100_000)
+    job = rank_processes.Job("full", str(tiny), trainer, paths, room=8)
+    (tmp_path / "out").mkdir()
+    started = rank_processes.start([job], 2, tmp_path, timeout_s=5.0)
+    assert all(process.wait(rank_processes.PATIENCE_S) for process, _ in started)
+    texts = [log.read_text() for _, log in started]
+    said = r"ConfigError: trainer: a pass of \d+ tokens does not fit into memory: .* 1 GiB\.$"
+    assert any(re.search(said, text, re.MULTILINE) for text in texts), texts
