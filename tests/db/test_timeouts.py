@@ -70,12 +70,11 @@ def test_a_transaction_that_stands_still_is_ended_by_the_server_and_repeated(
     def stand_still(session: Session) -> None:
         pid = session.scalar(text("SELECT pg_backend_pid()"))
         lives = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
-        with store.engine.connect() as beside:
-            eventually(
-                lambda: not beside.execute(lives, {"pid": pid}).scalar(),
-                within_s=60,
-                text=lambda: "the session lives on",
-            )
+        eventually(
+            lambda: store.ask(lambda beside: beside.scalar(lives, {"pid": pid})) == 0,
+            within_s=60,
+            text=lambda: "the session lives on",
+        )
         session.execute(text("SELECT 1"))
 
     def update_beside() -> None:
