@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.numpy import load_file
 
 from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import CheckpointError
@@ -16,6 +18,18 @@ def test_an_adapter_that_cannot_be_written_is_a_checkpoint_error(
     (tmp_path / "adapter_model.safetensors").mkdir()
     with pytest.raises(CheckpointError, match=f"^{tmp_path}: "):
         write_zero(tmp_path, save_model("a"), Lora(rank=4))
+
+
+def test_the_zero_adapter_has_every_target_and_changes_nothing(
+    tmp_path: Path, save_model: Callable[[str], Path]
+) -> None:
+    write_zero(tmp_path / "zero", save_model("a"), Lora(rank=4))
+    tensors = load_file(tmp_path / "zero" / "adapter_model.safetensors")
+    assert len(tensors) == 2 * 7 * 2  # layers, targets, halves
+    assert all(not torch.from_numpy(value).any() for value in tensors.values())
+    place = "base_model.model.model.layers.1.mlp.down_proj"
+    assert tensors[f"{place}.lora_A.weight"].shape == (4, 96)
+    assert tensors[f"{place}.lora_B.weight"].shape == (64, 4)
 
 
 def test_a_directory_without_tensors_is_a_checkpoint_error(tmp_path: Path) -> None:

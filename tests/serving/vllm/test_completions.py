@@ -1,13 +1,17 @@
-"""What vLLM is asked for one completion."""
+"""What vLLM is asked for one completion, and the end of a cancelled one."""
 
 import json
 import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import closing
 from typing import Any
 
 import pytest
+from fake_vllm import set_faults
+from vllm_bench import VllmBench
 
-from agentrl.serving.engine_api import Request
+from agentrl.serving.engine_api import Completion, Request
 from agentrl.serving.vllm.client import VllmClient
 from agentrl.serving.vllm.completions import RunningCompletions
 
@@ -39,3 +43,12 @@ def test_a_seed_is_passed_on_only_where_vllm_survives_it(seeded: bool, seed: int
         assert answers.submit(request, "base").result(60).token_ids == [3]
         answers.abort("p", threading.Event())  # nothing is under way any more
     assert [body["seed"] for body in line.asked] == [seed]
+
+
+def test_a_cancelled_request_is_ended_at_vllm(start: Callable[..., VllmBench]) -> None:
+    bench = start(max_batch=16)
+    bench.serve_next()
+    set_faults(bench.folder, token_s=0.5)  # each would last 500 s
+    futures: Sequence[Future[Completion]] = [bench.ask("c0", 1000) for _ in range(16)]
+    assert all(future.cancel() for future in futures)  # at once: many are on their way
+    assert bench.ask("c0", 1).result(60).finish_reason == "length"  # a thread is free again

@@ -1,5 +1,7 @@
-"""The process that launches vLLM, before a small fake: when it is called, when it gives up."""
+"""The process that launches a fake vLLM: when it is called, when it gives up, how it ends."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import fake_vllm
 import pytest
 from fake_vllm import set_faults
-from running import eventually
+from running import eventually, fakes_of
 
 from agentrl.serving.engine_api import EngineAway
 from agentrl.serving.vllm.process import Launch, Timings, VllmProcess
@@ -48,3 +50,31 @@ def test_two_starts_in_a_row_that_come_to_nothing_are_the_last(
     await_fact(process.dead, tmp_path)
     assert (tmp_path / "log").read_text().count("nothing starts") == 2
     assert "it said: ValueError: as told, nothing starts" in process.dead()
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from agentrl.serving.vllm.process import Launch, VllmProcess
+folder = Path(sys.argv[1])
+command = [str(folder / "python"), "-m", "vllm"]
+process = VllmProcess(Launch(command, {}, folder / "log", 60, 20), lambda: folder)
+process.start()
+while not process.generation(): time.sleep(0.02)
+(folder / "up").touch(); time.sleep(200)
+"""
+
+
+def test_the_guard_ends_vllm_when_its_policy_server_is_killed(tmp_path: Path) -> None:
+    fake_vllm.write_interpreter(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)]) as owner:
+        try:
+            eventually((tmp_path / "up").exists, within_s=100, text=lambda: "it is not up")
+            assert fakes_of(tmp_path)
+        finally:
+            owner.kill()
+    eventually(
+        lambda: not fakes_of(tmp_path),
+        within_s=60,
+        text=lambda: "vLLM outlives its policy server",
+    )
