@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.types import GroupState, Reason, RunState, Status, Transition
 from agentrl.db.store import Store
-from agentrl.db.transitions import episodes, groups, runs
+from agentrl.db.transitions import episodes, groups, refusals, runs
 from agentrl.db.transitions.episodes import ClaimedEpisode
 
 MANY = 3
@@ -105,3 +105,20 @@ def test_what_no_row_has_is_refused_and_belongs_to_no_run(world: World) -> None:
     assert world.claim("no such episode") is None
     assert not world.store.transact(lambda s: runs.move_run(s, "no such run", RunState.PAUSED))
     assert _refusals(world) == []
+
+
+def test_pruning_keeps_the_latest_refusals_of_its_run(world: World) -> None:
+    (group_id,) = world.admit(0)
+
+    def refuse(session: Session) -> None:
+        for fence in range(100, 130):
+            episodes.claim(session, f"{group_id}-0", fence, "nobody", deadline_s=1.0)
+
+    def prune(run_id: str, kept: int) -> list[int]:
+        world.store.transact(lambda session: refusals.prune(session, run_id, kept=kept))
+        return [fence for _, _, fence, _, _ in _refusals(world) if fence is not None]
+
+    world.store.transact(refuse)
+    assert prune(world.run_id, 30) == list(range(100, 130))
+    assert prune(world.run_id, 3) == [127, 128, 129]
+    assert prune("another", 0) == [127, 128, 129]

@@ -1,14 +1,11 @@
+"""Which items, tasks and horizons a dispatcher admits, and when a run is exhausted."""
+
 import pytest
 from dispatching import BOUND, close, make_dispatcher, positions, stopped_event, tick
 from run_transitions import World
 
-from agentrl.db.store import Store
+from agentrl.core.types import RunState
 from agentrl.db.transitions import episodes
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def test_groups_have_the_horizon_of_their_version_and_keep_it(world: World) -> None:
@@ -104,3 +101,70 @@ def test_shares_are_recorded_when_they_change(world: World) -> None:
         tick(make_dispatcher(world, weights=weights))
     rows = world.ask("SELECT number, task, share, admitted FROM mixtures ORDER BY number, task")
     assert rows == [(0, "a", 0.75, 0), (0, "b", 0.25, 0), (1, "a", 0.5, 9), (1, "b", 0.5, 3)]
+
+
+def test_tasks_are_admitted_by_their_weights(world: World) -> None:
+    dispatcher = make_dispatcher(world, weights={"a": 3.0, "b": 1.0})
+    for _ in range(4):
+        tick(dispatcher)
+        close(world)
+    assert (len(positions(world, "a")), len(positions(world, "b"))) == (12, 4)
+
+
+def test_a_restarted_dispatcher_admits_neither_position_nor_item_twice(world: World) -> None:
+    for _ in range(5):
+        dispatcher = make_dispatcher(world)
+        tick(dispatcher)
+        assert tick(dispatcher) == []
+        close(world)
+        dispatcher.serve(lambda _: None, stopped_event())
+    assert positions(world) == list(range(5 * BOUND))
+    items = [item for (item,) in world.ask("SELECT item_id FROM groups ORDER BY position LIMIT 18")]
+    assert all(len(set(items[start : start + 6])) == 6 for start in (0, 6, 12))
+
+
+def test_rolled_back_positions_are_admitted_again_in_the_next_round(world: World) -> None:
+    dispatcher = make_dispatcher(world)
+    tick(dispatcher)
+    close(world, "trained")
+    world.sql("UPDATE groups SET state = 'rolled_back' WHERE position IN (1, 3)")
+    sent = tick(dispatcher)
+    again = world.ask("SELECT position FROM groups WHERE round = 1 ORDER BY position")
+    assert again == [(1,), (3,)]
+    assert len(sent) == BOUND * 2
+    assert positions(world) == [0, 1, 1, 2, 3, 3, 4, 5]
+    same = world.ask("SELECT COUNT(DISTINCT item_id) FROM groups WHERE position IN (1, 3)")
+    assert same == [(2,)]
+
+
+def test_a_run_is_exhausted_when_all_its_items_are_solved(world: World) -> None:
+    dispatcher = make_dispatcher(world, items=3, retire_at=0.9)
+    states = []
+    for _ in range(4):
+        states.append(dispatcher.tick(lambda _: None))
+        close(world)
+    assert states[-1] == RunState.EXHAUSTED
+    assert world.run().state == RunState.EXHAUSTED
+    assert len(positions(world)) == BOUND
+    assert tick(dispatcher) == []
+
+
+def test_a_run_is_exhausted_although_fewer_groups_than_a_batch_are_ready(world: World) -> None:
+    dispatcher = make_dispatcher(world, items=3, retire_at=0.9)
+    tick(dispatcher)
+    close(world)
+    world.sql("UPDATE groups SET state = 'ready' WHERE position >= 2")
+    world.sql("UPDATE groups SET item_id = 'a0' WHERE position = 2")
+    world.sql("UPDATE groups SET item_id = 'a1' WHERE position = 0")
+    world.sql("UPDATE groups SET item_id = 'a2' WHERE position = 1")
+    _solve_last_item(world)
+    assert dispatcher.tick(lambda _: None) == RunState.RUNNING
+    world.sql("UPDATE groups SET state = 'filtered', closed_at = admitted_at WHERE position = 3")
+    assert dispatcher.tick(lambda _: None) == RunState.EXHAUSTED
+
+
+def _solve_last_item(world: World) -> None:
+    """Add a closed and solved group for the item that has none."""
+    (group_id,) = world.admit(9, size=2, task="a")
+    world.sql("UPDATE groups SET item_id = 'a0', pending = 0 WHERE group_id = :g", g=group_id)
+    close(world)

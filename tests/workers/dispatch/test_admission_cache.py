@@ -1,18 +1,11 @@
 """What is kept between two looks is what a fresh look finds."""
 
-import pytest
 from run_transitions import World
 from sqlalchemy.orm import Session
 
-from agentrl.db.store import Store
 from agentrl.db.transitions import item_streams
 from agentrl.db.transitions.item_streams import LatestSuccess
 from agentrl.workers.dispatch.admission_cache import AdmittedCounts, LatestItems
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def _admitted(world: World, counted: AdmittedCounts) -> dict[str, int]:

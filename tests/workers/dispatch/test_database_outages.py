@@ -1,0 +1,108 @@
+"""Attempts, leases and deadlines when the database was unavailable, or its clock went back."""
+
+import dataclasses
+import time
+
+import pytest
+from dispatching import PLAN, make_dispatcher, tick
+from run_transitions import World
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from agentrl.core.types import EpisodeState
+from agentrl.db.transitions import due_episodes
+
+
+def _pass_time(world: World, seconds: float) -> None:
+    """Let so many seconds pass in which the database is away; negative: its clock goes back."""
+    for statement in (
+        "UPDATE runs SET dispatcher_until = dispatcher_until - :s",
+        "UPDATE workers SET lease_until = lease_until - :s, started_at = started_at - :s",
+        "UPDATE episodes SET due_at = due_at - :s, queued_at = queued_at - :s,"
+        " started_at = started_at - :s, ended_at = ended_at - :s",
+    ):
+        world.sql(statement, s=seconds)
+
+
+@pytest.mark.parametrize("ticks_before", [True, False])
+@pytest.mark.parametrize("seconds", [20.0, 600.0, 86400.0])
+def test_attempts_and_bodies_are_not_lost_while_the_database_is_unavailable(
+    world: World, seconds: float, *, ticks_before: bool
+) -> None:
+    """`ticks_before`: whether the dispatcher ticks between the claims and the outage."""
+    dispatcher = make_dispatcher(world)
+    first, *others = tick(dispatcher)
+    claimed = world.claim(first.episode_id, first.fence)
+    finished = world.claim(others[0].episode_id, others[0].fence)
+    assert claimed
+    assert finished
+    assert world.finish(finished, world.body(finished))
+    if ticks_before:
+        tick(dispatcher)
+    _pass_time(world, seconds)
+    assert not [each for each in tick(dispatcher) if each.fence > 1]
+    assert world.episode(first.episode_id).state == EpisodeState.RUNNING
+    assert world.episode(others[0].episode_id).state == EpisodeState.FINISHED
+    assert claimed.started_at is not None
+    shifted = dataclasses.replace(claimed, started_at=claimed.started_at - seconds)
+    assert world.finish(shifted, world.body(shifted))
+
+
+def test_an_attempt_that_was_lost_before_an_outage_is_issued_again_after_it(world: World) -> None:
+    dispatcher = make_dispatcher(world)
+    (first, *_) = tick(dispatcher)
+    assert world.claim(first.episode_id, first.fence)
+    world.sql("UPDATE workers SET lease_until = lease_until - 1000")
+    _pass_time(world, 600.0)
+    assert [each.fence for each in tick(dispatcher) if each.episode_id == first.episode_id] == [2]
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_no_attempt_is_lost_while_no_worker_can_renew_its_lease(world: World) -> None:
+    """CREATE INDEX takes such a lock on `workers`."""
+    dispatcher = make_dispatcher(world)
+    (first, *_) = tick(dispatcher)
+    assert world.claim(first.episode_id, first.fence)
+    world.sql("UPDATE workers SET lease_until = 0")
+    with world.store.engine.begin() as beside:
+        beside.execute(text("LOCK TABLE workers IN SHARE MODE"))
+        with world.store.write() as session:
+            session.execute(text("SET LOCAL lock_timeout = 50"))
+            with pytest.raises(DBAPIError, match="lock timeout"):
+                due_episodes.expired_attempts(session, world.run_id)
+            session.rollback()
+    assert world.episode(first.episode_id).state == EpisodeState.RUNNING
+    tick(dispatcher)
+    assert world.episode(first.episode_id).fence == 2
+
+
+@pytest.mark.parametrize("seconds", [20.0, 86400.0])
+def test_a_worker_that_dies_as_the_clock_goes_back_is_lost_within_its_lease(
+    world: World, seconds: float
+) -> None:
+    dispatcher, began = make_dispatcher(world), time.monotonic()
+    first, second, *_ = tick(dispatcher)
+    assert world.claim(first.episode_id, first.fence)
+    _pass_time(world, -seconds)
+    world.sql("UPDATE policy_servers SET lease_until = lease_until + :s", s=seconds)
+    tick(dispatcher)
+    spent_s = time.monotonic() - began  # the dispatcher cannot tell it from the clock's step
+    clock, longest_s = world.store.clock() + spent_s + 1.0, 60.0
+    leases = "SELECT lease_until FROM workers UNION SELECT lease_until FROM policy_servers"
+    assert max(until for (until,) in world.ask(leases)) <= clock + longest_s
+    assert world.episode(second.episode_id).due_at <= clock + PLAN.claim_timeout_s
+    world.sql("UPDATE workers SET lease_until = lease_until - :s", s=longest_s + spent_s + 1.0)
+    assert [each.fence for each in tick(dispatcher) if each.episode_id == first.episode_id] == [2]
+
+
+def test_a_lease_from_before_the_clock_went_back_does_not_keep_a_successor_out(
+    world: World,
+) -> None:
+    tick(make_dispatcher(world))
+    killed = world.run().dispatcher
+    successor = make_dispatcher(world)
+    tick(successor)
+    assert world.run().dispatcher == killed
+    world.sql("UPDATE runs SET dispatcher_until = dispatcher_until + 86400")
+    tick(successor)
+    assert world.run().dispatcher != killed
