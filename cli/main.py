@@ -27,10 +27,8 @@ from agentrl.cli import (
 from agentrl.cli.runs import dead_letters, processes, quickstart, replay, run_control, second_looks
 from agentrl.core.errors import AgentRLError, install_hint, with_hint
 from agentrl.core.process import forbid_inspection
+from agentrl.core.torch_environment import TORCH_ENVIRONMENT
 
-# oneDNN and ideep, which torch calls for bfloat16 on a CPU, each cache up to 1,024 kernels, one for
-# each shape. Every length of a trajectory is a new shape, so full caches take gigabytes.
-KEPT_KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "64"}
 WRITABLE = "choose a folder that you may write to"
 HINTS = {
     errno.ENOSPC: "free space on that disk",
@@ -100,7 +98,7 @@ def root(
 def main() -> None:
     """Run a command. A known error is one line on stderr; `--debug` shows its traceback."""
     forbid_inspection()  # the environment holds passwords and tokens
-    for name, value in KEPT_KERNELS.items():
+    for name, value in TORCH_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
         app()

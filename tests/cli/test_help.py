@@ -8,7 +8,8 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from agentrl.cli.main import KEPT_KERNELS, app
+from agentrl.cli.main import app
+from agentrl.core.torch_environment import TORCH_ENVIRONMENT
 
 HEAVY = "torch transformers numpy sqlalchemy alembic celery kombu pika docker streamlit starlette"
 
@@ -49,14 +50,14 @@ def test_the_short_word_for_help_is_understood_everywhere(verb: str) -> None:
     assert f"Usage: agentrl {verb}".rstrip() in answer.output
 
 
-def test_kernels_that_torch_keeps_are_bounded_unless_the_user_does() -> None:
+def test_the_environment_of_torch_is_set_where_the_user_does_not() -> None:
     code = "import os\nfrom agentrl.cli.main import main\ntry: main()\n"
     code += "finally: print(*(os.environ[name] for name in os.environ['NAMES'].split()))"
-    own = {"NAMES": " ".join(KEPT_KERNELS), "LRU_CACHE_CAPACITY": "7"}
-    environment = {k: v for k, v in os.environ.items() if k not in KEPT_KERNELS} | own
+    own = {"NAMES": " ".join(TORCH_ENVIRONMENT), "LRU_CACHE_CAPACITY": "7"}
+    environment = {k: v for k, v in os.environ.items() if k not in TORCH_ENVIRONMENT} | own
     command = [sys.executable, "-c", code, "--version"]
     ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    assert ended.stdout.splitlines()[-1] == "128 7"
+    assert ended.stdout.splitlines()[-1] == "128 7 1000"
 
 
 def test_the_version_is_told() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from torch import ops
 
-from agentrl.cli.main import KEPT_KERNELS
+from agentrl.core.torch_environment import KERNEL_CACHES
 from agentrl.trainer.model.malloc_tuning import map_large_blocks
 
 PROGRAM = """
@@ -100,7 +100,7 @@ def test_logits_in_parts_take_the_memory_of_a_few_parts() -> None:
 )
 def test_kernels_of_former_lengths_are_dropped() -> None:
     """Trajectories of 400 lengths: each has kernels of its own."""
-    environment = {name: value for name, value in os.environ.items() if name not in KEPT_KERNELS}
+    environment = {name: value for name, value in os.environ.items() if name not in KERNEL_CACHES}
     growth_unbounded = _run_program(LENGTHS, environment=environment)
-    growth_bounded = _run_program(LENGTHS, environment=environment | KEPT_KERNELS)
+    growth_bounded = _run_program(LENGTHS, environment=environment | KERNEL_CACHES)
     assert growth_bounded < growth_unbounded / 2, (growth_bounded, growth_unbounded)

@@ -1,0 +1,156 @@
+"""Speed of the local engine and the trainer on the same cores, with and without our environment.
+
+    python benchmarks/shared_cores.py [--model models/smollm2] [--dtype bfloat16] [--threads 2]
+        [--concurrent 32] [--seconds 60] [--json]
+
+Two processes with as many threads each as there are cores: one plays episodes with the local
+engine, the other makes updates. Each is measured alone and beside the other.
+
+plain_*  with the environment of torch as it is
+ours_*   with core/torch_environment.py
+
+*_engine, *_trainer   speed beside the other over the speed alone
+*_sum                 of both: 1 if nothing is lost by sharing the cores
+ours_vs_plain         the sums' ratio
+alone_engine, alone_trainer   speed alone, ours over plain: what our environment costs
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+from agentrl.core.torch_environment import TORCH_ENVIRONMENT
+
+START_S = 15.0  # for both processes to load
+ROLES = ("engine", "trainer")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, default=Path("models/smollm2"))
+    parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--concurrent", type=int, default=32, help="episodes at once")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--json", action="store_true", help="end with one JSON line")
+    parser.add_argument("--role", choices=ROLES, help=argparse.SUPPRESS)
+    parser.add_argument("--begin", type=float, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.role:
+        print(run_role(chosen))
+        return
+    bare = {name: value for name, value in os.environ.items() if name not in TORCH_ENVIRONMENT}
+    arms = {"plain": bare, "ours": bare | TORCH_ENVIRONMENT}
+    speeds = {
+        (arm, roles): measure(roles, environment, chosen)
+        for roles in (("engine",), ("trainer",), ROLES)
+        for arm, environment in arms.items()
+    }
+    found = {}
+    for arm in arms:
+        for role in ROLES:
+            alone = speeds[arm, (role,)][role]
+            found[f"{arm}_{role}"] = speeds[arm, ROLES][role] / alone
+        found[f"{arm}_sum"] = sum(found[f"{arm}_{role}"] for role in ROLES)
+    found["ours_vs_plain"] = found["ours_sum"] / found["plain_sum"]
+    for role in ROLES:
+        found[f"alone_{role}"] = speeds["ours", (role,)][role] / speeds["plain", (role,)][role]
+    found = {name: round(value, 3) for name, value in found.items()}
+    print(json.dumps(found) if chosen.json else found)
+
+
+def measure(
+    roles: tuple[str, ...], environment: dict[str, str], chosen: argparse.Namespace
+) -> dict[str, float]:
+    """Return the speed of each role while all of them run, each in a process of its own."""
+    begin = time.time() + START_S
+    options = [
+        *("--model", str(chosen.model), "--dtype", chosen.dtype, "--threads", str(chosen.threads)),
+        *("--concurrent", str(chosen.concurrent), "--seconds", str(chosen.seconds)),
+        *("--begin", str(begin)),
+    ]
+    children = {
+        role: subprocess.Popen(
+            [sys.executable, __file__, *options, "--role", role],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for role in roles
+    }
+    found = {
+        role: float(child.communicate()[0].splitlines()[-1]) for role, child in children.items()
+    }
+    print(roles, found, flush=True)
+    return found
+
+
+def run_role(chosen: argparse.Namespace) -> float:
+    """Return the tokens a second of one role, counted from `begin` for `seconds`."""
+    import torch
+
+    torch.set_num_threads(chosen.threads)
+    return engine_speed(chosen) if chosen.role == "engine" else trainer_speed(chosen)
+
+
+def engine_speed(chosen: argparse.Namespace) -> float:
+    """Play episodes until the end; return the sampled tokens a second."""
+    from engine import episodes
+    from transformers import AutoConfig
+
+    from agentrl.serving.engine_api import Completion, Request
+    from agentrl.serving.local.engine import LocalEngine
+
+    engine, sampled = LocalEngine("cpu", chosen.dtype), 0
+    engine.load("policy", chosen.model)
+    end = chosen.begin + chosen.seconds
+
+    def count(future: Future[Completion]) -> None:
+        nonlocal sampled
+        if chosen.begin <= time.time() <= end:
+            sampled += len(future.result().token_ids)
+
+    class Counted:
+        def submit(self, request: Request) -> Future[Completion]:
+            future = engine.submit(request)
+            future.add_done_callback(count)
+            return future
+
+    vocabulary = AutoConfig.from_pretrained(chosen.model).vocab_size
+    while time.time() < end:
+        episodes(Counted(), vocabulary, chosen.concurrent)
+    engine.close()
+    return sampled / float(chosen.seconds)
+
+
+def trainer_speed(chosen: argparse.Namespace) -> float:
+    """Make updates until the end; return the tokens a second of those that began in time."""
+    from helpers.random_models import ragged_batch
+
+    from agentrl.core.config.sections.training import Trainer
+    from agentrl.trainer.algorithm.presets import resolve_settings
+    from agentrl.trainer.engines.learner import Hardware
+    from agentrl.trainer.engines.torch_learner import TorchLearner
+
+    settings = resolve_settings(Trainer())
+    batch = ragged_batch(settings, 1)
+    learner = TorchLearner(chosen.model, settings, Hardware("cpu", chosen.dtype, chosen.threads))
+    durations = []
+    while (began := time.time()) < chosen.begin + chosen.seconds:
+        learner.update(batch)
+        if began >= chosen.begin:
+            durations.append(time.time() - began)
+    return batch.tokens.size * len(durations) / sum(durations)
+
+
+if __name__ == "__main__":
+    main()
