@@ -1,7 +1,7 @@
 """Tokens per second of the local engine against `generate` and, if asked, vLLM, in one run.
 
     python benchmarks/engine.py [--model DIR] [--dtype float32] [--device cpu]
-        [--concurrent 1 16 64] [--vllm PYTHON] [--json]
+        [--concurrent 1 16 64] [--prompt 60] [--vllm PYTHON] [--json]
 
 All continue prompts of the same lengths with the same weights on one thread, in two ways:
 
@@ -49,7 +49,7 @@ class Completes(Protocol):
     def submit(self, request: Request) -> Future[Completion]: ...
 
 
-def episodes(engine: Completes, vocabulary: int, concurrent: int) -> float:
+def episodes(engine: Completes, vocabulary: int, concurrent: int, prompt: int = PROMPT) -> float:
     """Sampled tokens per second over that many episodes at once."""
     rng = random.Random(concurrent)
 
@@ -64,7 +64,7 @@ def episodes(engine: Completes, vocabulary: int, concurrent: int) -> float:
 
     sampled, started = 0, time.perf_counter()
     for number in range(concurrent):
-        ask(tokens(PROMPT), f"{concurrent}-{number}", 1)
+        ask(tokens(prompt), f"{concurrent}-{number}", 1)
     while pending:
         for future in wait(pending, return_when=FIRST_COMPLETED).done:
             request, turn = pending.pop(future)
@@ -91,14 +91,14 @@ def generate(model: Any, concurrent: int, length: int) -> float:
     return concurrent * length / (time.perf_counter() - started)
 
 
-def generate_episodes(model: Any, concurrent: int) -> float:
+def generate_episodes(model: Any, concurrent: int, prompt: int = PROMPT) -> float:
     """Wanted tokens per second over that many episodes, which take their turns together."""
     rng, vocabulary = random.Random(concurrent), model.config.vocab_size
 
     def tokens(count: int) -> list[int]:
         return [rng.randrange(vocabulary) for _ in range(count)]
 
-    histories = [tokens(PROMPT) for _ in range(concurrent)]
+    histories = [tokens(prompt) for _ in range(concurrent)]
     sampled, started = 0, time.perf_counter()
     for _ in range(TURNS):
         wanted = [rng.randint(SAMPLED // 2, SAMPLED) for _ in histories]
@@ -132,7 +132,7 @@ def equal_prompts(vocabulary: int, concurrent: int) -> list[list[int]]:
 
 
 def measure(
-    chosen: Model, concurrent: list[int], length: int, vllm: Engine | None
+    chosen: Model, concurrent: list[int], length: int, prompt: int, vllm: Engine | None
 ) -> list[dict[str, float]]:
     model = auto.from_pretrained(chosen.path, dtype=chosen.dtype).to(chosen.device).eval()
     vocabulary = model.config.vocab_size
@@ -146,15 +146,15 @@ def measure(
     for count in concurrent:
         row = {
             "concurrent": count,
-            "episodes_tok_s": episodes(engine, vocabulary, count),
-            "generate_episodes": generate_episodes(model, count),
+            "episodes_tok_s": episodes(engine, vocabulary, count, prompt),
+            "generate_episodes": generate_episodes(model, count, prompt),
             "steps_tok_s": steps(engine, vocabulary, count, length),
             "generate_steps": generate(model, count, length),
         }
         row["episodes_vs_generate"] = row["episodes_tok_s"] / row["generate_episodes"]
         row["steps_vs_generate"] = row["steps_tok_s"] / row["generate_steps"]
         if vllm is not None:
-            row["vllm_episodes"] = episodes(vllm, vocabulary, count)
+            row["vllm_episodes"] = episodes(vllm, vocabulary, count, prompt)
             row["vllm_steps"] = steps(vllm, vocabulary, count, length)
             row["episodes_vs_vllm"] = row["episodes_tok_s"] / row["vllm_episodes"]
         rows.append({name: round(value, 2) for name, value in row.items()})
@@ -187,6 +187,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--concurrent", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--length", type=int, default=64, help="tokens of each equal request")
+    parser.add_argument(
+        "--prompt", type=int, default=PROMPT, help="tokens with which each episode begins"
+    )
     parser.add_argument("--vllm", type=Path, help="a Python that has vLLM, to measure it as well")
     parser.add_argument("--json", action="store_true", help="one JSON line")
     options = parser.parse_args()
@@ -197,7 +200,7 @@ def main() -> None:
             make_model("quickstart", path)
         model = Model(path=str(path), device=options.device, dtype=options.dtype)
         with vllm_of(options.vllm, model, Path(folder)) as vllm:
-            rows = measure(model, options.concurrent, options.length, vllm)
+            rows = measure(model, options.concurrent, options.length, options.prompt, vllm)
     if options.json:
         print(json.dumps(rows))
         return

@@ -27,7 +27,7 @@ from agentrl.ops.doctor.memory_items import (
     tensor_parallel,
     vllm_devices,
 )
-from agentrl.serving.local.pass_sizes import RECORDED, ROWS, WIDTH, PassSizes
+from agentrl.serving.local.pass_sizes import RECORDED, ROWS, WIDTH, PassSizes, doubled, row_length
 from agentrl.serving.vllm.launch import max_rank
 
 VLLM_WORK = GIB  # what vLLM computes with at its largest batch
@@ -42,11 +42,11 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
     one = width * shape.parameters
     is_recorded = device != HOST and one <= RECORDED
     caches, tokens = policies + 1, PassSizes.on(config.model.device).group
-    length = _double_until(config.sampling.max_tokens, 128)
+    length = row_length(config.model.device, config.sampling.max_tokens)
     if is_recorded:  # caches of unloaded policies are kept; sizes are rounded up
-        caches, tokens, rows = 2 * policies, 2 * tokens, _double_until(rows, ROWS)
-        length = _double_until(-(-config.sampling.max_tokens // WIDTH) * WIDTH, 128)
-    running = caches * (_double_until(rows, 8) + 1) * length
+        caches, tokens, rows = 2 * policies, 2 * tokens, doubled(ROWS, rows)
+        length = row_length(device, -(-config.sampling.max_tokens // WIDTH) * WIDTH)
+    running = caches * (doubled(8, rows) + 1) * length
     own = sum(a * b for a, b in shape.targets(lora.targets)) if lora.rank else shape.parameters
     weights = width * ((policies + 1) * own + (shape.parameters if lora.rank else 0))
     may_pack = device == HOST and config.model.dtype == "bfloat16"  # depends on the CPU, too
@@ -118,11 +118,3 @@ def _slot(config: Config, shape: ModelSpec) -> int:
     """Bytes of an adapter in vLLM, which rounds its rank up."""
     lora = config.trainer.lora
     return element_bytes(config) * shape.adapter(max_rank(lora.rank), lora.targets)
-
-
-def _double_until(need: int, least: int) -> int:
-    """How far a cache grows that grows by doubling."""
-    size = least
-    while size < need:
-        size *= 2
-    return size

@@ -182,6 +182,8 @@ class Batch:
             width = max(width, end + (padding > 0))
             row.fed = end
         self.model.cache.reserve(first + len(rows), width)
+        if columns == 1:
+            width = self.model.cache.decoding_width(width)
         return self.model.forward(first, torch.tensor(ids), torch.tensor(positions), width)
 
     def _leave(self, index: int, row: Row) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import Cache
 
 from agentrl.core.logging import get_logger
+from agentrl.serving.local.pass_sizes import doubled, row_length
 
 WINDOW = 4  # capacities: tokens of conversations that went on, after which their losses are judged
 LOST_SHARE = 0.2  # of these tokens, above which the cache is too small
@@ -32,10 +33,12 @@ class RowCache(Cache):
         self.values = values[:, :0, :, :0]
 
     def reserve(self, rows: int, length: int) -> None:
-        """Make room for that many rows of that length, and a spare row; grows by doubling."""
+        """Make room for that many rows of that length, and a spare row. Their number doubles."""
         have_rows, have_length = self.values.shape[1] - 1, self.values.shape[3]
         if rows > have_rows or length > have_length:
-            size = (_grown_length(have_rows, rows, 8) + 1, _grown_length(have_length, length, 128))
+            device = self.keys.device.type
+            more_rows = max(have_rows, doubled(8, rows))
+            size = (more_rows + 1, max(have_length, row_length(device, length)))
             self.growths += 1  # first: also if memory ends here, recordings of `keys` are over
             self.keys = _enlarge(self.keys, *size)
             try:
@@ -53,6 +56,16 @@ class RowCache(Cache):
     def spare(self) -> int:
         """Return the row that belongs to no request."""
         return self.keys.shape[1] - 1
+
+    def decoding_width(self, width: int) -> int:
+        """Return the width at which one more token reads entries up to `width` fastest.
+
+        Rows that are read at full length lie without gaps, so that a CPU multiplies them in place
+        in bfloat16 (served_model.py).
+        """
+        length, dtype = self.keys.shape[3], self.keys.dtype
+        is_fast = self.keys.device.type == "cpu" and dtype == torch.bfloat16
+        return length if is_fast and 2 * width > length else width
 
     def aim(self, first: int, positions: Tensor, width: int) -> None:
         """Set the next pass: rows first…, written `positions` [n, T], read `width`."""
@@ -181,13 +194,6 @@ class Prefixes:
             self._remove(key)
         for key in [key for key in self._lost if key[0] == policy]:
             del self._lost[key]
-
-
-def _grown_length(have: int, need: int, least: int) -> int:
-    size = max(have, least)
-    while size < need:
-        size *= 2
-    return size
 
 
 def _enlarge(cache: Tensor, rows: int, length: int) -> Tensor:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 RECORDED = 8 * 2**30  # bytes of the largest model whose passes a GPU records
+ROW = 128  # tokens: the shortest row of the KV cache; rows grow by so much on a CPU
 ROWS, COLUMNS, WIDTH = 16, 16, 512  # fewest rows and columns of a recorded pass; steps of its width
 
 
@@ -20,3 +21,19 @@ class PassSizes:
     def on(cls, device: str) -> "PassSizes":
         """Return those of a device. A GPU needs hardly longer for more tokens."""
         return cls(4096, 64, 4) if device.startswith("cpu") else cls(16384, 8192, 8)
+
+
+def row_length(device: str, tokens: int) -> int:
+    """Return the length of the KV cache's rows for that many tokens.
+
+    It doubles, because a GPU's recorded passes end when rows grow. A CPU may read rows at full
+    length, so they are no longer than needed.
+    """
+    return -(-tokens // ROW) * ROW if device.startswith("cpu") else doubled(ROW, tokens)
+
+
+def doubled(size: int, need: int) -> int:
+    """Return the first of `size`, 2 `size`, 4 `size`, … that is not below `need`."""
+    while size < need:
+        size *= 2
+    return size

@@ -175,9 +175,33 @@ def grouped_attention(
     """
     rows, heads, length, dim = query.shape
     shared = heads // key.shape[1]
+    if length == 1 and _is_multiplied_fast(key):
+        scale = options.get("scaling") or dim**-0.5
+        return _multiply(query, key, value, attention_mask, scale), None
     mask = attention_mask if length == 1 else attention_mask.repeat(1, 1, shared, 1)
     folded = query.reshape(rows, key.shape[1], shared * length, dim)
     output = scaled_dot_product_attention(
         folded, key, value, attn_mask=mask, scale=options.get("scaling")
     )
     return output.reshape(rows, heads, length, -1).transpose(1, 2).contiguous(), None
+
+
+def _is_multiplied_fast(key: Tensor) -> bool:
+    """Return whether oneDNN multiplies the rows where they are; it copies those with gaps."""
+    return key.device.type == "cpu" and key.dtype == torch.bfloat16 and key.is_contiguous()
+
+
+def _multiply(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Like `grouped_attention` for one token a row, with one product for all rows and heads.
+
+    torch's fused kernel makes a small product for each row and head, and takes 2.5 to 3 times as
+    long for 8 to 32 rows of 256 to 1,536 tokens. Scores are rounded to bfloat16 here, which does
+    not change how far log-probabilities are from those of float32.
+    """
+    rows, heads, _, dim = query.shape
+    kept, width = key.shape[1], key.shape[2]
+    folded = query.reshape(rows * kept, heads // kept, dim)
+    masks = mask.expand(rows, kept, 1, width).reshape(rows * kept, 1, width)
+    keys, values = (each.view(rows * kept, width, -1) for each in (key, value))
+    scores = torch.baddbmm(masks, folded, keys.transpose(1, 2), alpha=scale)
+    return torch.bmm(scores.softmax(-1), values).view(rows, 1, heads, -1)
