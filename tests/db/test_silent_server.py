@@ -65,7 +65,7 @@ def test_a_process_that_stops_does_not_wait_for_a_silent_server(
             except StoreUnavailable as error:
                 errors.append(error)
 
-        asking = threading.Thread(target=ask)
+        asking = threading.Thread(target=ask, daemon=True)
         asking.start()
         asking.join(0.5)
         assert asking.is_alive()

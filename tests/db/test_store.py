@@ -43,7 +43,7 @@ def test_a_process_of_a_run_waits_for_an_unavailable_store_until_its_stop_event(
             errors.append(error)
 
     with capture_logs() as lines:
-        thread = threading.Thread(target=open_it)
+        thread = threading.Thread(target=open_it, daemon=True)
         thread.start()
         eventually(lambda: lines, within_s=60, text=lambda: "nothing was logged")
         assert thread.is_alive()
@@ -64,7 +64,7 @@ def test_a_store_waits_until_a_read_only_primary_takes_writes(postgres_url: str)
             beside.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
             insert = text("INSERT INTO t VALUES (1)")
             writing = threading.Thread(
-                target=store.transact, args=(lambda session: session.execute(insert),)
+                target=store.transact, args=(lambda session: session.execute(insert),), daemon=True
             )
             writing.start()
             eventually(lambda: lines, within_s=60, text=lambda: "nothing was logged")

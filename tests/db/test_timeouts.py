@@ -84,7 +84,7 @@ def test_a_transaction_that_stands_still_is_ended_by_the_server_and_repeated(
     with closing(open_store(postgres_url, timeouts=Timeouts(idle_s=1.0))) as store:
         with store.write() as session:
             session.execute(text("CREATE TABLE t AS SELECT 0 AS n"))
-        other = threading.Thread(target=update_beside)
+        other = threading.Thread(target=update_beside, daemon=True)
         store.transact(update_slowly)
         assert happened == ["updated", "the other's", "updated"]
         with store.read() as session:

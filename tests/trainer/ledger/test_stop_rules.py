@@ -51,6 +51,20 @@ def test_success_waits_for_every_task_of_the_configuration(
     assert not ledger.end_if_due(Position(10, "c"))
 
 
+def test_success_is_that_of_the_worst_task(world: World, ledgers: LedgerFactory) -> None:
+    tasks = {"dbbench": Task(), "alfworld": Task()}
+    ledger = ledgers.open(Config(tasks=tasks, run=Run(stop_success=0.5)))
+    learner = CountingLearner()
+    at = step(world, ledger, learner, ledger.resume(learner), 0)
+    step(world, ledger, learner, at, 1)
+    world.sql("UPDATE groups SET task = 'alfworld' WHERE position = 1")
+    world.sql("UPDATE episodes SET task = 'alfworld' WHERE group_id LIKE '%-dbbench-1'")
+    world.sql("UPDATE episodes SET score = 0 WHERE task = 'alfworld'")
+    assert not ledger.end_if_due(Position(10, "c"))
+    world.sql("UPDATE episodes SET score = 1 WHERE task = 'alfworld'")
+    assert ledger.end_if_due(Position(10, "c"))
+
+
 def test_hours_count_from_the_creation_of_the_run(world: World, ledgers: LedgerFactory) -> None:
     world.sql("UPDATE runs SET created_at = created_at - 7200")
     assert ledgers.open(stop_hours=1.5).end_if_due(Position(0, "c"))
