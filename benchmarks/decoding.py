@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from agentrl.serving.local.served_model import ServedModel, load_model
 
-WORD = 17  # a token: which one makes no difference
+TOKEN = 17  # a token: which one makes no difference
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def ratio(model: ServedModel, rows: int, length: int, repeats: int) -> float:
     """Return the time with the fused kernel over the time with products."""
     model.cache.reserve(rows, length + 1)  # one more, so that the fused kernel reads rows in part
     widths = {"fused": length, "products": model.cache.keys.shape[3]}
-    ids, positions = torch.full((rows, 1), WORD), torch.full((rows, 1), length - 1)
+    ids, positions = torch.full((rows, 1), TOKEN), torch.full((rows, 1), length - 1)
     times: dict[str, list[float]] = {name: [] for name in widths}
     for _ in range(repeats + 1):
         for name, width in widths.items():

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.torch_environment import TORCH_ENVIRONMENT
+from agentrl.core.torch_environment import KERNEL_CACHES
 from agentrl.ops.configuration import model_spec
 from agentrl.ops.doctor import memory, memory_items
 from agentrl.trainer.batch import Batch
@@ -201,7 +201,7 @@ def main() -> None:
                     check=True,
                     capture_output=True,
                     text=True,
-                    env=os.environ | TORCH_ENVIRONMENT,
+                    env=os.environ | KERNEL_CACHES,
                 )
                 peak = int(finished.stdout.split()[-1])
                 plan = plan_memory(arm, model, chosen.device)

@@ -1,4 +1,4 @@
-"""Speed of the local engine and the trainer on the same cores, with and without our environment.
+"""Speed of the local engine and the trainer on the same cores, with and without our waits.
 
     python benchmarks/shared_cores.py [--model models/smollm2] [--dtype bfloat16] [--threads 2]
         [--concurrent 32] [--seconds 60] [--json]
@@ -6,13 +6,14 @@
 Two processes with as many threads each as there are cores: one plays episodes with the local
 engine, the other makes updates. Each is measured alone and beside the other.
 
-plain_*  with the environment of torch as it is
-ours_*   with core/torch_environment.py
+plain_*  with OpenMP's own waits of threads
+ours_*   with those of core/torch_environment.py
 
 *_engine, *_trainer   speed beside the other over the speed alone
-*_sum                 of both: 1 if nothing is lost by sharing the cores
+*_sum                 of both: 1 if each has half of its speed alone; more, if one uses what the
+                      other leaves
 ours_vs_plain         the sums' ratio
-alone_engine, alone_trainer   speed alone, ours over plain: what our environment costs
+alone_engine, alone_trainer   speed alone, ours over plain: what our waits cost
 """
 
 import argparse
@@ -26,7 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from agentrl.core.torch_environment import TORCH_ENVIRONMENT
+from agentrl.core.torch_environment import KERNEL_CACHES, THREAD_WAITS
 
 START_S = 15.0  # for both processes to load
 ROLES = ("engine", "trainer")
@@ -48,8 +49,8 @@ def main() -> None:
     if chosen.role:
         print(run_role(chosen))
         return
-    bare = {name: value for name, value in os.environ.items() if name not in TORCH_ENVIRONMENT}
-    arms = {"plain": bare, "ours": bare | TORCH_ENVIRONMENT}
+    plain = {name: value for name, value in os.environ.items() if name not in THREAD_WAITS}
+    arms = {"plain": plain | KERNEL_CACHES, "ours": plain | KERNEL_CACHES | THREAD_WAITS}
     speeds = {
         (arm, roles): measure(roles, environment, chosen)
         for roles in (("engine",), ("trainer",), ROLES)

@@ -27,7 +27,7 @@ from agentrl.cli import (
 from agentrl.cli.runs import dead_letters, processes, quickstart, replay, run_control, second_looks
 from agentrl.core.errors import AgentRLError, install_hint, with_hint
 from agentrl.core.process import forbid_inspection
-from agentrl.core.torch_environment import TORCH_ENVIRONMENT
+from agentrl.core.torch_environment import missing_variables
 
 WRITABLE = "choose a folder that you may write to"
 HINTS = {
@@ -98,8 +98,7 @@ def root(
 def main() -> None:
     """Run a command. A known error is one line on stderr; `--debug` shows its traceback."""
     forbid_inspection()  # the environment holds passwords and tokens
-    for name, value in TORCH_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    os.environ |= missing_variables(os.environ)
     try:
         app()
     except AgentRLError as error:

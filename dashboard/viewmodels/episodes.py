@@ -33,7 +33,7 @@ from agentrl.db.queries.episodes.updates import EpisodeUpdate
 from agentrl.db.store import Store
 
 PAGE = "Episodes"
-TEXT = 2_000  # characters of a call or an answer in a sibling's column
+TEXT = 2_000  # characters of an answer in a sibling's column
 WHOLE = 2**53 - 1  # the largest whole number of a form
 KINDS: dict[str, Any] = get_type_hints(EpisodeFilter)
 

@@ -222,19 +222,21 @@ def _shape(config: Config) -> "ModelSpec | AgentRLError":
 def _memory(config: Config, shape: "ModelSpec | AgentRLError") -> Iterator[Finding]:
     """Yield the memory of each process, and whether it fits."""
     from agentrl.ops.doctor import memory
+    from agentrl.ops.doctor.machine import this_machine
 
     if isinstance(shape, AgentRLError):
         yield Finding("memory", "absent", f"its estimate needs the model: {shape}", shape.hint)
         return
     try:
-        plans = memory.memory_plans(config, shape, memory.this_machine())
+        plans = memory.memory_plans(config, shape, this_machine())
     except AgentRLError as error:
         yield Finding("memory", "absent", f"cannot be estimated: {error}", error.hint)
         return
     for plan in plans:
         for process, words in plan.processes().items():
             yield Finding(f"memory of {process}", "ok", f"{words} ({plan.device})")
-        state: Literal["ok", "absent", "missing"] = "ok" if plan.room else "absent"
+        is_sure = plan.room and not plan.is_crowded
+        state: Literal["ok", "absent", "missing"] = "ok" if is_sure else "absent"
         state = state if plan.fits else "missing"
         yield Finding("memory", state, plan.words(), plan.hint())
 

@@ -7,15 +7,15 @@ Items are peaks, or upper bounds if they depend on the data. Tasks and the datab
 included.
 """
 
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.ops.configuration.model_spec import ModelSpec, read_spec
 from agentrl.ops.doctor.deepspeed_memory import over_ranks
+from agentrl.ops.doctor.machine import Machine, this_machine
 from agentrl.ops.doctor.memory_items import (
     HOST,
     MIB,
@@ -29,11 +29,8 @@ from agentrl.ops.doctor.memory_items import (
 from agentrl.ops.doctor.policy_memory import least_of_vllm, local_items, vllm_items
 from agentrl.ops.doctor.trainer_memory import trainer_items
 
-ASK_S = 10.0  # for nvidia-smi
-CGROUP = Path("/sys/fs/cgroup/memory.max")
 TRAINER = "trainer"
 WORKER = 160 * MIB
-MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ class Plan:
     def hint(self) -> str:
         """Return a hint with the keys of the largest parts; empty if it fits."""
         if self.is_crowded:
-            return "end the other processes that use it, unless they belong to this run"
+            return "if other programs use it, end them"
         if self.fits:
             return ""
         if self.refusals:
@@ -92,18 +89,6 @@ class Plan:
         own = sorted((p for p in self.parts if p.process == process), key=lambda p: -p.size)
         listed = ", ".join(f"{part.what} {size_text(part.size)}" for part in own if part.size)
         return f"{size_text(sum(part.size for part in own))}: {listed}"
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Bytes of the machine's memory (None: unknown) and of its GPUs by name.
-
-    `free`: bytes that no process uses now, by device; a device may be missing.
-    """
-
-    memory: int | None
-    cards: Mapping[str, int]
-    free: Mapping[str, int] = field(default_factory=dict)
 
 
 def require_memory(config: Config) -> list[Plan]:
@@ -179,47 +164,3 @@ def refusals(config: Config, shape: ModelSpec, cards: Mapping[str, int]) -> dict
                     f"{size_text(int(share * cards[device]))}"
                 )
     return found
-
-
-def this_machine() -> Machine:
-    """Return this machine's memory, limited by the cgroup, and its GPUs by nvidia-smi."""
-    host = _meminfo()
-    limits = [limit for limit in (host.get("MemTotal"), _cgroup_limit()) if limit is not None]
-    cards = _cards()
-    free = {device: free for device, (_, free) in cards.items()}
-    if "MemAvailable" in host:
-        free[HOST] = host["MemAvailable"]
-    totals = {device: total for device, (total, _) in cards.items()}
-    return Machine(min(limits, default=None), totals, free)
-
-
-def _meminfo() -> dict[str, int]:
-    """Return the bytes of each line; empty if they cannot be read."""
-    try:
-        lines = [line.split() for line in MEMINFO.read_text().splitlines()]
-        return {name.rstrip(":"): int(kib) * 1024 for name, kib, *_ in lines}
-    except (OSError, ValueError):
-        return {}
-
-
-def _cgroup_limit() -> int | None:
-    """Return the memory limit of our cgroup, if any."""
-    try:
-        return int(CGROUP.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _cards() -> dict[str, tuple[int, int]]:
-    """Return total and free bytes of every GPU in torch's order; none without a driver."""
-    query = [
-        "nvidia-smi",
-        "--query-gpu=memory.total,memory.free",
-        "--format=csv,noheader,nounits",
-    ]
-    try:
-        told = subprocess.run(query, capture_output=True, text=True, timeout=ASK_S, check=True)
-        rows = [[int(mib) * MIB for mib in line.split(",")] for line in told.stdout.splitlines()]
-        return {f"cuda:{index}": (total, free) for index, (total, free) in enumerate(rows)}
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return {}

@@ -16,7 +16,8 @@ from agentrl.core.config.sections.tasks import Task
 from agentrl.core.config.sections.training import DeepSpeed, Lora, Trainer
 from agentrl.ops.configuration.model_spec import ModelSpec, known_spec, read_spec
 from agentrl.ops.configuration.published_models import PUBLISHED
-from agentrl.ops.doctor.memory import TRAINER, Machine, memory_plans
+from agentrl.ops.doctor.machine import Machine
+from agentrl.ops.doctor.memory import TRAINER, memory_plans
 from agentrl.ops.doctor.memory_items import GIB
 from agentrl.ops.doctor.policy_memory import least_of_vllm
 from agentrl.ops.models import hub

@@ -27,7 +27,14 @@ from agentrl.ops.doctor.memory_items import (
     tensor_parallel,
     vllm_devices,
 )
-from agentrl.serving.local.pass_sizes import RECORDED, ROWS, WIDTH, PassSizes, doubled, row_length
+from agentrl.serving.local.pass_sizes import (
+    RECORDED,
+    ROWS,
+    WIDTH,
+    PassSizes,
+    double_until,
+    row_length,
+)
 from agentrl.serving.vllm.launch import max_rank
 
 VLLM_WORK = GIB  # what vLLM computes with at its largest batch
@@ -44,9 +51,9 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
     caches, tokens = policies + 1, PassSizes.on(config.model.device).group
     length = row_length(config.model.device, config.sampling.max_tokens)
     if is_recorded:  # caches of unloaded policies are kept; sizes are rounded up
-        caches, tokens, rows = 2 * policies, 2 * tokens, doubled(ROWS, rows)
+        caches, tokens, rows = 2 * policies, 2 * tokens, double_until(ROWS, rows)
         length = row_length(device, -(-config.sampling.max_tokens // WIDTH) * WIDTH)
-    running = caches * (doubled(8, rows) + 1) * length
+    running = caches * (double_until(8, rows) + 1) * length
     own = sum(a * b for a, b in shape.targets(lora.targets)) if lora.rank else shape.parameters
     weights = width * ((policies + 1) * own + (shape.parameters if lora.rank else 0))
     may_pack = device == HOST and config.model.dtype == "bfloat16"  # depends on the CPU, too

@@ -14,6 +14,7 @@ from agentrl.envs.contract import ToolCall, strings
 from agentrl.ops.configuration import model_spec
 from agentrl.ops.doctor import memory
 from agentrl.ops.doctor.findings import Finding, try_finding
+from agentrl.ops.doctor.machine import this_machine
 from agentrl.workers.conversation import toolcalls
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style
@@ -96,7 +97,7 @@ def _measure_noise(path: Path) -> str:
 
 def _memory(path: Path) -> Iterator[Finding]:
     """Estimate the memory of one trainer and one local policy server here, full and with LoRA."""
-    machine = memory.this_machine()
+    machine = this_machine()
     try:
         described = model_spec.read_spec(path)
     except ConfigError as error:

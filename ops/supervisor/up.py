@@ -5,13 +5,14 @@ checks ─▶ ops/processes/supervisor.py, until the run is over or a signal
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
 from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
-from agentrl.core.errors import AgentRLError
+from agentrl.core.errors import AgentRLError, with_hint
 from agentrl.core.logging import get_logger
 from agentrl.core.process import agentrl_command
 from agentrl.ops.configuration import configs
@@ -43,15 +44,17 @@ def up(path: Path, *, detach: bool) -> None:
         secret(name)
     config.tasks_url()  # dispatcher and workers will ask for its variables
     configs.check_all(config)
+    warnings = {plan.words(): plan.hint() for plan in plans if plan.is_crowded}
     if detach:
+        for words, hint in warnings.items():
+            print(f"warning: {with_hint(words, hint)}", file=sys.stderr)
         _detach(config, path)
         return
     refuse_second(config.home())  # before anything of its own, a port for one, is in the way
     logs = config.logs
     logging.configure("supervisor", level=logs.level, form=logs.format, run=config.run.name)
-    for plan in plans:
-        if plan.is_crowded:
-            get_logger().warning("Memory is short", memory=plan.words(), hint=plan.hint())
+    for words, hint in warnings.items():
+        get_logger().warning("Memory is short", memory=words, hint=hint)
     stop = stop_on_signals()
     supervisor.run(config, stop, path)
 

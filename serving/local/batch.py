@@ -183,7 +183,7 @@ class Batch:
             row.fed = end
         self.model.cache.reserve(first + len(rows), width)
         if columns == 1:
-            width = self.model.cache.decoding_width(width)
+            width = self.model.cache.decoding_width(len(rows), width)
         return self.model.forward(first, torch.tensor(ids), torch.tensor(positions), width)
 
     def _leave(self, index: int, row: Row) -> None:

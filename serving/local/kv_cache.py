@@ -10,10 +10,12 @@ from torch import Tensor
 from transformers import Cache
 
 from agentrl.core.logging import get_logger
-from agentrl.serving.local.pass_sizes import doubled, row_length
+from agentrl.serving.local.packed_linear import multiplies_bfloat16
+from agentrl.serving.local.pass_sizes import ROW, double_until, row_length
 
 WINDOW = 4  # capacities: tokens of conversations that went on, after which their losses are judged
 LOST_SHARE = 0.2  # of these tokens, above which the cache is too small
+LEAST_ENTRIES = 512  # of a head, with which one product is faster than torch's fused kernel
 MOST_LOST = 10_000  # evicted conversations that are remembered; most of them have ended
 
 
@@ -37,7 +39,7 @@ class RowCache(Cache):
         have_rows, have_length = self.values.shape[1] - 1, self.values.shape[3]
         if rows > have_rows or length > have_length:
             device = self.keys.device.type
-            more_rows = max(have_rows, doubled(8, rows))
+            more_rows = max(have_rows, double_until(8, rows))
             size = (more_rows + 1, max(have_length, row_length(device, length)))
             self.growths += 1  # first: also if memory ends here, recordings of `keys` are over
             self.keys = _enlarge(self.keys, *size)
@@ -57,15 +59,14 @@ class RowCache(Cache):
         """Return the row that belongs to no request."""
         return self.keys.shape[1] - 1
 
-    def decoding_width(self, width: int) -> int:
-        """Return the width at which one more token reads entries up to `width` fastest.
+    def decoding_width(self, rows: int, width: int) -> int:
+        """Return the width at which one more token of each row reads `width` entries fastest.
 
-        Rows that are read at full length lie without gaps, so that a CPU multiplies them in place
-        in bfloat16 (served_model.py).
+        Rows that are read at full length lie without gaps, and a CPU may multiply them in place.
         """
-        length, dtype = self.keys.shape[3], self.keys.dtype
-        is_fast = self.keys.device.type == "cpu" and dtype == torch.bfloat16
-        return length if is_fast and 2 * width > length else width
+        length = self.keys.shape[3]
+        is_fast = 2 * width > length and has_fast_products(self.keys[0, :rows])
+        return length if is_fast else width
 
     def aim(self, first: int, positions: Tensor, width: int) -> None:
         """Set the next pass: rows first…, written `positions` [n, T], read `width`."""
@@ -194,6 +195,18 @@ class Prefixes:
             self._remove(key)
         for key in [key for key in self._lost if key[0] == policy]:
             del self._lost[key]
+
+
+def has_fast_products(entries: Tensor) -> bool:
+    """Return whether one product with entries [rows, heads, length, dim] is the fastest attention.
+
+    oneDNN multiplies rows without gaps where they are, and copies others first. It prepares a
+    kernel for each length; few entries are not worth a product.
+    """
+    rows, _, length, _ = entries.shape
+    is_large = rows * length >= LEAST_ENTRIES and length % ROW == 0
+    is_supported = multiplies_bfloat16(entries.device.type, entries.dtype)
+    return is_supported and is_large and entries.is_contiguous()
 
 
 def _enlarge(cache: Tensor, rows: int, length: int) -> Tensor:

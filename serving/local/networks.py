@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from agentrl.checkpoints.manifest import find_base
 from agentrl.core.errors import CheckpointError
-from agentrl.serving.local.packed_linear import WeightPacker, packs_weights
+from agentrl.serving.local.packed_linear import WeightPacker, multiplies_bfloat16
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -46,7 +46,7 @@ class Networks:
     def __init__(self, device: str, dtype: torch.dtype) -> None:
         self._device = device
         self._dtype = dtype
-        self._packs = packs_weights(device, dtype)
+        self._packs = multiplies_bfloat16(device, dtype)
         self._bases: WeakValueDictionary[Path, Base] = WeakValueDictionary()
 
     def open(self, path: Path) -> OpenedNetwork:

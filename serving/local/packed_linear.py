@@ -4,6 +4,7 @@ A plain weight is put into that order in every pass, which takes longer than a s
 The operators are those to which torch.compile lowers a linear layer; they have no public names.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 KERNELS: Any = torch.ops.mkldnn
 
 
-def packs_weights(device: str, dtype: torch.dtype) -> bool:
-    """Return whether networks of this device and dtype are packed; in float32 it gains nothing."""
+@cache
+def multiplies_bfloat16(device: str, dtype: torch.dtype) -> bool:
+    """Return whether oneDNN has fast products of this dtype here; in float32 it gains nothing."""
     if torch.device(device).type != "cpu" or dtype != torch.bfloat16:
         return False
     backend: Any = torch.backends.mkldnn

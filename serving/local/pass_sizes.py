@@ -29,10 +29,10 @@ def row_length(device: str, tokens: int) -> int:
     It doubles, because a GPU's recorded passes end when rows grow. A CPU may read rows at full
     length, so they are no longer than needed.
     """
-    return -(-tokens // ROW) * ROW if device.startswith("cpu") else doubled(ROW, tokens)
+    return -(-tokens // ROW) * ROW if device.startswith("cpu") else double_until(ROW, tokens)
 
 
-def doubled(size: int, need: int) -> int:
+def double_until(size: int, need: int) -> int:
     """Return the first of `size`, 2 `size`, 4 `size`, … that is not below `need`."""
     while size < need:
         size *= 2

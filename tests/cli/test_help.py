@@ -9,7 +9,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from agentrl.cli.main import app
-from agentrl.core.torch_environment import TORCH_ENVIRONMENT
+from agentrl.core.torch_environment import KERNEL_CACHES, THREAD_WAITS, WAIT_POLICY
 
 HEAVY = "torch transformers numpy sqlalchemy alembic celery kombu pika docker streamlit starlette"
 
@@ -50,14 +50,24 @@ def test_the_short_word_for_help_is_understood_everywhere(verb: str) -> None:
     assert f"Usage: agentrl {verb}".rstrip() in answer.output
 
 
-def test_the_environment_of_torch_is_set_where_the_user_does_not() -> None:
+@pytest.mark.parametrize(
+    ("own", "found"),
+    [
+        ({}, "128 64 1000"),
+        ({"LRU_CACHE_CAPACITY": "7", "GOMP_SPINCOUNT": "9"}, "128 7 9"),
+        ({"OMP_WAIT_POLICY": "active"}, "128 64 None"),
+    ],
+)
+def test_the_environment_of_torch_is_set_where_the_user_does_not(
+    own: dict[str, str], found: str
+) -> None:
+    names = [*KERNEL_CACHES, *THREAD_WAITS]
     code = "import os\nfrom agentrl.cli.main import main\ntry: main()\n"
-    code += "finally: print(*(os.environ[name] for name in os.environ['NAMES'].split()))"
-    own = {"NAMES": " ".join(TORCH_ENVIRONMENT), "LRU_CACHE_CAPACITY": "7"}
-    environment = {k: v for k, v in os.environ.items() if k not in TORCH_ENVIRONMENT} | own
+    code += f"finally: print(*(os.environ.get(name) for name in {names}))"
+    environment = {k: v for k, v in os.environ.items() if k not in (*names, WAIT_POLICY)} | own
     command = [sys.executable, "-c", code, "--version"]
     ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    assert ended.stdout.splitlines()[-1] == "128 7 1000"
+    assert ended.stdout.splitlines()[-1] == found
 
 
 def test_the_version_is_told() -> None:

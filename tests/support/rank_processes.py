@@ -30,7 +30,7 @@ NAMES = ("tasks", "unnormalised")  # of a Batch: words, sorted
 class Job(msgspec.Struct, frozen=True):
     """`batches`: files that `write_batch` wrote; `snapshot`: to load first; `save`: a folder
     for a checkpoint afterwards; `looks`: whether the state is read before each step; `room`: the
-    tokens of a pass for which there is memory, 0 for any number.
+    tokens of a pass for which rank 1 has memory, 0 for any number.
     """
 
     name: str
@@ -143,7 +143,7 @@ def _work(job: Job, ranks: Any, out: Path) -> None:
     part = DeepSpeedLearner(
         Path(job.model), resolve_settings(job.trainer), hardware, job.trainer.deepspeed, ranks
     )
-    if job.room:
+    if job.room and ranks.rank == 1:
         part._objective = _LimitedMemory(part._objective, job.room)  # type: ignore[assignment]
     if ranks.rank:
         follow_rank0(part, ranks)

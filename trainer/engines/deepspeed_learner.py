@@ -29,7 +29,7 @@ from agentrl.trainer.engines import deepspeed_build, zero_shards
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.rank0 import TOKEN_FIELDS, RankStep
 from agentrl.trainer.engines.ranks import Ranks
-from agentrl.trainer.engines.torch_learner import no_memory, prepare_torch
+from agentrl.trainer.engines.torch_learner import out_of_memory_error, prepare_torch
 from agentrl.trainer.engines.zero_net import Net
 from agentrl.trainer.model import malloc_tuning, optimizer, trainable_model
 from agentrl.trainer.model.files.loading import load_model, load_structure
@@ -94,7 +94,7 @@ class DeepSpeedLearner:
     def accumulate(self, own: Sequence[MicroBatch]) -> Floats:
         """See RankWorker.accumulate.
 
-        Raises ConfigError if memory runs out: collective operations cannot be repeated alone.
+        Raises ConfigError if memory runs out: a rank cannot repeat collective operations alone.
         """
         self._loss = None
         if not own:
@@ -102,7 +102,7 @@ class DeepSpeedLearner:
         try:
             return self._run_passes(own)
         except torch.OutOfMemoryError as error:
-            raise no_memory(own, error) from error
+            raise out_of_memory_error(own, error) from error
 
     def _run_passes(self, own: Sequence[MicroBatch]) -> Floats:
         passes = [self._pass(micro) for micro in own[:-1]]

@@ -147,14 +147,14 @@ def smaller_passes(passes: Sequence[MicroBatch], error: Exception) -> int:
     """Return half the tokens of the largest pass. Raises ConfigError if it is one trajectory."""
     largest = max(passes, key=lambda micro: micro.tokens.size)
     if len(largest.lengths) == 1:
-        raise no_memory(passes, error) from error
-    tokens, said = int(largest.tokens.size), _first_words(error)
+        raise out_of_memory_error(passes, error) from error
+    tokens, said = int(largest.tokens.size), _without_advice(error)
     log.warning("Out of memory: passes are halved from now on", tokens=tokens // 2, error=said)
     return tokens // 2
 
 
-def no_memory(passes: Sequence[MicroBatch], error: Exception) -> ConfigError:
-    """Return the error of an update whose largest pass does not fit into memory."""
+def out_of_memory_error(passes: Sequence[MicroBatch], error: Exception) -> ConfigError:
+    """Return the error of an update that ran out of memory, with the largest of its passes."""
     largest = max(passes, key=lambda micro: micro.tokens.size)
     single = len(largest.lengths) == 1
     what = "trajectory" if single else "pass"
@@ -165,12 +165,12 @@ def no_memory(passes: Sequence[MicroBatch], error: Exception) -> ConfigError:
     )
     return ConfigError(
         f"trainer: a {what} of {largest.tokens.size:,} tokens does not fit into memory: "
-        f"{_first_words(error)}",
+        f"{_without_advice(error)}",
         hint=f"{change}, or end other processes on this GPU",
     )
 
 
-def _first_words(error: Exception) -> str:
+def _without_advice(error: Exception) -> str:
     """Return torch's error text without its advice on fragmentation."""
     return str(error).partition(" If reserved")[0]
 

@@ -127,15 +127,15 @@ def episode_detail(session: Session, run_id: str, episode_id: str) -> EpisodeDet
 def episode_steps(session: Session, episode_id: str, fence: int, most: int = TEXT) -> list[StepRow]:
     """Return the steps of an attempt in order; none before the recorder has stored its body.
 
-    `most`: characters of a call and of an answer; a longer one ends with its length.
+    `most`: characters of an answer; a longer one ends with its length, as a call over `TEXT` does.
     """
     columns = columns_of(
         StepRow,
         Step,
         start=Step.token_start.expression,
         end=Step.token_end.expression,
-        call=_shortened(Step.call, most),
-        answer=_shortened(Step.answer, most),
+        call=_shorten(Step.call, TEXT),
+        answer=_shorten(Step.answer, most),
     )
     query = (
         select(*columns)
@@ -145,7 +145,7 @@ def episode_steps(session: Session, episode_id: str, fence: int, most: int = TEX
     return [StepRow(*tuple(row)) for row in session.execute(query)]
 
 
-def _shortened(text: InstrumentedAttribute[str], most: int) -> ColumnElement[str]:
+def _shorten(text: InstrumentedAttribute[str], most: int) -> ColumnElement[str]:
     """Cut a text in the database, and append its full length (as envs/contract.py does)."""
     length = func.length(text)
     cut = func.substr(text, 1, most) + "… (" + cast(length, String) + " characters)"

@@ -27,7 +27,8 @@ from agentrl.db.models.evaluations import EvaluationEpisode
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.configuration.model_spec import read_spec
-from agentrl.ops.doctor.memory import Machine, memory_plans
+from agentrl.ops.doctor.machine import Machine
+from agentrl.ops.doctor.memory import memory_plans
 from agentrl.ops.doctor.memory_items import GIB
 from agentrl.ops.evaluation.command import EvalRequest, evaluate
 from agentrl.ops.evaluation.serve_target import ExternalTargets, Servers

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from agentrl.serving.local.networks import Networks
-from agentrl.serving.local.packed_linear import PackedLinear, WeightPacker, packs_weights
+from agentrl.serving.local.packed_linear import PackedLinear, WeightPacker, multiplies_bfloat16
 
 needs_bfloat16 = pytest.mark.skipif(
-    not packs_weights("cpu", torch.bfloat16), reason="this CPU has no bfloat16"
+    not multiplies_bfloat16("cpu", torch.bfloat16), reason="this CPU has no bfloat16"
 )
 
 
@@ -71,5 +71,5 @@ def _adapter(base: Path, folder: Path) -> Path:
 
 
 def test_other_devices_and_types_are_left_alone() -> None:
-    assert not packs_weights("cpu", torch.float32)
-    assert not packs_weights("cuda:0", torch.bfloat16)
+    assert not multiplies_bfloat16("cpu", torch.float32)
+    assert not multiplies_bfloat16("cuda:0", torch.bfloat16)

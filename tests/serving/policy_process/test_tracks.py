@@ -42,7 +42,7 @@ def test_tracks_follow_the_lineage_and_former_checkpoints_are_released(
     ]
 
 
-class HeldEngine(LocalEngine):
+class BlockedEngine(LocalEngine):
     """An engine that begins no request before `go`."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ def test_a_former_checkpoint_is_served_until_its_requests_have_ended(
     lineage: ServedLineage,
 ) -> None:
     lineage.publish(0)
-    engine = HeldEngine()
+    engine = BlockedEngine()
     with (
         policy_server(lineage, server_config("current"), engine=engine),
         ThreadPoolExecutor(1) as pool,
