@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.torch_environment import KERNEL_CACHES
+from agentrl.core.processes.torch_environment import KERNEL_CACHES
 from agentrl.ops.configuration import model_spec
 from agentrl.ops.doctor import memory, memory_items
 from agentrl.trainer.batch import Batch

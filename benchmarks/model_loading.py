@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from agentrl.core.config.sections.training import DeepSpeed, Trainer
-from agentrl.core.rank_place import MEETING, find_rank_place
+from agentrl.core.processes.rank_place import MEETING, find_rank_place
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
 from agentrl.trainer.engines.learner import Hardware

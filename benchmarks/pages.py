@@ -43,7 +43,7 @@ import psutil
 from helpers.chromium_driver import CLICK, PATIENCE_S, Heard, chromium, stood
 from playwright.sync_api import Browser, BrowserContext
 
-from agentrl.core.process import agentrl_command
+from agentrl.core.processes.process import agentrl_command
 from agentrl.dashboard.links import address
 from agentrl.dashboard.navigation import PAGES
 

@@ -22,7 +22,7 @@ import torch
 from helpers.random_models import make_model, ragged_batch
 
 from agentrl.core.config.sections.training import DeepSpeed, Trainer
-from agentrl.core.rank_place import MEETING, find_rank_place
+from agentrl.core.processes.rank_place import MEETING, find_rank_place
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
 from agentrl.trainer.engines.learner import Hardware, Learner

@@ -7,7 +7,7 @@ Two processes with as many threads each as there are cores: one plays episodes w
 engine, the other makes updates. Each is measured alone and beside the other.
 
 plain_*  with OpenMP's own waits of threads
-ours_*   with those of core/torch_environment.py
+ours_*   with those of core/processes/torch_environment.py
 
 *_engine, *_trainer   speed beside the other over the speed alone
 *_sum                 of both: 1 if each has half of its speed alone; more, if one uses what the
@@ -27,7 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from agentrl.core.torch_environment import KERNEL_CACHES, THREAD_WAITS
+from agentrl.core.processes.torch_environment import KERNEL_CACHES, THREAD_WAITS
 
 START_S = 15.0  # for both processes to load
 ROLES = ("engine", "trainer")

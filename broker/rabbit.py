@@ -37,8 +37,8 @@ from agentrl.broker.rabbit_connection import HEARTBEAT_S, address, reason_of
 from agentrl.broker.rabbit_consumer import NO_QUEUE, RabbitConsumer, RabbitSubscriber
 from agentrl.broker.rabbit_publisher import RabbitPublisher
 from agentrl.core.errors import BrokerError, BrokerUnavailable
+from agentrl.core.processes.threads import call_bounded
 from agentrl.core.retry import FOREVER
-from agentrl.core.threads import call_bounded
 
 T = TypeVar("T")
 

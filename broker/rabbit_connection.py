@@ -20,9 +20,9 @@ import pika
 
 from agentrl.core.errors import BrokerUnavailable
 from agentrl.core.logging import get_logger
+from agentrl.core.processes.threads import vital_thread
 from agentrl.core.telemetry import metrics, outages
 from agentrl.core.telemetry.outages import REMIND_S
-from agentrl.core.threads import vital_thread
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # back-off between connections
 STEADY_S = 5.0  # a connection that lasted so long starts the back-off anew

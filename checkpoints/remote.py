@@ -11,8 +11,8 @@ from urllib.parse import quote
 from agentrl.checkpoints.manifest import CheckpointIOError
 from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import AgentRLError, CheckpointError
+from agentrl.core.processes.threads import call_bounded
 from agentrl.core.retry import FOREVER, Backoff, Retry
-from agentrl.core.threads import call_bounded
 
 T = TypeVar("T")
 KEY = "run.checkpoints"

@@ -26,8 +26,8 @@ from agentrl.cli import (
 )
 from agentrl.cli.runs import dead_letters, processes, quickstart, replay, run_control, second_looks
 from agentrl.core.errors import AgentRLError, install_hint, with_hint
-from agentrl.core.process import forbid_inspection
-from agentrl.core.torch_environment import missing_variables
+from agentrl.core.processes.process import forbid_inspection
+from agentrl.core.processes.torch_environment import missing_variables
 
 WRITABLE = "choose a folder that you may write to"
 HINTS = {

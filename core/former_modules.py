@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 
 MOVED = {  # former and present folder, below the package agentrl, of modules that kept their names
+    ("core", "core.processes"): "process threads",
     ("core", "core.telemetry"): "exposition metrics otlp tracing",
     ("cli", "cli.runs"): ("dead_letters processes quickstart replay run_history second_looks"),
     ("db", "db.admin"): "migrate parquet probe readonly retention roles sizes statements",

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.logging import get_logger
-from agentrl.core.threads import vital_thread
+from agentrl.core.processes.threads import vital_thread
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 

@@ -19,7 +19,7 @@ from agentrl.broker.messages import CheckpointPublished, Message
 from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.core.errors import BrokerError, StoreError
 from agentrl.core.logging import get_logger
-from agentrl.core.threads import DaemonExecutor
+from agentrl.core.processes.threads import DaemonExecutor
 from agentrl.core.types import Transition
 from agentrl.db.store import Store
 from agentrl.db.transitions import refusals

@@ -11,7 +11,7 @@ from agentrl.core.config.sections.episodes import Worker as WorkerSection
 from agentrl.core.config.sections.policies import Model
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.prepare_structs import prepare_structs
-from agentrl.core.process import Instance
+from agentrl.core.processes.process import Instance
 from agentrl.workers.conversation.conversation import Conversation, Converse
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from agentrl.core.errors import AgentRLError, MessageError, StoreError, StoreUnavailable
 from agentrl.core.journal import Record, SampledStep, UnjudgedEpisode, decode_record, encode_record
 from agentrl.core.logging import get_logger
+from agentrl.core.processes.threads import vital_thread
 from agentrl.core.telemetry import metrics
-from agentrl.core.threads import vital_thread
 from agentrl.core.types import ABORT
 from agentrl.db.store import Store
 from agentrl.db.transitions.episodes import ClaimedEpisode

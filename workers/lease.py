@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 from agentrl.core.config.sections.episodes import Worker as WorkerSection
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.logging import get_logger
-from agentrl.core.process import Instance
-from agentrl.core.threads import vital_thread
+from agentrl.core.processes.process import Instance
+from agentrl.core.processes.threads import vital_thread
 from agentrl.db.models.processes import Worker
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, runs

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from agentrl.core.errors import StoreError
 from agentrl.core.logging import get_logger
+from agentrl.core.processes.threads import call_bounded
 from agentrl.core.telemetry import tracing
-from agentrl.core.threads import call_bounded
 from agentrl.db.engine import TIMEOUTS
 from agentrl.workers.lease import RELEASE_PATIENCE_S
 from agentrl.workers.worker import EpisodeWorker

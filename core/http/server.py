@@ -23,7 +23,7 @@ from agentrl.core.errors import ConfigError
 from agentrl.core.http.access import name_setting, origin, require_token
 from agentrl.core.logging import get_logger
 from agentrl.core.prepare_structs import prepare_structs
-from agentrl.core.threads import vital_thread
+from agentrl.core.processes.threads import vital_thread
 
 START_S = 10.0
 MAX_HEAD = 1 << 16  # bytes of a request beside its body

@@ -12,7 +12,7 @@ import streamlit as st
 from agentrl.core import config_loading
 from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError
-from agentrl.core.process import forbid_inspection
+from agentrl.core.processes.process import forbid_inspection
 from agentrl.dashboard.auth import ask, is_admitted
 from agentrl.dashboard.navigation import not_started, show, show_instead
 from agentrl.dashboard.streamlit_server import history

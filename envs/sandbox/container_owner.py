@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.core.process import process_began
+from agentrl.core.processes.process import process_began
 
 
 @dataclass(frozen=True, slots=True)

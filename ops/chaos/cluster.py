@@ -20,7 +20,7 @@ from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import AgentRLError
-from agentrl.core.process import agentrl_command
+from agentrl.core.processes.process import agentrl_command
 from agentrl.ops.chaos.proxy import Proxy
 from agentrl.ops.supervisor.env_server_host import hosts_envs
 from agentrl.ops.supervisor.exit_reasons import last_line

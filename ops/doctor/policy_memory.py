@@ -54,6 +54,8 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
         caches, tokens, rows = 2 * policies, 2 * tokens, double_until(ROWS, rows)
         length = row_length(device, -(-config.sampling.max_tokens // WIDTH) * WIDTH)
     running = caches * (double_until(8, rows) + 1) * length
+    grows = device == HOST  # in small steps, with half of the new cache beside the old one
+    running += grows * (double_until(8, rows) + 1) * length // 2
     own = sum(a * b for a, b in shape.targets(lora.targets)) if lora.rank else shape.parameters
     weights = width * ((policies + 1) * own + (shape.parameters if lora.rank else 0))
     may_pack = device == HOST and config.model.dtype == "bfloat16"  # depends on the CPU, too

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.errors import CheckpointError, StoreUnavailable
 from agentrl.core.logging import get_logger
-from agentrl.core.threads import vital_thread
+from agentrl.core.processes.threads import vital_thread
 from agentrl.core.types import CheckpointState
 from agentrl.db.models.processes import PolicyServer
 from agentrl.db.models.runs import Run

@@ -26,8 +26,8 @@ from agentrl.core.errors import (
     StoreUnavailable,
     with_hint,
 )
-from agentrl.core.process import SUPERVISOR, TERMINATED
-from agentrl.core.rank_place import find_rank_place
+from agentrl.core.processes.process import SUPERVISOR, TERMINATED
+from agentrl.core.processes.rank_place import find_rank_place
 from agentrl.core.telemetry import exposition, otlp
 from agentrl.core.types import RUN_OVER
 from agentrl.db.store import open_store

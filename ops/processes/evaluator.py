@@ -10,7 +10,7 @@ from contextlib import closing
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
-from agentrl.core.process import TERMINATED, set_session_nice
+from agentrl.core.processes.process import TERMINATED, set_session_nice
 from agentrl.core.types import RUN_OVER
 from agentrl.db.transitions import evaluations, runs
 from agentrl.ops.evaluation.checkpoint_evaluator import LOOK_S, eval_request, follow

@@ -19,8 +19,8 @@ from pathlib import Path
 from agentrl.core.config.config import Config
 from agentrl.core.errors import RankLost
 from agentrl.core.logging import get_logger
-from agentrl.core.process import SUPERVISOR, agentrl_command
-from agentrl.core.rank_place import MEETING
+from agentrl.core.processes.process import SUPERVISOR, agentrl_command
+from agentrl.core.processes.rank_place import MEETING
 from agentrl.ops.supervisor.exit_reasons import last_line
 from agentrl.ops.supervisor.logfiles import start_process
 

@@ -18,7 +18,7 @@ from agentrl.checkpoints import checkpoint_store
 from agentrl.checkpoints.checkpoint_store import TransferLimits
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
-from agentrl.core.rank_place import find_rank_place
+from agentrl.core.processes.rank_place import find_rank_place
 from agentrl.core.retry import FOREVER
 from agentrl.db.registry import checkpoints
 from agentrl.ops.runs.begin import OpenRun, open_checkpoint_store, open_run

@@ -10,7 +10,7 @@ from dataclasses import replace
 from agentrl.broker.events import EventListener
 from agentrl.broker.messages import PoolChanged
 from agentrl.core.config.config import Config
-from agentrl.core.process import Instance
+from agentrl.core.processes.process import Instance
 from agentrl.db.registry.external_policies import track_of
 from agentrl.ops.runs.begin import open_run
 from agentrl.ops.tasks.task_sources import task_sources

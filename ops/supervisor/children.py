@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentrl.core.config.config import Config
-from agentrl.core.process import Instance, agentrl_command
+from agentrl.core.processes.process import Instance, agentrl_command
 from agentrl.db.engine import TIMEOUTS
 from agentrl.ops.doctor.memory_items import shares_trainer_card
 from agentrl.ops.supervisor.env_server_host import hosts_envs

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO
 
 from agentrl.core.errors import AgentRLError
-from agentrl.core.process import process_began
+from agentrl.core.processes.process import process_began
 
 
 def only_one(home: Path) -> IO[bytes]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from agentrl.core.errors import AgentRLError
-from agentrl.core.process import SUPERVISOR, Instance, process_began
+from agentrl.core.processes.process import SUPERVISOR, Instance, process_began
 from agentrl.core.telemetry import metrics
 from agentrl.ops.supervisor import exit_reasons
 from agentrl.ops.supervisor.children import RECORDER, STOP_S, TRAINER, Child

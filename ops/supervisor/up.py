@@ -14,7 +14,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError, with_hint
 from agentrl.core.logging import get_logger
-from agentrl.core.process import agentrl_command
+from agentrl.core.processes.process import agentrl_command
 from agentrl.ops.configuration import configs
 from agentrl.ops.doctor import memory
 from agentrl.ops.models import hub

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from agentrl.core.config.secrets import strip_secrets
 from agentrl.core.logging import get_logger
-from agentrl.core.process import session_nice, set_session_nice
+from agentrl.core.processes.process import session_nice, set_session_nice
 from agentrl.serving.engine_api import EngineAway
 from agentrl.serving.vllm.client import VllmClient, VllmError
 

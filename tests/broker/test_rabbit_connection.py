@@ -12,8 +12,8 @@ from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker, Conne
 from structlog.testing import capture_logs
 
 from agentrl.broker.rabbit_connection import RabbitConnection, reason_of
+from agentrl.core.processes.threads import EXIT_SOFTWARE
 from agentrl.core.telemetry import outages
-from agentrl.core.threads import EXIT_SOFTWARE
 
 
 class Owner:

@@ -9,7 +9,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from agentrl.cli.main import app
-from agentrl.core.torch_environment import KERNEL_CACHES, THREAD_WAITS, WAIT_POLICY
+from agentrl.core.processes.torch_environment import KERNEL_CACHES, THREAD_WAITS, WAIT_POLICY
 
 HEAVY = "torch transformers numpy sqlalchemy alembic celery kombu pika docker streamlit starlette"
 

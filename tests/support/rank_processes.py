@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from agentrl.core.config.sections.training import Trainer
-from agentrl.core.rank_place import MEETING, find_rank_place
+from agentrl.core.processes.rank_place import MEETING, find_rank_place
 from agentrl.trainer.batch import Batch
 
 PATIENCE_S = 600.0

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from worker_runs import Begin, Checking, admit
 
 from agentrl.core.config.sections.episodes import Worker as WorkerSection
-from agentrl.core.process import Instance
+from agentrl.core.processes.process import Instance
 from agentrl.core.types import EpisodeState, Reason
 from agentrl.db.models.processes import Worker
 from agentrl.db.transitions import due_episodes

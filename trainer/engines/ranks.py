@@ -27,8 +27,8 @@ from torch import Tensor
 from torch import distributed as dist
 
 from agentrl.core.errors import RankLost
-from agentrl.core.rank_place import RankPlace
-from agentrl.core.threads import vital_thread
+from agentrl.core.processes.rank_place import RankPlace
+from agentrl.core.processes.threads import vital_thread
 
 BEAT_S = 2.0  # between two beats
 JOIN_S = 300.0  # for all to come together: each imports and loads first

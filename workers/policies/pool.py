@@ -14,7 +14,7 @@ from typing import Protocol
 
 from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.errors import PolicyError, StoreUnavailable
-from agentrl.core.threads import vital_thread
+from agentrl.core.processes.threads import vital_thread
 from agentrl.core.types import CURRENT
 from agentrl.db.registry.checkpoints import LivePolicy, live_policies
 from agentrl.db.store import Store

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from agentrl.core.http.server import HttpServer, make_application, read_body
-from agentrl.core.threads import EXIT_SOFTWARE
+from agentrl.core.processes.threads import EXIT_SOFTWARE
 
 HEAD = b"GET /known HTTP/1.1\r\nhost: here\r\n"
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agentrl.core.errors import EnvironmentFailure, ItemError
-from agentrl.core.process import process_began
+from agentrl.core.processes.process import process_began
 from agentrl.envs.contract import Environment, Message, Observation, Outcome, Tool, ToolCall
 from agentrl.envs.sandbox.container_owner import ContainerOwner
 from agentrl.envs.server import wire

@@ -20,7 +20,7 @@ from agentrl.core.config.sections.episodes import Dispatch
 from agentrl.core.config.sections.policies import Model
 from agentrl.core.config.sections.run import Run
 from agentrl.core.config.sections.tasks import Task
-from agentrl.core.process import TERMINATED
+from agentrl.core.processes.process import TERMINATED
 from agentrl.core.types import RunState
 from agentrl.db.models.processes import Worker
 from agentrl.db.store import open_store

@@ -11,7 +11,7 @@ from run_history import begun, trained
 from sqlalchemy import select, update
 
 from agentrl.core.errors import StoreUnavailable
-from agentrl.core.process import process_began
+from agentrl.core.processes.process import process_began
 from agentrl.core.telemetry.outages import AWAY, Outage
 from agentrl.core.types import MEASURED_FIRST, EpisodeState, Reason, RunState
 from agentrl.db.models.episodes import Episode

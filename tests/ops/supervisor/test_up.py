@@ -13,7 +13,7 @@ from run_history import begun, trained
 from store_outage import Outage
 
 from agentrl.core.errors import AgentRLError, ConfigError
-from agentrl.core.process import process_began
+from agentrl.core.processes.process import process_began
 from agentrl.core.types import RunState
 from agentrl.db.queries.progress import Totals
 from agentrl.db.registry import checkpoints

@@ -11,7 +11,7 @@ import pytest
 from running import eventually
 
 from agentrl.core.errors import ConfigError, RankLost
-from agentrl.core.rank_place import MEETING, RankPlace, find_rank_place
+from agentrl.core.processes.rank_place import MEETING, RankPlace, find_rank_place
 from agentrl.trainer.engines.ranks import _end
 
 START_S = 120.0
@@ -20,7 +20,7 @@ PATIENT_S = 60.0  # of ranks that are not to be missed, however busy the machine
 WORK = """
 import os, sys, time
 import numpy as np
-from agentrl.core.rank_place import find_rank_place
+from agentrl.core.processes.rank_place import find_rank_place
 from agentrl.trainer.engines.ranks import join_ranks
 own = find_rank_place(os.environ)
 with join_ranks(own, float(sys.argv[1]), "cpu") as ranks:

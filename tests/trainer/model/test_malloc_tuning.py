@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from torch import ops
 
-from agentrl.core.torch_environment import KERNEL_CACHES
+from agentrl.core.processes.torch_environment import KERNEL_CACHES
 from agentrl.trainer.model.malloc_tuning import map_large_blocks
 
 PROGRAM = """

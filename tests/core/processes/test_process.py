@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.core.process import agentrl_command, session_nice, set_session_nice
+from agentrl.core.processes.process import agentrl_command, session_nice, set_session_nice
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NOBODY = 65534
 WEIGH = f"""
 import os
-from agentrl.core.process import session_nice, set_session_nice
+from agentrl.core.processes.process import session_nice, set_session_nice
 os.setuid({NOBODY})  # Linux forbids inspection then: /proc/self is root's
 for nice in (3, 5, 7):
     set_session_nice(nice)
@@ -20,7 +20,7 @@ assert session_nice() == 7, session_nice()
 
 INSPECT = f"""
 import ctypes, os
-from agentrl.core.process import forbid_inspection
+from agentrl.core.processes.process import forbid_inspection
 os.setgroups([])
 os.setgid({NOBODY})
 os.setuid({NOBODY})

@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agentrl.core.errors import StoreError
-from agentrl.core.threads import EXIT_SOFTWARE, DaemonExecutor, call_bounded, vital_thread
+from agentrl.core.processes.threads import EXIT_SOFTWARE, DaemonExecutor, call_bounded, vital_thread
 
 
 @pytest.mark.parametrize("error", [StoreError("store x: wrong login"), KeyError("track")])

@@ -1,0 +1,1 @@
+"""Processes of this machine, their ranks, threads and environment."""
