@@ -134,7 +134,7 @@ def engine_speed(chosen: argparse.Namespace) -> float:
 
 
 def trainer_speed(chosen: argparse.Namespace) -> float:
-    """Make updates until the end; return the tokens a second of those that began in time."""
+    """Make updates until the end; return the tokens a second of those that ended in time."""
     from helpers.random_models import ragged_batch
 
     from agentrl.core.config.sections.training import Trainer
@@ -148,7 +148,7 @@ def trainer_speed(chosen: argparse.Namespace) -> float:
     durations = []
     while (began := time.time()) < chosen.begin + chosen.seconds:
         learner.update(batch)
-        if began >= chosen.begin:
+        if time.time() >= chosen.begin:
             durations.append(time.time() - began)
     return batch.tokens.size * len(durations) / sum(durations)
 
