@@ -97,9 +97,20 @@ def policy_server(
     engine: LocalEngine | None = None,
 ) -> Iterator[None]:
     """Run the policy server of `config` in a thread, which is stopped and joined at the end."""
-    stop = threading.Event()
     make = None if engine is None else lambda *_: engine
-    run = lineage.followed_run(link)
+    with serve_in_thread(config, lineage.followed_run(link), make):
+        yield
+
+
+@contextmanager
+def serve_in_thread(
+    config: Config, run: FollowedRun, make: Callable[..., LocalEngine] | None = None
+) -> Iterator[None]:
+    """Run the first policy server of `config` in a thread, as `agentrl policy` does in a process.
+
+    It is stopped and joined at the end. `make`: makes its engine; None: the configuration does.
+    """
+    stop = threading.Event()
     thread = threading.Thread(
         target=serve_policy, args=(serving_config(config), config.policy[0], run, stop, make)
     )
@@ -109,7 +120,7 @@ def policy_server(
     finally:
         stop.set()
         thread.join(60)
-    assert not thread.is_alive()
+        assert not thread.is_alive()
 
 
 def complete(url: str, model: str, max_tokens: int = 8) -> tuple[int, Any]:

@@ -5,13 +5,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from backends import embedded_broker
 from policy_servers import FixedPool, ScriptedEnvironment, ScriptedSource, serve, won
 from run_transitions import World
 from scripted_episodes import NOWHERE, VOCABULARY, RecordingScript
 from takeovers import Script, first_command, playing
 from worker_runs import Begin, Checking, scripted_worker
 
-from agentrl import broker
 from agentrl.broker.api import Broker
 from agentrl.broker.messages import RunEpisode
 from agentrl.core.config.sections.episodes import Sampling
@@ -53,8 +53,7 @@ def world(store: Store, script: Script) -> Iterator[World]:
 
 @pytest.fixture
 def link(world: World, tmp_path: Path) -> Iterator[Broker]:
-    with closing(broker.connect(f"sqlite:///{tmp_path / 'queue.db'}")) as opened:
-        opened.declare_run(world.run_id)
+    with embedded_broker(tmp_path, world.run_id) as opened:
         yield opened
 
 

@@ -17,6 +17,7 @@ from external_run import assert_key_is_kept_nowhere
 from openai_endpoint import KEY, Answer, Endpoint, completion, failure, serve_endpoint
 from policy_servers import serve
 from running import eventually
+from served_lineage import serve_in_thread
 from sqlalchemy import select, text
 
 from agentrl.core.config.config import Config
@@ -32,10 +33,9 @@ from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints, external_policies
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, now, open_store
-from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.external.app import ExternalApp, ExternalModel, usable_logprobs
 from agentrl.serving.external.upstream import Budget, Upstream, UpstreamUnavailable
-from agentrl.serving.policy_process import FollowedRun, serve_policy
+from agentrl.serving.policy_process import FollowedRun
 from agentrl.serving.scripted import ScriptedEngine, limits_of
 from agentrl.serving.served_checkpoints import ServedCheckpoints
 
@@ -75,16 +75,8 @@ def teacher(store: Store, there: Endpoint, **given: Any) -> Iterator[None]:
         model=Model(path=str(ROOT / "models" / "tiny")),
         worker=Worker(completion_timeout_s=60.0),
     )
-    stop = threading.Event()
-    run = FollowedRun("run", store)
-    thread = threading.Thread(target=serve_policy, args=(serving_config(config), server, run, stop))
-    thread.start()
-    try:
+    with serve_in_thread(config, FollowedRun("run", store)):
         yield
-    finally:
-        stop.set()
-        thread.join(60)
-        assert not thread.is_alive()
 
 
 @pytest.fixture(autouse=True)

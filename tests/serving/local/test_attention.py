@@ -16,8 +16,8 @@ NEEDS_PRODUCTS = pytest.mark.skipif(
 )
 
 
-def cached(width: int, dtype: torch.dtype) -> RowCache:
-    """A cache of random entries, of which each row counts its first, up to its length."""
+def random_cache(width: int, dtype: torch.dtype) -> RowCache:
+    """Make a cache of random entries, of which each row counts its first, up to its length."""
     shape = torch.zeros(1, 1, KEPT, 1, DIM, dtype=dtype)
     cache = RowCache(shape, shape)
     cache.reserve(ROWS, width)
@@ -37,7 +37,7 @@ def attend(cache: RowCache, query: Tensor, width: int) -> Tensor:
 @NEEDS_PRODUCTS
 def test_rows_read_at_full_length_attend_as_those_read_in_part() -> None:
     torch.manual_seed(0)
-    cache = cached(200, torch.bfloat16)
+    cache = random_cache(200, torch.bfloat16)
     cache.values[0, :, :, 200:] = 1e4  # entries that do not count
     query = torch.randn(ROWS, HEADS, 1, DIM).bfloat16()
     assert has_fast_products(cache.keys[0, :ROWS])
@@ -46,12 +46,12 @@ def test_rows_read_at_full_length_attend_as_those_read_in_part() -> None:
     part = attend(cache, query, 200)
     assert whole.shape == part.shape == (ROWS, 1, HEADS, DIM)
     assert torch.allclose(whole.float(), part.float(), atol=0.02)
-    plain = attend(cached_like(cache), query.float(), 200)
+    plain = attend(in_float32(cache), query.float(), 200)
     assert (whole - plain).norm() < 4 * (part - plain).norm()
 
 
-def cached_like(cache: RowCache) -> RowCache:
-    """The same entries in float32."""
+def in_float32(cache: RowCache) -> RowCache:
+    """Return a cache with the same entries in float32."""
     found = RowCache(cache.keys.float(), cache.values.float())
     found.keys, found.values = cache.keys.float(), cache.values.float()
     return found
@@ -70,12 +70,12 @@ def cached_like(cache: RowCache) -> RowCache:
 def test_long_rows_are_read_at_full_length_in_bfloat16(
     dtype: torch.dtype, width: int, read: int
 ) -> None:
-    assert cached(256, dtype).decoding_width(ROWS, width) == read
+    assert random_cache(256, dtype).decoding_width(ROWS, width) == read
 
 
 @NEEDS_PRODUCTS
 def test_few_entries_and_rows_with_gaps_are_not_multiplied() -> None:
-    cache = cached(256, torch.bfloat16)
+    cache = random_cache(256, torch.bfloat16)
     assert not has_fast_products(cache.keys[0, :1])
     assert has_fast_products(cache.keys[0, :2])
     assert cache.decoding_width(1, 200) == 200

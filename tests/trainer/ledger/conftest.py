@@ -5,10 +5,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from backends import embedded_broker
 from ledgers import LedgerFactory
 from run_transitions import World
 
-from agentrl import broker
 from agentrl.broker.api import Broker, Consumer
 from agentrl.db.store import Store
 
@@ -20,8 +20,7 @@ def world(store: Store) -> World:
 
 @pytest.fixture
 def link(world: World, tmp_path: Path) -> Iterator[Broker]:
-    with closing(broker.connect(f"sqlite:///{tmp_path / 'queue.db'}")) as opened:
-        opened.declare_run(world.run_id)
+    with embedded_broker(tmp_path, world.run_id) as opened:
         yield opened
 
 
