@@ -193,26 +193,21 @@ def _normalise(
 ) -> tuple[Floats, frozenset[int]]:
     """Return [N] token advantages, and the tasks that were not normalised.
 
-    advantages: [T] of each trajectory. task_ids: [M]. `task`: over loss tokens. `environment`: over
-    trajectories with loss tokens, whose tokens have one advantage, so that a long trajectory has
-    the same weight as a short one.
+    advantages: [T] of each trajectory. task_ids: [M]. `task`: all loss tokens have the same weight.
+    `environment`: all trajectories with loss tokens do, long or short.
     """
-    lengths = np.array([mask.size for mask in masks], np.int64)
-    if settings.normalise == "environment":
-        counted = np.array([mask.any() for mask in masks], np.bool_)
-        of_episodes = np.array([each[0] if each.size else 0.0 for each in advantages], np.float32)
-        normalised, skipped = task_normalise(
-            of_episodes, task_ids, counted, FEWEST_TRAJECTORIES, settings.norm_floor
-        )
-        return np.repeat(normalised, lengths), skipped
     per_token = _concatenate(advantages, np.float32)
     if settings.normalise == "none":
         return per_token, frozenset()
+    weights, fewest = [np.float64(mask) for mask in masks], settings.task_norm_min_tokens
+    if settings.normalise == "environment":
+        weights, fewest = [own / max(own.sum(), 1.0) for own in weights], FEWEST_TRAJECTORIES
+    lengths = [mask.size for mask in masks]
     return task_normalise(
         per_token,
         np.repeat(task_ids, lengths),
-        _concatenate(masks, np.bool_),
-        settings.task_norm_min_tokens,
+        _concatenate(weights, np.float64),
+        fewest,
         settings.norm_floor,
     )
 

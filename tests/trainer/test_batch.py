@@ -163,9 +163,10 @@ def test_environments_are_normalised_over_trajectories_however_long(
     batch = assemble_batch(
         [TrainableGroup("g", "db", members)], resolve_settings(Trainer(normalise="environment"))
     )
-    firsts = batch.advantages[np.cumsum([0, 41, 9, 9])]
+    lasts = batch.advantages[np.cumsum([39, 9, 9, 9])]
     # 3/4 and −1/4 three times: mean 0, σ √3/4
-    assert firsts == pytest.approx(np.array([3, -1, -1, -1]) / np.sqrt(3))
+    assert lasts == pytest.approx(np.array([3, -1, -1, -1]) / np.sqrt(3))
+
 
 
 def test_steps_and_tokens_may_cost_reward_but_make_no_spread(

@@ -9,7 +9,7 @@ from agentrl.core.trajectory import BranchPoint, BranchReward, Trajectory
 from agentrl.core.trajectory_body import check
 from agentrl.core.types import ABORT, Status
 from agentrl.trainer.algorithm.presets import resolve_settings
-from agentrl.trainer.batch import TrainableGroup, has_spread
+from agentrl.trainer.batch import TrainableGroup, assemble_batch, has_spread
 from agentrl.trainer.turns import read_turns, shaped_reward, token_advantages
 
 MakeTrajectory = Callable[..., Trajectory]
@@ -120,6 +120,16 @@ def test_branches_without_rewards_share_that_of_the_episode(
     members = forked(make_trajectory), make_trajectory([(2, 4)], 4, reward=0.0)
     first, second = token_advantages(members, PLAIN)
     assert (first.tolist(), second.tolist()) == ([0.25] * 12, [-0.25] * 4)
+
+
+def test_branches_keep_their_own_advantages_when_environments_are_normalised(
+    make_trajectory: MakeTrajectory,
+) -> None:
+    members = forked(make_trajectory, 1.0, 0.0), make_trajectory([(2, 4)], 4, reward=0.5)
+    settings = resolve_settings(Trainer(normalise="environment"))
+    batch = assemble_batch([TrainableGroup("g", "db", members)], settings)
+    # Of the first trajectory two tokens in four have 0, one 0.5 and one −0.5: σ² is half of 1/8.
+    assert batch.advantages[[2, 5, 11, 14]] == pytest.approx(np.array([0, 2, -2, 0]))
 
 
 def test_branches_that_differ_are_spread(make_trajectory: MakeTrajectory) -> None:

@@ -1,5 +1,6 @@
 """Computes advantages from rewards: centred per group, then normalised per task."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -52,24 +53,27 @@ def _center_group(group: Doubles, kind: str, eps: float) -> Floats:
 def task_normalise(
     advantages: Floats,
     task_ids: NDArray[np.int64],
-    counted: NDArray[np.bool_],
+    weights: Doubles,
     fewest: int,
     floor: float,
 ) -> tuple[Floats, frozenset[int]]:
     """Normalise within each task: Ã = (Â − μ_task) / max(σ_task, floor), once over the whole batch.
 
-    advantages, task_ids, counted: [N]. With one entry per token and loss tokens counted, this is
-    task advantage normalisation (arXiv:2510.04206, equation 1). With one entry per trajectory, long
-    and short trajectories have the same weight. Returns the advantages [N], zero where not counted,
-    and the tasks with fewer than `fewest` counted entries, which are not normalised.
+    advantages, task_ids, weights: [N]; μ and σ are weighted. With weights of 1 for loss tokens and
+    0 for others, this is task advantage normalisation (arXiv:2510.04206, equation 1). Returns the
+    advantages [N], zero where the weight is, and the tasks whose weights sum to less than `fewest`,
+    which are not normalised.
     """
+    counted = weights > 0
     normalised = np.where(counted, advantages, np.float32(0))
     skipped = set()
     for task in np.unique(task_ids[counted]):
         chosen = counted & (task_ids == task)
-        values = advantages[chosen].astype(np.float64)
-        if values.size < fewest:
+        values, own = advantages[chosen].astype(np.float64), weights[chosen]
+        if round(own.sum()) < fewest:
             skipped.add(int(task))
             continue
-        normalised[chosen] = (values - values.mean()) / max(values.std(), floor)
+        mean = np.average(values, weights=own)
+        deviation = math.sqrt(np.average((values - mean) ** 2, weights=own))
+        normalised[chosen] = (values - mean) / max(deviation, floor)
     return normalised, frozenset(skipped)

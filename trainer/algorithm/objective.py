@@ -71,8 +71,8 @@ class Objective:
             old = behaviour
         weights = importance.weights(old, behaviour, self.settings.importance)
         chosen = known_losses()[self.settings.loss]
-        if chosen.of_sequence and self.settings.old == "behaviour":
-            log_ratios = current.detach() - behaviour
+        if chosen.of_sequence:
+            log_ratios = current.detach() - old
             sequence = gspo.sequence_log_ratios(log_ratios, fields.owners, len(micro.lengths))
             old = current.detach() - sequence
         advantages = fields.advantages + teacher_advantages(

@@ -120,12 +120,6 @@ def resolve_settings(config: Trainer) -> Settings:
     _check_engine(config)
     values = _configured_values(config)
     importance = _importance(config, values.pop("importance"), values["old"])
-    if values["normalise"] == "environment" and values["credit"] != "outcome":
-        raise ConfigError(
-            'trainer.normalise = "environment" needs one advantage per episode, but '
-            f'trainer.credit = "{values["credit"]}" gives each turn its own',
-            hint='set normalise = "task" or "none"',
-        )
     if config.dual_clip is not None and not known_losses()[values["loss"]].dual_clip:
         raise ConfigError(
             f"trainer.dual_clip: the loss {values['loss']} has no dual clip", hint="remove the key"

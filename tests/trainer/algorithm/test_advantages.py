@@ -42,7 +42,7 @@ def test_advantages_of_a_group_sum_to_zero(rewards: list[list[float]]) -> None:
 def test_each_task_is_normalised_over_its_own_loss_tokens() -> None:
     advantages = np.array([1, 3, 9, 10, 30, 50, 7], np.float32)
     tasks = np.array([0, 0, 0, 1, 1, 1, 1])
-    mask = np.array([1, 1, 0, 1, 1, 1, 0], bool)
+    mask = np.array([1.0, 1, 0, 1, 1, 1, 0])
     normalised, skipped = task_normalise(advantages, tasks, mask, 2, 0.1)
     # task 0: mean 2, σ 1; task 1: mean 30, σ √(800/3)
     expected = [-1, 1, 0, -20 / np.sqrt(800 / 3), 0, 20 / np.sqrt(800 / 3), 0]
@@ -53,12 +53,20 @@ def test_each_task_is_normalised_over_its_own_loss_tokens() -> None:
 def test_a_task_with_few_tokens_is_left_alone_and_named() -> None:
     advantages = np.array([1, 3, 5, 9], np.float32)
     tasks = np.array([0, 0, 4, 4])
-    normalised, skipped = task_normalise(advantages, tasks, np.array([1, 1, 1, 0], bool), 2, 0.1)
+    normalised, skipped = task_normalise(advantages, tasks, np.array([1.0, 1, 1, 0]), 2, 0.1)
     assert normalised.tolist() == [-1, 1, 5, 0]
     assert skipped == frozenset({4})
 
 
+def test_an_entry_counts_as_often_as_its_weight_says() -> None:
+    once = np.array([1, 2, 6], np.float32)
+    thrice = np.array([1, 1, 1, 2, 6], np.float32)
+    weighted, _ = task_normalise(once, np.zeros(3, np.int64), np.array([3.0, 1, 1]), 2, 0.1)
+    repeated, _ = task_normalise(thrice, np.zeros(5, np.int64), np.ones(5), 2, 0.1)
+    assert weighted == pytest.approx(repeated[2:])
+
+
 def test_the_floor_bounds_what_a_task_without_spread_is_divided_by() -> None:
     advantages = np.array([0.001, -0.001], np.float32)
-    normalised, _ = task_normalise(advantages, np.zeros(2, np.int64), np.ones(2, bool), 1, 0.5)
+    normalised, _ = task_normalise(advantages, np.zeros(2, np.int64), np.ones(2), 1, 0.5)
     assert normalised == pytest.approx(np.array([0.002, -0.002]))

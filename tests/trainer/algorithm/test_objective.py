@@ -3,7 +3,7 @@ from collections.abc import Callable, Container
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -73,16 +73,21 @@ def test_the_parts_of_the_loss_sum_to_what_its_tokens_weigh(
     assert np.isfinite(recorded.kl).any() == (chosen.kl_weight > 0)
 
 
+@pytest.mark.parametrize("old", ["behaviour", "proximal"])
 def test_gspo_gives_all_tokens_of_a_trajectory_the_ratio_of_its_sequence(
-    model: Any, batch: Batch
+    model: Any, batch: Batch, old: Literal["behaviour", "proximal"]
 ) -> None:
-    wide = replace(GSPO, clip=replace(GSPO.clip, low=1.0, high=1e9))
+    wide = replace(GSPO, old=old, clip=replace(GSPO.clip, low=1.0, high=1e9))
+    before = batch.behaviour
+    if old == "proximal":  # as from an update's second optimizer step on
+        before = (before + np.linspace(-0.5, 0.5, before.size)).astype(np.float32)
+        batch = replace(batch, proximal=before)
     _, recorded = _loss(model, wide, batch, 10_000)
     start = 0
     for length in batch.lengths:
         span = slice(start, start + length)
         mask = batch.loss_mask[span]
-        log_s = (recorded.logprobs[span] - batch.behaviour[span])[mask].mean()
+        log_s = (recorded.logprobs[span] - before[span])[mask].mean()
         expected = -np.exp(log_s) * batch.advantages[span][mask]
         assert np.allclose(recorded.loss[span][mask], expected, rtol=1e-4)
         start += length
