@@ -111,11 +111,8 @@ class CheckpointLoader:
                     raise CheckpointError(
                         f"{row.path} contains checkpoint {content.checkpoint_id} instead of {name}"
                     )
-            except (WeightsAway, CheckpointIOError) as error:  # a later try may succeed
-                self._refuse(name, error, AWAY_S)
-                return False
             except CheckpointError as error:
-                self._refuse(name, error, math.inf)
+                self._refuse(name, error)
                 return False
             self._paths[name] = path
         return True
@@ -134,11 +131,10 @@ class CheckpointLoader:
             verify_weights(self._engine, name, path, probe, self._tolerance)
         except EngineAway:
             return False
-        except PolicyError as error:
-            self._refuse(name, error, RETRY_S)
-            return False
-        except CheckpointError as error:
-            self._refuse(name, error, math.inf)
+        except (CheckpointError, PolicyError) as error:
+            if isinstance(error, CheckpointIOError):  # its local copy has been deleted
+                del self._paths[name]
+            self._refuse(name, error)
             return False
         self._loaded.add(name)
         self._problem = ("", "")
@@ -165,10 +161,13 @@ class CheckpointLoader:
         """Return policies that the engine has lost, each once."""
         lost = sorted(self._loaded.difference(self._engine.names()))
         self._loaded.difference_update(lost)
+        for name in lost:  # by now its local copy may have been deleted
+            self._paths.pop(name, None)
         return lost
 
-    def _refuse(self, name: str, error: Exception, for_s: float) -> None:
+    def _refuse(self, name: str, error: CheckpointError | PolicyError) -> None:
         now, problem = self._clock(), (name, f"checkpoint {name} is not served: {error}")
+        for_s = _refusal_s(error)
         self._refused[name] = now + for_s
         metrics.REFUSED.set(1)
         if problem == self._problem and now - self._logged_at < REMIND_S:
@@ -176,6 +175,13 @@ class CheckpointLoader:
         self._problem, self._logged_at = problem, now
         again = "never" if for_s == math.inf else f"in {for_s:g} s"
         log.error("Checkpoint cannot be served", checkpoint_id=name, error=str(error), again=again)
+
+
+def _refusal_s(error: CheckpointError | PolicyError) -> float:
+    """Return how long a checkpoint is refused after an error, in seconds."""
+    if isinstance(error, PolicyError):
+        return RETRY_S
+    return AWAY_S if isinstance(error, WeightsAway | CheckpointIOError) else math.inf
 
 
 def tolerance(dtype: str, configured: float | None = None) -> float:

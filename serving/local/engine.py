@@ -64,10 +64,23 @@ class LocalEngine:
         self._thread.start()
 
     def load(self, name: str, path: Path) -> None:
-        """Load a model's or an adapter's directory. After a CheckpointError nothing has changed."""
+        """Load a model's or an adapter's directory. After an error nothing has changed.
+
+        Raises CheckpointError, and PolicyError without enough memory: there may be some later.
+        """
         if name in self.names():
             raise CheckpointError(f"policy {name} is already loaded")
-        model = verify_model(self._networks.open(path), path, self._tolerance)
+        try:
+            model = verify_model(self._networks.open(path), path, self._tolerance)
+        except (CheckpointError, RuntimeError) as error:
+            cause = error.__cause__ if isinstance(error, CheckpointError) else error
+            if not _is_out_of_memory(cause):
+                raise
+            text = str(cause).partition(" If reserved")[0]
+            raise PolicyError(
+                f"{path} does not fit into memory: {text}",
+                hint="lower policy.cache_tokens, or end other processes on this device",
+            ) from error
         with self._wake:
             model = self._recorders.attach(model)
             self._batches[name] = Batch(name, model, self._prefixes, self._max_batch)
@@ -157,6 +170,11 @@ class LocalEngine:
         return bool(
             self._closed or self._unloaded or any(batch.busy for batch in self._batches.values())
         )
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether a device or the host (whose error has no type of its own) is out of memory."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def _step(name: str, batch: Batch) -> None:

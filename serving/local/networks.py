@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from agentrl.checkpoints.manifest import find_base
-from agentrl.core.errors import CheckpointError
+from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.serving.local.packed_linear import WeightPacker, multiplies_bfloat16
 
 
@@ -50,7 +50,10 @@ class Networks:
         self._bases: WeakValueDictionary[Path, Base] = WeakValueDictionary()
 
     def open(self, path: Path) -> OpenedNetwork:
-        """Load a network. Raises CheckpointError for an incomplete or corrupt directory."""
+        """Load a network.
+
+        Raises CheckpointError for an incomplete or corrupt directory, PolicyError without memory.
+        """
         base_path = find_base(path)
         base = self._base((base_path or path).resolve())
         network = _share_weights(base.network)
@@ -65,8 +68,8 @@ class Networks:
         if base.packer is not None:
             try:
                 base.packer.pack(network)
-            except RuntimeError as error:  # out of memory
-                raise CheckpointError(f"{path}: its weights cannot be packed: {error}") from error
+            except RuntimeError as error:  # oneDNN has no other error when memory ends
+                raise PolicyError(f"{path}: its weights cannot be packed: {error}") from error
         return OpenedNetwork(network, base)
 
     def _base(self, path: Path) -> Base:

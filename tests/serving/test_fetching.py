@@ -1,5 +1,6 @@
 """A follower whose checkpoints lie under a URL."""
 
+import shutil
 from pathlib import Path
 
 import faulty_filesystem
@@ -12,7 +13,7 @@ from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.checkpoints.manifest import Manifest
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
-from agentrl.serving.checkpoint_loader import AWAY_S
+from agentrl.serving.checkpoint_loader import AWAY_S, CheckpointLoader
 from agentrl.serving.follower import Follower, FollowerConfig
 from agentrl.serving.scripted import ScriptedEngine
 from agentrl.serving.served_checkpoints import ServedCheckpoints
@@ -86,3 +87,25 @@ def test_a_checkpoint_that_is_damaged_where_it_lies_is_refused_and_the_former_st
     follower.step(store.ask(lambda session: rows(session, world.run_id)))
     assert (served.checkpoints(), engine.names()) == ([first], [first])
     assert [path.name for path in (tmp_path / "here").iterdir()] == [first]
+
+
+def test_a_checkpoint_whose_local_copy_was_evicted_is_fetched_again(
+    store: Store, tmp_path: Path
+) -> None:
+    faulty_filesystem.register()
+    seconds = [0.0]
+    world, engine, there = World.begin(store), ScriptedEngine(), tmp_path / "there"
+    checkpoint_files = CheckpointStore(there / world.run_id, there, "faulty://far")
+    loader = CheckpointLoader(engine, 0.01, tmp_path / "here", clock=lambda: seconds[0])
+    name = published(world, checkpoint_files, 1)
+    rows = store.ask(lambda session: checkpoints.live_checkpoints(session, world.run_id))
+    row = next(each for each in rows if each.checkpoint_id == name)
+    assert loader.has_files(row)
+    shutil.rmtree(tmp_path / "here" / name)
+    assert not loader.load(row)
+    seconds[0] += AWAY_S
+    assert loader.load(row)
+    engine.unload(name)  # as by a restart
+    shutil.rmtree(tmp_path / "here" / name)
+    assert loader.take_lost() == [name]
+    assert loader.load(row)

@@ -168,7 +168,6 @@ def test_environments_are_normalised_over_trajectories_however_long(
     assert lasts == pytest.approx(np.array([3, -1, -1, -1]) / np.sqrt(3))
 
 
-
 def test_steps_and_tokens_may_cost_reward_but_make_no_spread(
     make_trajectory: MakeTrajectory,
 ) -> None:

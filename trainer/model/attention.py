@@ -156,12 +156,12 @@ def attend(  # noqa: PLR0913 - the signature of attention functions, and `pads`
         raise CheckpointError(f"{type(module).__name__}: {what} cannot be packed", hint=HINT)
     # Under autocast rotary positions and norms leave queries and keys in fp32, values in bf16.
     query, key = query.to(value.dtype), key.to(value.dtype)
-    if query.shape[1] != key.shape[1] and not _groups(query):
-        times = query.shape[1] // key.shape[1]
-        key, value = (each.repeat_interleave(times, dim=1) for each in (key, value))
     layout: Layout = options.get(LAYOUT) or Layout((query.shape[2],))
     window, scale = options.get("sliding_window"), options.get("scaling")
     is_windowed = window is not None and layout.longest() > window
+    if query.shape[1] != key.shape[1] and not _groups(query, is_masked=is_windowed):
+        times = query.shape[1] // key.shape[1]
+        key, value = (each.repeat_interleave(times, dim=1) for each in (key, value))
     pads = query.is_cuda if pads is None else pads
     if pads and len(layout.lengths) > 1 and not is_windowed:
         return _padded_attention(query, key, value, layout, scale), None
@@ -307,6 +307,10 @@ def _split_blocks(states: Tensor, blocks: int, size: int) -> Tensor:
     return filled.reshape(batch, heads, blocks, size, width).transpose(1, 2)
 
 
-def _groups(query: Tensor) -> bool:
-    """Return whether torch's linear-memory kernels support grouped queries here."""
-    return query.device.type == "cpu" or query.dtype in (torch.float16, torch.bfloat16)
+def _groups(query: Tensor, *, is_masked: bool) -> bool:
+    """Return whether torch's linear-memory kernels support grouped queries here.
+
+    On a GPU flash attention does, which takes no mask; the memory-efficient kernel does not.
+    """
+    is_half = query.dtype in (torch.float16, torch.bfloat16)
+    return query.device.type == "cpu" or (is_half and not is_masked)

@@ -12,7 +12,13 @@ import pytest
 import torch
 from running import eventually
 from torch_device import DEVICE
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.policies import Model, PolicyServer
@@ -329,6 +335,22 @@ def test_a_broken_checkpoint_is_refused_and_leaves_no_name(
             engine.load(name, folder)
     assert engine.names() == []
     engine.close()
+
+
+@pytest.mark.parametrize("where", ["to", "forward"])
+def test_a_policy_that_finds_no_memory_is_no_broken_checkpoint(
+    save_model: Save, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def run_out(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB. If reserved")
+
+    with closing(LocalEngine(DEVICE)) as engine, monkeypatch.context() as patched:
+        patched.setattr(Qwen3ForCausalLM, where, run_out)
+        with pytest.raises(PolicyError, match=r"does not fit into memory: .* allocate 1 GiB\.$"):
+            engine.load("a", save_model("a"))
+        assert engine.names() == []
+        patched.undo()
+        engine.load("a", save_model("a"))
 
 
 def test_weights_that_are_not_finite_are_refused(save_model: Save, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch_device import DEVICE
 
 from agentrl.core.errors import CheckpointError
-from agentrl.trainer.model.attention import ALONE, PROBE, hidden_states, pack
+from agentrl.trainer.model.attention import ALONE, PROBE, attend, hidden_states, pack
 
 LENGTHS = (40, 1, 23, 9, 60)  # among those that continue one, shorter and longer than that
 PARENTS = (ALONE, 0, 0, ALONE, 3)
@@ -146,15 +146,17 @@ def test_a_last_layer_leaves_out_what_is_not_read_and_only_in_that_pass() -> Non
 
 
 class Attended(TorchFunctionMode):
-    """The types of queries, keys and values that each attention is given."""
+    """The types and heads of queries, keys and values that each attention is given."""
 
     def __init__(self) -> None:
         super().__init__()
         self.dtypes: set[tuple[torch.dtype, ...]] = set()
+        self.heads: set[tuple[int, ...]] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.scaled_dot_product_attention:
             self.dtypes.add(tuple(each.dtype for each in args[:3]))
+            self.heads.add(tuple(each.shape[1] for each in args[:3]))
         return func(*args, **(kwargs or {}))
 
 
@@ -167,6 +169,17 @@ def test_under_autocast_queries_keys_and_values_have_one_low_type(name: str) -> 
     with Attended() as attended, torch.autocast(KIND, dtype=torch.bfloat16):
         hidden_states(model, tokens, LENGTHS)
     assert attended.dtypes == {(torch.bfloat16,) * 3}
+
+
+@pytest.mark.parametrize(("window", "heads"), [(None, (4, 2, 2)), (5, (4, 4, 4))])
+def test_keys_are_repeated_for_masked_attention_off_the_cpu(
+    window: int | None, heads: tuple[int, ...]
+) -> None:
+    query = torch.empty(1, 4, 20, 8, dtype=torch.bfloat16, device="meta")
+    key = torch.empty(1, 2, 20, 8, dtype=torch.bfloat16, device="meta")
+    with Attended() as attended:
+        attend(torch.nn.Module(), query, key, key, None, sliding_window=window)
+    assert attended.heads == {heads}
 
 
 def test_rows_of_a_padded_batch_are_still_answered_by_a_packed_model() -> None:

@@ -10,7 +10,7 @@ from agentrl.checkpoints import manifest
 from agentrl.checkpoints.directories import verify, write_directory
 from agentrl.checkpoints.manifest import find_base
 from agentrl.core.errors import CheckpointError
-from agentrl.trainer.model.files.loading import copy_tokenizer
+from agentrl.trainer.model.files.loading import copy_tokenizer, make_savable
 
 
 def export(checkpoint_dir: Path, out: Path, *, merge_lora: bool = False) -> None:
@@ -51,6 +51,7 @@ def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(
         base, local_files_only=True, use_safetensors=True, dtype="auto"
     )
+    make_savable(model)
     tuned: Any = PeftModel.from_pretrained(model, adapter)
     for module in tuned.modules():
         if isinstance(module, LoraLayer):

@@ -4,7 +4,7 @@ import fnmatch
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -48,6 +48,7 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.floa
             f"{path}: transformers cannot load this model: {text}", hint="set another model.path"
         ) from error
     model, report = loaded
+    make_savable(model)
     if report["missing_keys"]:
         raise CheckpointError(f"{path}: the weight {min(report['missing_keys'])} is missing")
     model = model.to(device).eval()
@@ -63,6 +64,23 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.floa
             hint="choose another model",
         )
     return model
+
+
+def make_savable(model: Any) -> None:
+    """Drop sampling defaults that transformers loads with a warning but refuses to save.
+
+    An example is a temperature without `do_sample`. The special tokens stay.
+    """
+    from transformers import GenerationConfig
+
+    if not model.can_generate():
+        return
+    given, make = model.generation_config, cast("Any", GenerationConfig)
+    try:
+        given.validate(strict=True)
+    except ValueError:
+        names = ("bos_token_id", "eos_token_id", "pad_token_id")
+        model.generation_config = make(**{name: getattr(given, name) for name in names})
 
 
 def load_structure(path: Path, _: torch.device, dtype: torch.dtype = torch.float32) -> Any:

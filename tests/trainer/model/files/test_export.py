@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,10 @@ def test_an_exported_checkpoint_loads_in_plain_transformers(tiny: Path, tmp_path
 def test_a_lora_checkpoint_is_merged_into_its_base(tiny: Path, tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model
 
+    base = Path(shutil.copytree(tiny, tmp_path / "base"))
+    (base / "generation_config.json").write_text('{"temperature": 0.9}')  # without do_sample
     model = get_peft_model(
-        load_model(tiny, CPU),
+        load_model(base, CPU),
         LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False),
     )
     with torch.no_grad():

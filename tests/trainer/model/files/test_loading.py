@@ -1,3 +1,4 @@
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,18 @@ def test_an_absent_weight_is_named_and_never_drawn_at_random(copy: Path) -> None
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(CheckpointError, match=r"the weight model\.norm\.weight is missing"):
         load_model(copy, PLACE)
+
+
+def test_sampling_defaults_that_contradict_each_other_do_not_keep_a_model_from_being_saved(
+    copy: Path, tmp_path: Path
+) -> None:
+    defaults = {"temperature": 0.9, "do_sample": False, "eos_token_id": [2, 5]}
+    (copy / "generation_config.json").write_text(json.dumps(defaults))
+    model = load_model(copy, PLACE)
+    model.save_pretrained(tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved" / "generation_config.json").read_text())
+    assert saved["eos_token_id"] == [2, 5]
+    assert "temperature" not in saved
 
 
 def test_damaged_weights_are_one_clear_line(copy: Path) -> None:
