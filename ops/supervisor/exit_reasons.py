@@ -30,9 +30,15 @@ def cause(code: int, words: str) -> str:
 
 
 def last_line(path: Path) -> str:
-    """Return the last line of a log that is not blank. Only the end of the log is read."""
-    with path.open("rb") as log:
-        log.seek(-min(END, path.stat().st_size), os.SEEK_END)
-        text = log.read().decode(errors="replace")
+    """Return the last line of a log that is not blank. Only the end of the log is read.
+
+    Someone may have deleted the log: then the text says why it cannot be read.
+    """
+    try:
+        with path.open("rb") as log:
+            log.seek(-min(END, path.stat().st_size), os.SEEK_END)
+            text = log.read().decode(errors="replace")
+    except OSError as error:
+        return f"the log cannot be read: {error.strerror}"
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "the log is empty"

@@ -24,6 +24,10 @@ def test_only_the_end_of_a_log_is_read(tmp_path: Path) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024  # KiB
 
 
+def test_a_log_that_is_gone_gives_a_text(tmp_path: Path) -> None:
+    assert last_line(tmp_path / "gone.log") == "the log cannot be read: No such file or directory"
+
+
 def test_a_log_beyond_its_limit_is_moved_aside_and_its_writer_goes_on(tmp_path: Path) -> None:
     log, small = tmp_path / "big.log", tmp_path / "small.log"
     small.write_bytes(b"a few words\n")

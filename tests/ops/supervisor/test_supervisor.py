@@ -100,6 +100,19 @@ def test_a_killed_process_is_started_again_and_told_of(
     assert row == {"pid": supervisor.pids()["one"], "restarts": 1, "done": False, "metrics": 0}
 
 
+def test_a_process_whose_log_was_deleted_is_started_again(
+    tmp_path: Path, begin: Begin, told: list[str]
+) -> None:
+    log = tmp_path / "logs" / "one.log"
+    program = f"import os; os.unlink({str(log)!r}); raise SystemExit(1)"
+    supervisor = begin(python("one", program))
+    polled(supervisor, lambda: told)
+    assert told[0] == (
+        "one exited with code 1; restarting; last line of its log: the log cannot be read: "
+        "No such file or directory"
+    )
+
+
 def test_each_start_has_a_name_and_the_next_one_is_told_it(tmp_path: Path, begin: Begin) -> None:
     names = "os.environ['AGENTRL_INSTANCE'], os.environ['AGENTRL_FORMER_INSTANCE']"
     supervisor = begin(python("named", f"import os; print(({names})); {FOR_EVER}"))
