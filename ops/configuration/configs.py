@@ -20,6 +20,7 @@ from agentrl.db.registry import tracks
 from agentrl.db.registry.external_policies import track_of
 from agentrl.envs import registry
 from agentrl.envs.server.in_process import needs_container
+from agentrl.ops.configuration.leases import check_leases
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.configuration.teachers import check_teachers
 from agentrl.ops.models import hub
@@ -87,6 +88,7 @@ def check(config: Config) -> None:
     check_external(config.policy)
     curriculum.check(config.dispatch, config.tasks)
     check_servers(config.policy_servers())
+    check_leases(config)
     check_judges(config)
     check_teachers(config)
     check_sampling(config)

@@ -26,7 +26,7 @@ class Dispatch(Section, frozen=True):
     max_attempts: Positive = 3
     """Attempts at one episode before it fails."""
     lease_s: Seconds = 15.0
-    """After this time without renewal another dispatcher can take over."""
+    """After this time without renewal another dispatcher can take over. At least 2 * tick_s."""
     tick_s: Seconds = 0.2
     """Time between two rounds of the dispatcher."""
     retire_at: Share | None = None
@@ -52,7 +52,8 @@ class Worker(Section, frozen=True):
     beat_s: Seconds = 2.0
     """Time between two heartbeats."""
     lease_s: Seconds = 15.0
-    """After this time without a heartbeat a worker's episodes are given to others."""
+    """After this time without a heartbeat a worker's episodes are given to others. At least
+    2 * beat_s."""
     attempt_deadline_s: Seconds = 300.0
     """Time limit of one attempt. Choose it so that a policy server can sample `sampling.max_tokens`
     tokens in this time."""

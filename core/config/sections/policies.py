@@ -116,7 +116,7 @@ class PolicyServer(Section, frozen=True):
     beat_s: Seconds = 1.0
     """Time between two heartbeats."""
     lease_s: Seconds = 6.0
-    """After this time without a heartbeat the server counts as dead."""
+    """After this time without a heartbeat the server counts as dead. At least 2 * beat_s."""
     drain_s: Seconds = 30.0
     """How long requests of a replaced checkpoint may go on. Then they are aborted. While they
     go on, the local engine loads no checkpoint beyond the number of tracks + 1."""

@@ -203,6 +203,30 @@ def test_tracks_that_no_server_could_follow_name_their_key(
         configs.check(config(tmp_path, f'[[policy]]\nname = "p"\ntracks = [{named}]\n'))
 
 
+@pytest.mark.parametrize(
+    ("more", "error", "hint"),
+    [
+        ("worker.beat_s = 30", r"^worker\.lease_s: 15 is less than 2 \* beat_s = 60", "7.5"),
+        ("dispatch.tick_s = 8", r"^dispatch\.lease_s: 15 is less than 2 \* tick_s = 16", "7.5"),
+        (
+            '[[policy]]\nname = "p"\nbeat_s = 4',
+            r"^policy\.lease_s of p: 6 is less than 2 \* beat_s = 8",
+            "3",
+        ),
+    ],
+)
+def test_a_lease_that_can_end_between_two_renewals_is_refused(
+    tmp_path: Path, more: str, error: str, hint: str
+) -> None:
+    with pytest.raises(ConfigError, match=error) as caught:
+        configs.check(config(tmp_path, more))
+    assert caught.value.hint.endswith(f"to at most {hint}")
+
+
+def test_a_lease_of_two_heartbeats_is_long_enough(tmp_path: Path) -> None:
+    configs.check(config(tmp_path, "worker.beat_s = 7.5\ndispatch.tick_s = 7.5\n"))
+
+
 def test_a_run_whose_workers_would_meet_openenv_is_refused(tmp_path: Path) -> None:
     openenv = 'envs.protocol = "openenv"\n'
     configs.check(config(tmp_path, openenv))
