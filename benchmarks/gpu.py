@@ -48,6 +48,7 @@ from agentrl.core.config.sections.tasks import Task
 from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.trajectory import Trajectory
 from agentrl.ops.configuration.model_spec import ModelSpec, read_spec
+from agentrl.ops.doctor.machine import Machine
 from agentrl.ops.doctor.memory import memory_items
 from agentrl.ops.doctor.memory_items import device_of
 from agentrl.serving.engine_api import Request
@@ -136,7 +137,7 @@ def planned(chosen: argparse.Namespace, spec: ModelSpec) -> int:
     )
     return sum(
         item.size
-        for item in memory_items(config, spec, {})
+        for item in memory_items(config, spec, Machine(None, {}))
         if item.process.startswith("trainer") and item.device == device_of(config)
     )
 

@@ -29,6 +29,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.processes.torch_environment import KERNEL_CACHES
 from agentrl.ops.configuration import model_spec
 from agentrl.ops.doctor import memory, memory_items
+from agentrl.ops.doctor.machine import Machine
 from agentrl.trainer.batch import Batch
 
 SIZES = {  # hidden, layers, inner, heads, heads of keys, their width, vocabulary
@@ -172,7 +173,7 @@ def plan_memory(arm: str, model: Path, device: str) -> int:
     """Return the bytes that the plan counts for the process of an arm."""
     process, config = "policy p" if arm == "engine" else "trainer", configured(model, arm, device)
     place = memory_items.device_of(config)
-    found = memory.memory_items(config, model_spec.read_spec(model), {})
+    found = memory.memory_items(config, model_spec.read_spec(model), Machine(None, {}))
     own = (part for part in found if (part.process, part.device) == (process, place))
     return sum(part.size for part in own if part.what != "CUDA")
 

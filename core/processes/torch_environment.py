@@ -12,8 +12,12 @@ KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY":
 THREAD_WAITS = {"GOMP_SPINCOUNT": "1000"}
 WAIT_POLICY = "OMP_WAIT_POLICY"  # GNU OpenMP prefers the spin count to it
 
+# CUDA numbers the fastest card first, nvidia-smi by the PCI bus. With one order, `cuda:1` is the
+# card that nvidia-smi lists as 1 (ops/doctor/machine.py).
+CARD_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
 
 def missing_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables to set: those that the user has not decided."""
-    wanted = KERNEL_CACHES if WAIT_POLICY in environ else KERNEL_CACHES | THREAD_WAITS
+    wanted = KERNEL_CACHES | CARD_ORDER | ({} if WAIT_POLICY in environ else THREAD_WAITS)
     return {name: value for name, value in wanted.items() if name not in environ}

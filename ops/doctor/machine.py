@@ -1,12 +1,12 @@
 """This machine's memory and that of its GPUs: all of it, and what is free now."""
 
+import os
 import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentrl.ops.doctor.memory_items import HOST, MIB
+from agentrl.ops.doctor.memory_items import HOST, MIB, VISIBLE, CardNames, name_cards
 
 ASK_S = 10.0  # for nvidia-smi
 CGROUP = Path("/sys/fs/cgroup")
@@ -17,12 +17,24 @@ MEMINFO = Path("/proc/meminfo")
 class Machine:
     """Bytes of the machine's memory (None: unknown) and of its GPUs by name.
 
-    `free`: bytes that no process uses now, by device; a device may be missing.
+    `free`: bytes that no process uses now, by device; a device may be missing. `names`: see
+    `name_cards`.
     """
 
     memory: int | None
     cards: Mapping[str, int]
     free: Mapping[str, int] = field(default_factory=dict)
+    names: CardNames = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A GPU as nvidia-smi lists it. `total`, `free`: bytes; None: unknown."""
+
+    index: str
+    uuid: str
+    total: int
+    free: int | None
 
 
 def this_machine(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> Machine:
@@ -34,12 +46,14 @@ def this_machine(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> Machine:
         totals.append(limit)
         if used is not None:  # with the page cache, which gives way
             free.append(limit - used + _read_sizes(cgroup / "memory.stat").get("inactive_file", 0))
-    cards = {f"cuda:{index}": sizes for index, sizes in enumerate(_query_cards())}
+    cards = _query_cards()
+    names = name_cards([(card.index, card.uuid) for card in cards], os.environ.get(VISIBLE))
     return Machine(
         min(totals, default=None),
-        {name: sizes[0] for name, sizes in cards.items()},
-        {name: sizes[1] for name, sizes in cards.items() if len(sizes) > 1}
+        {names[card.index]: card.total for card in cards},
+        {names[card.index]: card.free for card in cards if card.free is not None}
         | ({HOST: max(0, min(free))} if free else {}),
+        names,
     )
 
 
@@ -59,20 +73,16 @@ def _read_number(path: Path) -> int | None:
         return None
 
 
-def _query_cards() -> list[list[int]]:
-    """Return total and, if known, free bytes of every GPU in torch's order.
-
-    Without a driver there is none.
-    """
-    fields = "--query-gpu=memory.total,memory.free"
+def _query_cards() -> list[Card]:
+    """Return every GPU in the order of the PCI bus. Without a driver there is none."""
+    fields = "--query-gpu=index,uuid,memory.total,memory.free"
     command = ["nvidia-smi", fields, "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=True)
-        rows = [line.split(",") for line in answer.stdout.splitlines()]
-        cards = [[int(total) * MIB] for total, _ in rows]
+        rows = [map(str.strip, line.split(",")) for line in answer.stdout.splitlines()]
+        return [
+            Card(index, uuid, int(total) * MIB, int(free) * MIB if free.isdecimal() else None)
+            for index, uuid, total, free in rows
+        ]
     except (OSError, ValueError, subprocess.SubprocessError):
         return []
-    for sizes, (_, free) in zip(cards, rows, strict=True):
-        with suppress(ValueError):  # some drivers do not know it
-            sizes.append(int(free) * MIB)
-    return cards

@@ -7,7 +7,7 @@ Items are peaks, or upper bounds if they depend on the data. Tasks and the datab
 included.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,12 +110,12 @@ def require_memory(config: Config) -> list[Plan]:
 def memory_plans(config: Config, shape: ModelSpec, machine: Machine) -> list[Plan]:
     """Return a plan for each used GPU, then one for the machine. Raises ConfigError."""
     placed: dict[str, list[MemoryItem]] = {}
-    every = list(memory_items(config, shape, machine.cards))
+    every = list(memory_items(config, shape, machine))
     trainer = [part for part in every if part.process == TRAINER]
     for part in (*over_ranks(config, trainer), *(p for p in every if p.process != TRAINER)):
         placed.setdefault(part.device, []).append(part)
     rooms = {**machine.cards, HOST: machine.memory}
-    refused = refusals(config, shape, machine.cards)
+    refused = refusals(config, shape, machine)
     return [
         Plan(
             device,
@@ -128,20 +128,18 @@ def memory_plans(config: Config, shape: ModelSpec, machine: Machine) -> list[Pla
     ]
 
 
-def memory_items(
-    config: Config, shape: ModelSpec, cards: Mapping[str, int]
-) -> Iterator[MemoryItem]:
-    """Yield the items of every process. `cards`: bytes of the known GPUs. Raises ConfigError."""
+def memory_items(config: Config, shape: ModelSpec, machine: Machine) -> Iterator[MemoryItem]:
+    """Yield the items of every process. Raises ConfigError."""
     yield from trainer_items(config, shape)
     for server in config.policy_servers():
         if server.engine == "vllm":
-            yield from vllm_items(config, server, shape, cards)
+            yield from vllm_items(config, server, shape, machine)
         elif server.engine == "local":
             yield from local_items(config, server, shape)
     if config.eval.every:
         own, server = config.as_evaluated(), config.eval_server()
         if server.engine == "vllm":
-            yield from vllm_items(own, server, shape, cards)
+            yield from vllm_items(own, server, shape, machine)
         else:
             yield from local_items(own, server, shape)
     for n in range(config.workers):
@@ -149,15 +147,16 @@ def memory_items(
     yield MemoryItem(HOST, "the rest", "dispatcher, recorder, supervisor", 3 * PLAIN)
 
 
-def refusals(config: Config, shape: ModelSpec, cards: Mapping[str, int]) -> dict[str, list[str]]:
+def refusals(config: Config, shape: ModelSpec, machine: Machine) -> dict[str, list[str]]:
     """Return GPU shares that are too small for their vLLM."""
     found: dict[str, list[str]] = {}
+    cards = machine.cards
     measuring = [config.eval_server()] if config.eval.every else []
     for server in [*config.policy_servers(), *measuring]:
         if server.engine != "vllm":
             continue
         least, share = least_of_vllm(config, server, shape), gpu_share(server)
-        for device in vllm_devices(config, server):
+        for device in vllm_devices(config, server, machine.names):
             if device in cards and least > share * cards[device]:
                 found.setdefault(device, []).append(
                     f"policy {server.name}: vLLM needs {size_text(least)}, but its share is "

@@ -1,6 +1,6 @@
 """What a memory item is, and the devices on which trainer and policy servers hold theirs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentrl.core.config.config import Config
@@ -13,11 +13,13 @@ CONTEXT = GIB  # of CUDA, its kernels and graphs, in each process
 VLLM_SHARE = 0.92  # of the card, where no argument names another
 SHARE = "--gpu-memory-utilization"
 TENSOR_PARALLEL = "--tensor-parallel-size"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 TORCH = 350 * MIB  # a process that computes
 PLAIN = 120 * MIB  # one that does not
 
 
 Sizes = Mapping[str, tuple[int, str]]
+CardNames = Mapping[str, str]  # of `name_cards`; empty: the cards of this machine are unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,33 @@ def device_of(config: Config) -> str:
     return HOST if kind == "cpu" else f"{kind}:{index or 0}"
 
 
-def vllm_devices(config: Config, server: PolicyServer) -> list[str]:
+def name_cards(cards: Sequence[tuple[str, str]], shown: str | None) -> CardNames:
+    """Return torch's name of each card by its index and by its UUID: {"2": "cuda:0", …}.
+
+    `cards`: index and UUID of each, in the order of the PCI bus. `shown`: CUDA_VISIBLE_DEVICES of
+    this process, by which torch numbers what it names; None: it is not set. A card that it hides is
+    `GPU INDEX`.
+    """
+    known = {each: index for index, uuid in cards for each in (index, uuid)}
+    order = [index for index, _ in cards]
+    if shown is not None:
+        order = [_find_card(each, known) or each for each in _split_ids(shown)]
+    devices = {each: f"cuda:{number}" for number, each in enumerate(order)}
+    return {each: devices.get(index, f"GPU {index}") for each, index in known.items()} | devices
+
+
+def _find_card(name: str, cards: Mapping[str, str]) -> str | None:
+    """Look up a card by index, UUID or the beginning of a UUID."""
+    if name.startswith("GPU-"):
+        name = next((each for each in cards if each.startswith(name)), name)
+    return cards.get(name)
+
+
+def _split_ids(shown: str) -> list[str]:
+    return [each.strip() for each in shown.split(",") if each.strip()]
+
+
+def vllm_devices(config: Config, server: PolicyServer, names: CardNames) -> list[str]:
     """The first cards that its environment shows to it, as many as it splits the model over.
 
     Raises ConfigError.
@@ -45,13 +73,15 @@ def vllm_devices(config: Config, server: PolicyServer) -> list[str]:
     if device_of(config) == HOST:
         return [HOST]
     count = tensor_parallel(server)
-    shown = [each for each in server.vllm.env.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
-    if shown and len(shown) < count:
+    if VISIBLE not in server.vllm.env:  # it sees the cards of this process
+        return [f"cuda:{number}" for number in range(count)]
+    shown = _split_ids(server.vllm.env[VISIBLE])
+    if len(shown) < count:
         raise ConfigError(
-            f"policy {server.name}: {TENSOR_PARALLEL} is {count}, but CUDA_VISIBLE_DEVICES names "
-            f"{len(shown)}"
+            f"policy {server.name}: {TENSOR_PARALLEL} is {count}, but {VISIBLE} names {len(shown)}"
         )
-    return [f"cuda:{each}" for each in (shown or map(str, range(count)))][:count]
+    prefix = "GPU " if names else "cuda:"
+    return [_find_card(each, names) or f"{prefix}{each}" for each in shown[:count]]
 
 
 def trainer_devices(config: Config) -> list[str]:
@@ -62,11 +92,11 @@ def trainer_devices(config: Config) -> list[str]:
     return [f"cuda:{rank}" for rank in range(config.trainer.ranks)]
 
 
-def shares_trainer_card(config: Config, server: PolicyServer) -> bool:
+def shares_trainer_card(config: Config, server: PolicyServer, names: CardNames) -> bool:
     """Return whether vLLM and the trainer use the same card. Raises ConfigError."""
     if server.engine != "vllm" or device_of(config) == HOST:
         return False
-    return bool(set(vllm_devices(config, server)) & set(trainer_devices(config)))
+    return bool(set(vllm_devices(config, server, names)) & set(trainer_devices(config)))
 
 
 def tensor_parallel(server: PolicyServer) -> int:

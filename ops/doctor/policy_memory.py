@@ -6,12 +6,13 @@
 docs/one-gpu.md has the formulas in words, and their measured error.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.policies import PolicyServer
 from agentrl.core.errors import ConfigError
 from agentrl.ops.configuration.model_spec import ModelSpec
+from agentrl.ops.doctor.machine import Machine
 from agentrl.ops.doctor.memory_items import (
     CONTEXT,
     GIB,
@@ -80,11 +81,12 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
 
 
 def vllm_items(
-    config: Config, server: PolicyServer, shape: ModelSpec, cards: Mapping[str, int]
+    config: Config, server: PolicyServer, shape: ModelSpec, machine: Machine
 ) -> Iterator[MemoryItem]:
     """Of each of its cards vLLM takes its share, whatever it needs of it."""
     process, width = f"policy {server.name}", element_bytes(config)
-    devices, least = vllm_devices(config, server), least_of_vllm(config, server, shape)
+    devices = vllm_devices(config, server, machine.names)
+    least = least_of_vllm(config, server, shape)
     yield MemoryItem(HOST, process, "vLLM and its proxy", len(devices) * VLLM_HOST + PLAIN)
     if config.trainer.lora.rank:
         kept = server.vllm.cpu_adapters * _slot(config, shape)
@@ -101,11 +103,11 @@ def vllm_items(
         yield MemoryItem(HOST, process, "KV cache", room, f"{key} in policy.vllm.env")
         return
     for device in devices:
-        if device not in cards:
+        if device not in machine.cards:
             yield MemoryItem(device, process, "at least", least)
             continue
         share = gpu_share(server)
-        size = int(share * cards[device])
+        size = int(share * machine.cards[device])
         yield MemoryItem(
             device, process, f"{share:.0%} of the card", size, f"{SHARE} in policy.vllm.args"
         )

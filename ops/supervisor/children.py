@@ -12,6 +12,7 @@ from pathlib import Path
 from agentrl.core.config.config import Config
 from agentrl.core.processes.process import Instance, agentrl_command
 from agentrl.db.engine import TIMEOUTS
+from agentrl.ops.doctor.machine import this_machine
 from agentrl.ops.doctor.memory_items import shares_trainer_card
 from agentrl.ops.supervisor.env_server_host import hosts_envs
 from agentrl.ops.supervisor.restarts import Deaths
@@ -59,7 +60,8 @@ def children(config: Config, path: Path) -> list[Child]:
         return Child(name, command, phase, needed=needed, stop_s=stop_s, after=after)
 
     file, policies = str(path), config.policy_servers()
-    shared = [each.name for each in policies if shares_trainer_card(config, each)]
+    names = this_machine().names if any(each.engine == "vllm" for each in policies) else {}
+    shared = [each.name for each in policies if shares_trainer_card(config, each, names)]
     servers = [
         child(f"policy-{server.name}", "policy", file, "--name", server.name, phase=1)
         for server in policies

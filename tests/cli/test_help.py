@@ -9,7 +9,12 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from agentrl.cli.main import app
-from agentrl.core.processes.torch_environment import KERNEL_CACHES, THREAD_WAITS, WAIT_POLICY
+from agentrl.core.processes.torch_environment import (
+    CARD_ORDER,
+    KERNEL_CACHES,
+    THREAD_WAITS,
+    WAIT_POLICY,
+)
 
 HEAVY = "torch transformers numpy sqlalchemy alembic celery kombu pika docker streamlit starlette"
 
@@ -53,15 +58,16 @@ def test_the_short_word_for_help_is_understood_everywhere(verb: str) -> None:
 @pytest.mark.parametrize(
     ("own", "found"),
     [
-        ({}, "128 64 1000"),
-        ({"LRU_CACHE_CAPACITY": "7", "GOMP_SPINCOUNT": "9"}, "128 7 9"),
-        ({"OMP_WAIT_POLICY": "active"}, "128 64 None"),
+        ({}, "128 64 1000 PCI_BUS_ID"),
+        ({"LRU_CACHE_CAPACITY": "7", "GOMP_SPINCOUNT": "9"}, "128 7 9 PCI_BUS_ID"),
+        ({"OMP_WAIT_POLICY": "active"}, "128 64 None PCI_BUS_ID"),
+        ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, "128 64 1000 FASTEST_FIRST"),
     ],
 )
 def test_the_environment_of_torch_is_set_where_the_user_does_not(
     own: dict[str, str], found: str
 ) -> None:
-    names = [*KERNEL_CACHES, *THREAD_WAITS]
+    names = [*KERNEL_CACHES, *THREAD_WAITS, *CARD_ORDER]
     code = "import os\nfrom agentrl.cli.main import main\ntry: main()\n"
     code += f"finally: print(*(os.environ.get(name) for name in {names}))"
     environment = {k: v for k, v in os.environ.items() if k not in (*names, WAIT_POLICY)} | own

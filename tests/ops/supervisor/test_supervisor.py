@@ -422,11 +422,18 @@ vllm.env = { CUDA_VISIBLE_DEVICES = "2" }
 """
 
 
-def test_a_trainer_waits_for_the_vllm_servers_of_its_own_cards(tmp_path: Path) -> None:
+def test_a_trainer_waits_for_the_vllm_servers_of_its_own_cards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")  # no nvidia-smi
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     path = tmp_path / "c.toml"
     path.write_text(CARD)
     found = {child.name: child.after for child in children(config_loading.load(path), path)}
     assert found.pop("trainer") == ["beside"]
     assert not any(found.values())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    found = {child.name: child.after for child in children(config_loading.load(path), path)}
+    assert found["trainer"] == ["apart"]
     path.write_text(CARD.replace('"cuda"', '"cpu"'))
     assert not any(child.after for child in children(config_loading.load(path), path))
