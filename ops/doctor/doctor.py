@@ -64,7 +64,7 @@ def examine(config: Config | None, version: Version = version_of) -> Iterator[Fi
     yield try_finding("tasks broker", lambda: services.tasks_broker(config.tasks_url()))
     yield from services.ports(config)
     yield from services.tokens(config)
-    yield services.docker(config)
+    yield from try_findings("docker", lambda: [services.docker(config)])
 
 
 def _packages(config: Config | None, version: Version) -> Iterator[Finding]:

@@ -63,12 +63,14 @@ def try_finding(name: str, look: Callable[[], str]) -> Finding:
 
 
 def try_findings(name: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """Yield the findings of `look`; a package that is not installed becomes a finding."""
+    """Yield the findings of `look`; its error or a missing package becomes one more."""
     try:
         yield from look()
+    except AgentRLError as error:
+        yield _unknown(name, error, error.hint)
     except ImportError as error:
         yield _unknown(name, error)
 
 
-def _unknown(name: str, error: ImportError) -> Finding:
-    return Finding(name, "missing", f"cannot be checked: {error}", "install the missing package")
+def _unknown(name: str, error: Exception, hint: str = "install the missing package") -> Finding:
+    return Finding(name, "missing", f"cannot be checked: {error}", hint)

@@ -3,12 +3,13 @@
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
-from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.core.errors import AgentRLError, ConfigError, ItemError
 from agentrl.ops.doctor.findings import Finding, try_finding
 from agentrl.ops.supervisor.env_server_host import hosts_envs
 from agentrl.ops.supervisor.locks import running_supervisor
@@ -65,7 +66,8 @@ def ports(config: Config) -> Iterator[Finding]:
 
 def _port(name: str, host: str, port: int) -> Finding:
     try:
-        socket.create_server((host, port)).close()
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        socket.create_server((host, port), family=family).close()
     except OSError as error:
         return Finding(name, "missing", f"{host}:{port}: {error.strerror}", "choose another port")
     return Finding(name, "ok", f"{host}:{port} is free")
@@ -85,8 +87,11 @@ def tokens(config: Config) -> Iterator[Finding]:
 
 
 def docker(config: Config) -> Finding:
-    """Check the Docker engine, which only an env server with containers needs."""
-    tasks = [name for name, task in config.tasks.items() if task.options.get("container")]
+    """Check the Docker engine, which only an env server with containers needs.
+
+    Raises ImportError for a task whose package is not installed.
+    """
+    tasks = _contained_tasks(config)
     address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     try:
         _connect(address)
@@ -94,12 +99,23 @@ def docker(config: Config) -> Finding:
         if tasks:
             what = f"{', '.join(tasks)} runs in containers; {error}"
             return Finding("docker", "missing", what, "start dockerd, or set DOCKER_HOST")
-        return Finding(
-            "docker", "absent", "no engine runs; no task of this configuration needs one"
-        )
+        return Finding("docker", "absent", "no engine runs; no task needs one on this machine")
     if not tasks:
         return Finding("docker", "ok", address)
     return try_finding("docker", lambda: _image(config))
+
+
+def _contained_tasks(config: Config) -> list[str]:
+    """Return the tasks that run in containers of this machine, for which its env server asks."""
+    from agentrl.envs import registry
+    from agentrl.envs.server.in_process import needs_container
+
+    contained = list[str]()
+    for name, task in config.tasks.items() if hosts_envs(config) else ():
+        with suppress(ItemError):  # the check of the configuration reports it
+            if needs_container(registry.source(name, task.options, task.source)):
+                contained.append(name)
+    return contained
 
 
 def _image(config: Config) -> str:

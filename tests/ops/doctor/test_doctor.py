@@ -17,6 +17,8 @@ from agentrl.ops.models import hub
 from agentrl.trainer.model.bfloat16_cost import is_bfloat16_emulated
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
+CONTAINED = "[tasks.dbbench.options]\ncontainer = true\n"
+LOCAL_ENVS = '[envs]\nurl = "http://127.0.0.1:7100"\n'
 
 
 def config(tmp_path: Path, more: str = "") -> Config:
@@ -75,6 +77,27 @@ def test_what_does_not_answer_is_missing_with_what_mends_it(tmp_path: Path) -> N
     assert "did you mean style?" in missing["config"].detail
 
 
+def test_a_wrong_key_hides_no_other_finding(tmp_path: Path) -> None:
+    findings = found(config(tmp_path, '[trainer]\nloss = "foo"\n'))
+    assert findings["config"].detail == (
+        "trainer.loss: foo is not known; known: cispo, gspo, ppo_clip"
+    )
+    assert findings["ratios"].detail == f"cannot be checked: {findings['config'].detail}"
+    assert findings["store"].state == "ok"
+
+
+def test_a_port_of_an_ipv6_address_is_tried_there(tmp_path: Path) -> None:
+    try:
+        taken = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    port = taken.getsockname()[1]
+    server = config(tmp_path, f'[[policy]]\nname = "p"\nhost = "::1"\nport = {port}\n')
+    with taken:
+        assert found(server)["port of p"].state == "missing"
+    assert found(server)["port of p"].state == "ok"
+
+
 def test_an_engine_that_offloads_needs_what_it_compiled(tmp_path: Path) -> None:
     pytest.importorskip("deepspeed", reason="pip install 'agentrl-system[deepspeed]'")
     text = '[trainer]\nengine = "deepspeed"\nranks = 2\n[trainer.deepspeed]\n'
@@ -99,17 +122,25 @@ def test_an_engine_that_is_not_installed_is_missing(
 def test_containers_need_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     assert found(config(tmp_path))["docker"].state == "absent"
-    contained = config(tmp_path, "[tasks.dbbench.options]\ncontainer = true\n")
-    finding = found(contained)["docker"]
-    assert finding.state == "missing"
-    assert "dbbench runs in containers" in finding.detail
+    for task, name in ((CONTAINED, "dbbench"), ("[tasks.os]\n", "os")):
+        finding = found(config(tmp_path, f"{LOCAL_ENVS}{task}"))["docker"]
+        assert finding.state == "missing"
+        assert f"{name} runs in containers" in finding.detail
+
+
+def test_containers_of_another_machines_env_server_need_no_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    elsewhere = '[envs]\nurl = "http://no-such-host.invalid:7100"\n'
+    assert found(config(tmp_path, f"{elsewhere}{CONTAINED}"))["docker"].state == "absent"
 
 
 def test_containers_need_their_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker_host: str, sandbox_image: str
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", docker_host)
-    tasks = "[tasks.dbbench.options]\ncontainer = true\n[envs]\ndocker_image = "
+    tasks = f"{CONTAINED}{LOCAL_ENVS}docker_image = "
     assert found(config(tmp_path, f'{tasks}"{sandbox_image}"\n'))["docker"].state == "ok"
     finding = found(config(tmp_path, f'{tasks}"no-such-image"\n'))["docker"]
     assert finding.state == "missing"
