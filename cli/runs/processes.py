@@ -118,14 +118,18 @@ def health(
         show_default=False,
     ),
     name: str = typer.Option("", help="Name of the policy server. Default: the first."),
+    alive: bool = typer.Option(
+        False, "--alive", help="Also pass while the database or RabbitMQ is unavailable."
+    ),
 ) -> None:
     """Check whether a process on this machine is healthy.
 
-    The command is made for container probes: the exit code is 1 if the process is not healthy. It
-    works for runs on RabbitMQ, not for embedded runs.
+    The command is made for container probes: the exit code is 1 if the process is not healthy. Use
+    --alive where a failed probe restarts the process: during an outage every process waits and
+    goes on afterwards. The command works for runs on RabbitMQ, not for embedded runs.
 
     Example: agentrl health configs/compose.toml policy --name policy-lagged
     """
     from agentrl.ops.runs.health import health as probe
 
-    print(probe(config, role, name))
+    print(probe(config, role, name, alive=alive))

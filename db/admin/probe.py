@@ -18,6 +18,11 @@ DISPATCHER = """SELECT dispatcher_until > extract(epoch FROM clock_timestamp())
 WORKER = """SELECT count(*) > 0 FROM workers JOIN runs USING (run_id)
  WHERE name = %s AND host = %s AND workers.ended_at IS NULL
  AND lease_until > extract(epoch FROM clock_timestamp())"""
+# It changes no row, but fails in a read-only database, and if someone locks the tables of leases.
+WRITE = """WITH run AS (UPDATE runs SET name = name WHERE false RETURNING 1),
+ worker AS (UPDATE workers SET host = host WHERE false RETURNING 1),
+ episode AS (UPDATE episodes SET state = state WHERE false RETURNING 1)
+ SELECT count(*) FROM run, worker, episode"""
 
 
 def run_id(url: str, run: str) -> str:
@@ -38,6 +43,11 @@ def dispatcher_lives(url: str, run: str) -> bool:
 def worker_lives(url: str, run: str, host: str) -> bool:
     """Return whether a worker on this host or container holds its lease. Raises StoreError."""
     return bool(_first(url, WORKER, run, host))
+
+
+def writable(url: str) -> None:
+    """Raise StoreError if no lease can be renewed."""
+    _first(url, WRITE)
 
 
 def readable(url: str) -> None:

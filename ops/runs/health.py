@@ -7,7 +7,8 @@
     dashboard           answers HTTP, and the database can be read
 
 Container engines run it as a probe, so it is fast, imports little and changes nothing. It queries
-Postgres and RabbitMQ.
+Postgres and RabbitMQ. While one of them is away, no process is healthy; but each waits and goes on
+afterwards, so a probe whose failure restarts the process uses `alive`.
 """
 
 import http.client
@@ -18,7 +19,7 @@ from pathlib import Path
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
-from agentrl.core.errors import AgentRLError, ConfigError, nearest
+from agentrl.core.errors import AgentRLError, BrokerError, ConfigError, StoreError, nearest
 from agentrl.db.admin import probe
 
 TIMEOUT_S = 5.0
@@ -32,8 +33,11 @@ class Unhealthy(AgentRLError):
     exit_code = 1  # what probes of containers understand
 
 
-def health(path: Path, role: str, name: str = "") -> str:
-    """Return a line about a healthy process. Raises Unhealthy, ConfigError."""
+def health(path: Path, role: str, name: str = "", *, alive: bool = False) -> str:
+    """Return a line about a healthy process. Raises Unhealthy, ConfigError.
+
+    `alive`: a process also passes while the store or the broker is unavailable.
+    """
     config = config_loading.load(path)
     if role not in PROBES:
         near = nearest(role, PROBES) or f"; known: {', '.join(sorted(PROBES))}"
@@ -41,11 +45,14 @@ def health(path: Path, role: str, name: str = "") -> str:
     try:
         return f"{role}: {PROBES[role](config, name)}"
     except (AgentRLError, OSError, http.client.HTTPException) as error:
+        if alive and isinstance(error, StoreError | BrokerError):
+            return f"{role}: cannot be checked: {error}"
         raise Unhealthy(f"{role}: {error}") from error
 
 
 def _dispatcher(config: Config, _: str) -> str:
     if not probe.dispatcher_lives(config.store_url(), config.run.name):
+        probe.writable(config.store_url())
         raise Unhealthy("no dispatcher holds the lease")
     return "holds the lease"
 
@@ -55,6 +62,7 @@ def _worker(config: Config, _: str) -> str:
     if probe.run_over(config.store_url(), config.run.name):
         return OVER
     if not probe.worker_lives(config.store_url(), config.run.name, host):
+        probe.writable(config.store_url())
         raise Unhealthy(f"no worker of {host} holds a lease")
     return "holds its lease"
 

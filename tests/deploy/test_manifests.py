@@ -77,6 +77,17 @@ def test_every_process_is_probed_by_a_question_of_its_own_role() -> None:
     assert set(asked.values()) == set(PROBES)
 
 
+def test_an_outage_of_a_service_restarts_no_process() -> None:
+    """A failed liveness probe restarts the container."""
+    waits = {
+        c["name"]: "--alive" in c["livenessProbe"]["exec"]["command"]
+        for c in containers()
+        if "livenessProbe" in c
+    }
+    need_none = {"policy", "policy-lagged", "envs"}  # their probes ask only themselves
+    assert {name for name, is_waited in waits.items() if not is_waited} == need_none
+
+
 def test_who_ends_with_the_run_is_left_ended_and_who_stays_is_started_again() -> None:
     """What ends with 0 has done its work; a Deployment would start it again for ever."""
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]

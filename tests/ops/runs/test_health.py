@@ -19,6 +19,7 @@ from agentrl.broker.queue_names import recorder_queue, trainer_queue
 from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import RunState
+from agentrl.db.admin import fault_injection
 from agentrl.db.models.processes import Worker
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
@@ -178,6 +179,35 @@ def test_an_env_server_of_either_protocol_is_well(
         server.close()
     with pytest.raises(Unhealthy, match="Connection refused"):
         health(path, "envs")
+
+
+@pytest.mark.parametrize("role", ["dispatcher", "worker", "recorder", "trainer"])
+def test_a_process_whose_store_is_away_is_alive_but_not_well(tmp_path: Path, role: str) -> None:
+    path = tmp_path / "run.toml"
+    url = "postgresql+psycopg://nobody@127.0.0.1:1/x"
+    path.write_text(f'store.url = "{url}"\n[tasks.dbbench]\n')
+    with pytest.raises(Unhealthy, match="refused"):
+        health(path, role)
+    assert health(path, role, alive=True).startswith(f"{role}: cannot be checked: connection")
+
+
+def test_a_process_that_ended_is_not_alive(served: tuple[Path, type[Answers]]) -> None:
+    answers = served[1]
+    answers.ready = False
+    with pytest.raises(Unhealthy, match="answered 200 to /health"):
+        health(served[0], "policy", alive=True)
+
+
+def test_a_dispatcher_that_cannot_write_is_alive_and_one_without_a_lease_is_not(
+    run: tuple[Path, Store, str], postgres_url: str
+) -> None:
+    path = run[0]
+    with pytest.raises(Unhealthy, match="no dispatcher holds the lease"):
+        health(path, "dispatcher", alive=True)
+    with fault_injection.make_read_only(postgres_url):
+        with pytest.raises(Unhealthy, match="read-only transaction"):
+            health(path, "dispatcher")
+        assert "read-only transaction" in health(path, "dispatcher", alive=True)
 
 
 def test_a_role_or_server_that_is_none_is_named(served: tuple[Path, type[Answers]]) -> None:
