@@ -70,7 +70,7 @@ def tracker(config: Path = CONFIG, supervised: bool = SUPERVISED) -> None:
 def up(
     config: Path = CONFIG,
     detach: bool = typer.Option(
-        False, "--detach", "-d", help="Return as soon as all processes have started."
+        False, "--detach", "-d", help="Return when all processes have started, or after a minute."
     ),
 ) -> None:
     """Start all processes of a run on this machine.

@@ -5,6 +5,7 @@ checks ─▶ ops/processes/supervisor.py, until the run is over or a signal
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,7 +27,7 @@ from agentrl.ops.supervisor.exit_reasons import last_line
 from agentrl.ops.supervisor.locks import refuse_second, running_supervisor
 from agentrl.ops.supervisor.logfiles import start_process
 
-START_S = 60.0  # for a detached supervisor to stand
+START_S = 60.0  # how long a detached supervisor is waited for
 DOWN_S = 2 * STOP_S + 2.0  # for a supervisor to end after SIGTERM, and the trainer's own time
 
 
@@ -86,9 +87,25 @@ def _detach(config: Config, path: Path) -> None:
     log = home / "supervisor.log"
     log.unlink(missing_ok=True)
     process = start_process(agentrl_command("up", str(path)), log)
-    deadline = time.monotonic() + START_S
+    if await_supervisor(process, home, log):
+        print(f"supervisor {process.pid}; stop it with: {config_loading.command('down', path)}")
+    else:
+        print(f"supervisor {process.pid} is still starting; see {log}")
+
+
+def await_supervisor(
+    process: subprocess.Popen[bytes], home: Path, log: Path, start_s: float = START_S
+) -> bool:
+    """Return whether it started its processes within `start_s` seconds.
+
+    It may need longer: version zero of a run is a copy of the model. Raises AgentRLError if it has
+    ended.
+    """
+    deadline = time.monotonic() + start_s
     while running_supervisor(home) != process.pid:
-        if process.poll() is not None or time.monotonic() > deadline:
+        if process.poll() is not None:
             raise AgentRLError(last_line(log).removeprefix("agentrl: "))
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.1)
-    print(f"supervisor {process.pid}; stop it with: {config_loading.command('down', path)}")
+    return True

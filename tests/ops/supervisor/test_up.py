@@ -4,6 +4,8 @@ import dataclasses
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -24,7 +26,7 @@ from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.restarts import REPLACED
 from agentrl.ops.supervisor.screen import ProgressPrinter, StallGuard, how_it_ended, newest
 from agentrl.ops.supervisor.supervisor import Supervisor
-from agentrl.ops.supervisor.up import down, up
+from agentrl.ops.supervisor.up import await_supervisor, down, up
 from agentrl.ops.supervisor.watch import WatchOutput, watch
 
 
@@ -111,6 +113,26 @@ def test_down_where_nothing_runs_tells_how_to_start_what_was_asked_for(
         caught.value.hint
         == f"start the run with `AGENTRL__RUN__HOME={tmp_path}/home agentrl up {config}`"
     )
+
+
+def test_a_detached_supervisor_may_take_longer_to_start_but_not_end(tmp_path: Path) -> None:
+    log = tmp_path / "supervisor.log"
+    program = "import sys; sys.stdin.read(); print('agentrl: no room'); sys.exit(2)"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=output
+        )
+    with process:
+        assert not await_supervisor(process, tmp_path, log, start_s=0.0)
+        began = process_began(process.pid)
+        own = {"supervisor": process.pid, "began": began, "processes": {}}
+        state = tmp_path / "processes.json"
+        state.write_text(json.dumps(own))
+        assert await_supervisor(process, tmp_path, log, start_s=0.0)
+        state.unlink()
+        process.communicate()
+        with pytest.raises(AgentRLError, match=r"^no room$"):
+            await_supervisor(process, tmp_path, log)
 
 
 @pytest.mark.parametrize(("rests", "counted"), [(1e9, 1), (0.0, 3)])
