@@ -3,7 +3,6 @@
 history ─▶ HistorySource ─▶ trainer/loop.py with the learner and the ledger of every trainer
 """
 
-import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -49,7 +48,8 @@ COLUMNS = {  # of the table of updates: metric, how it is written
 class OfflineRequest:
     """What to train. `file`: the configuration's; None: the run's own. `max_age`: None: its bounds.
 
-    `name`: of the new run; one that was interrupted continues. `changes`: SECTION.KEY=VALUE.
+    `name`: of the new run; one that was interrupted with the same configuration continues.
+    `changes`: SECTION.KEY=VALUE.
     """
 
     where: RunPlace
@@ -78,7 +78,7 @@ def train_from(request: OfflineRequest, stop: threading.Event) -> str:
                 "deleted"
             )
         run_id = _find_or_fork(store, source, start, config)
-        limits = _bounds(config, request.max_age)
+        limits = bounds(config, resolve_settings(config.trainer))
         batches = HistorySource(store, run_id, limits, history)
         _train(store, run_id, config, batches, stop)
         if batches.is_used_up and not stop.is_set():  # else the last update may not be committed
@@ -101,15 +101,11 @@ def _configure(request: OfflineRequest, store: Store, source: Run) -> Config:
             f'trainer.engine = "{config.trainer.engine}": --from trains in one process',
             hint="add --set trainer.engine=torch",
         )
-    section = msgspec.structs.replace(config.run, name=request.name)
-    return msgspec.structs.replace(config, run=section)
-
-
-def _bounds(config: Config, max_age: int | None) -> InboxBounds:
-    limits = bounds(config, resolve_settings(config.trainer))
-    if max_age is None:
-        return limits
-    return dataclasses.replace(limits, max_staleness=max_age, max_lag=max_age)
+    section, dispatch = msgspec.structs.replace(config.run, name=request.name), config.dispatch
+    if request.max_age is not None:
+        age = request.max_age
+        dispatch = msgspec.structs.replace(dispatch, max_staleness=age, max_lag=age)
+    return msgspec.structs.replace(config, run=section, dispatch=dispatch)
 
 
 def read_history(
@@ -158,7 +154,10 @@ def _learning(config: Config) -> tuple[object, ...]:
 
 
 def _find_or_fork(store: Store, source: Run, start: Checkpoint, config: Config) -> str:
-    """Create the run, or find one that was interrupted; return its id. Raises StoreError."""
+    """Create the run, or find one that was interrupted; return its id.
+
+    Raises StoreError, and ConfigError if it began with another configuration.
+    """
     name = config.run.name
     with store.read() as session:
         run = runs.find_run(session, name)
@@ -168,9 +167,23 @@ def _find_or_fork(store: Store, source: Run, start: Checkpoint, config: Config) 
             and run.state not in RUN_OVER
             and not group_copies.has_played_groups(session, run.run_id)
         ):
+            _refuse_changes(run, config)
             return run.run_id
         lifecycle.require_new_name(session, name)
     return fork_checkpoint(store, source, start, config, name)
+
+
+def _refuse_changes(run: Run, config: Config) -> None:
+    """Raise ConfigError if an interrupted run began with another configuration, its home aside."""
+    stored = config_loading.from_json(run.config, f"run {run.name}")
+    section = msgspec.structs.replace(stored.run, name=config.run.name, home=config.run.home)
+    former = config_loading.dumps(msgspec.structs.replace(stored, run=section))
+    changes = config_loading.describe_changes(former, config_loading.dumps(config))
+    if changes:
+        raise ConfigError(
+            f"run {run.name} began with another configuration: {', '.join(changes)}",
+            hint="continue with the same options, or give --name",
+        )
 
 
 def _train(

@@ -1,7 +1,9 @@
 """Training on a history, with the real trainer."""
 
+import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import faulty_filesystem
@@ -146,6 +148,24 @@ class StopAfterFirst(threading.Event):
             return True
         rows = self._learned.ask("SELECT version FROM runs WHERE name = :n", n=self._name)
         return any(version >= 1 for (version,) in rows)
+
+
+def test_a_training_that_was_stopped_goes_on_with_its_own_options_only(learned: PlantedRun) -> None:
+    place = RunPlace(learned.config.store_url(), "learned", learned.config.home())
+    stop = threading.Event()
+    stop.set()
+    first = OfflineRequest(place, "chosen", changes=["trainer.loss=cispo"], max_age=3)
+    train_from(first, stop)
+    for request, change in (
+        (replace(first, changes=["trainer.loss=gspo"]), 'trainer.loss: "cispo" → "gspo"'),
+        (replace(first, max_age=None), "dispatch.max_staleness: 3 → 1, dispatch.max_lag: 3 → 64"),
+    ):
+        reason = f"run chosen began with another configuration: {change}"
+        with pytest.raises(ConfigError, match=f"^{re.escape(reason)}$"):
+            train_from(request, threading.Event())
+    assert len(weights(learned, "chosen")) == 1
+    train_from(first, threading.Event())
+    assert len(weights(learned, "chosen")) == 3
 
 
 def test_what_cannot_be_trained_is_refused(learned: PlantedRun) -> None:
