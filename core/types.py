@@ -37,6 +37,7 @@ class RunState(StrEnum):
 
 RUN_OVER = frozenset({RunState.COMPLETED, RunState.EXHAUSTED, RunState.STOPPED, RunState.FAILED})
 MEASURED_FIRST = "version 0 is measured first"  # why a quickstart begins its run paused
+RESCORING = "being rescored"  # why a run of copies is paused until it has all of them
 
 
 class GroupState(StrEnum):

@@ -6,10 +6,14 @@ from pathlib import Path
 from agentrl.core import config_loading
 from agentrl.core.config.sections.training import DeepSpeed
 from agentrl.core.errors import ConfigError
+from agentrl.ops.interruption import handle_interruption
 
 
 def build(path: Path | None) -> str:
-    """Compile what is missing; what to tell of it. Raises ConfigError."""
+    """Compile what is missing; what to tell of it.
+
+    Raises ConfigError, and KeyboardInterrupt at SIGINT and SIGTERM, after its compilers ended.
+    """
     section = config_loading.load(path).trainer.deepspeed if path else DeepSpeed()
     if find_spec("deepspeed") is None:
         raise ConfigError(
@@ -19,4 +23,5 @@ def build(path: Path | None) -> str:
 
     if deepspeed_build.is_built(section.extensions):
         return f"already compiled: {deepspeed_build.build_folder(section.extensions)}"
-    return f"compiled: {deepspeed_build.build_optimizer(section.extensions)}"
+    with handle_interruption():
+        return f"compiled: {deepspeed_build.build_optimizer(section.extensions)}"

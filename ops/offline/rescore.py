@@ -1,6 +1,9 @@
 """`agentrl rescore`: a run of copies of another run's groups, with new rewards.
 
 history of the run ─▶ copies of its groups, scored by the function ─▶ a run that is over
+
+Until it has all its copies the run is paused; the next `rescore` of that name deletes what a killed
+one left.
 """
 
 import uuid
@@ -10,19 +13,22 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
+from sqlalchemy.orm import Session
 
 from agentrl.core import config_loading
 from agentrl.core.config.sections.base import check_name
 from agentrl.core.errors import StoreError
 from agentrl.core.trajectory import Trajectory
-from agentrl.core.types import RunState
+from agentrl.core.types import RESCORING, RunState
 from agentrl.db.models.runs import Run
 from agentrl.db.queries import history_batches
 from agentrl.db.queries.history_batches import HistoryBatch
 from agentrl.db.store import Store, now
-from agentrl.db.transitions import lifecycle
+from agentrl.db.transitions import lifecycle, runs
 from agentrl.db.transitions.trajectories import group_copies
+from agentrl.db.transitions.trajectories.group_copies import GroupCopy
 from agentrl.envs.gateway.reward import load_function
+from agentrl.ops.interruption import handle_interruption
 from agentrl.ops.offline.copying import CopiedGroup, CopyPlace, Reward, make_copy
 from agentrl.ops.runs.lifecycle import RunPlace, open_place
 from agentrl.ops.tables import console, plain
@@ -49,13 +55,14 @@ class RewardChange:
 def rescore(where: RunPlace, function: str, name: str) -> str:
     """Copy a run's groups with new rewards into the run `name`; return the message to print.
 
-    Raises ItemError if the function cannot be loaded, ConfigError if it fails, StoreError.
+    Raises ItemError if the function cannot be loaded, ConfigError if it fails, StoreError, and
+    KeyboardInterrupt at SIGINT and SIGTERM.
     """
     check_name(name, "--name")
     reward = Reward(function, load_function(function, "rescore", "--reward"))
     with open_place(where) as (store, run):
+        group_copies.refuse_partial(run)
         with store.read() as session:
-            lifecycle.require_new_name(session, name)
             batches = history_batches.read_batches(session, run.run_id)
             start = history_batches.starting_checkpoint(session, run)
         if not batches:
@@ -66,15 +73,25 @@ def rescore(where: RunPlace, function: str, name: str) -> str:
             name=name,
             config=_config(run, name),
             seed=run.seed,
-            state=RunState.COMPLETED,
-            reason=f"rescored from {run.name} with {function}",
+            state=RunState.PAUSED,
+            reason=RESCORING,
             forked_from=start.checkpoint_id if start else run.forked_from,
         )
-        changes, missing = _copy_groups(store, copy, batches, reward)
+        origin = f"rescored from {run.name} with {function}"
+        with handle_interruption():
+            changes, missing = _copy_groups(store, copy, origin, batches, reward)
     _show(changes)
     groups = sum(change.groups for change in changes.values())
     gone = f"; {missing} groups left out: their bodies are not stored" if missing else ""
     return f"run {run_id} has {groups} groups of {run.name} with new rewards{gone}"
+
+
+def _require_free_name(session: Session, name: str) -> None:
+    """Delete what a killed `rescore` left under the name. Raises StoreError for another run."""
+    found = runs.find_run(session, name)
+    if found is not None and group_copies.is_partial(found):
+        lifecycle.delete_run_rows(session, found.run_id)
+    lifecycle.require_new_name(session, name)
 
 
 def _config(run: Run, name: str) -> str:
@@ -84,16 +101,17 @@ def _config(run: Run, name: str) -> str:
 
 
 def _copy_groups(
-    store: Store, run: Run, batches: Sequence[HistoryBatch], reward: Reward
+    store: Store, run: Run, origin: str, batches: Sequence[HistoryBatch], reward: Reward
 ) -> tuple[dict[str, RewardChange], int]:
     """Insert the run and its copies; return the changes by task, and how many bodies are missing.
 
-    An error leaves nothing of the run.
+    `origin`: why the run is complete in the end. An error leaves nothing of it.
     """
     changes: defaultdict[str, RewardChange] = defaultdict(RewardChange)
     missing, run_id = 0, run.run_id
     with store.write() as session:
-        run.created_at = run.ended_at = now()
+        _require_free_name(session, run.name)
+        run.created_at = now()
         session.add(run)
     try:
         for batch in batches:
@@ -102,13 +120,20 @@ def _copy_groups(
                 if copied is None:
                     missing += 1
                     continue
-                store.transact(partial(group_copies.add_copy, copy=copied.rows))
+                store.transact(partial(_insert_copy, copy=copied.rows))
                 changes[copied.group.task].count(copied)
+        with store.write() as session:
+            group_copies.complete_run(session, run_id, origin)
     except BaseException:
         with store.write() as session:
             lifecycle.delete_run_rows(session, run_id)
         raise
     return changes, missing
+
+
+def _insert_copy(session: Session, copy: GroupCopy) -> None:
+    group_copies.require_partial(session, copy.run_id)
+    group_copies.add_copy(session, copy)
 
 
 def _rewards(members: Sequence[Trajectory]) -> list[float]:

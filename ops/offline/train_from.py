@@ -113,8 +113,9 @@ def read_history(
 ) -> History:
     """Return the batches of a run, and how far its policies are from weights that `config` trains.
 
-    Raises StoreError if there is none.
+    Raises StoreError if there is none, or if the run has only some of its copies.
     """
+    group_copies.refuse_partial(source)
     batches = history_batches.read_batches(session, source.run_id)
     if not batches:
         raise StoreError(f"no trainer has looked at a group of run {source.name} yet")
@@ -165,6 +166,7 @@ def _find_or_fork(store: Store, source: Run, start: Checkpoint, config: Config) 
             run is not None
             and run.forked_from == start.checkpoint_id
             and run.state not in RUN_OVER
+            and not group_copies.is_partial(run)
             and not group_copies.has_played_groups(session, run.run_id)
         ):
             _refuse_changes(run, config)

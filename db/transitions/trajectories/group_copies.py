@@ -12,9 +12,12 @@ from typing import Any
 from sqlalchemy import func, inspect, select
 from sqlalchemy.orm import Session
 
-from agentrl.core.types import TRAINABLE, EpisodeState, GroupState
+from agentrl.core.errors import StoreError
+from agentrl.core.types import RESCORING, TRAINABLE, EpisodeState, GroupState, RunState
 from agentrl.db.models.base import Base
 from agentrl.db.models.episodes import Episode, Group
+from agentrl.db.models.runs import Run
+from agentrl.db.store import read_clock
 from agentrl.db.transitions.trajectories import bodies
 from agentrl.db.transitions.trajectories.bodies import Rows
 from agentrl.db.transitions.updates import ReadyMember
@@ -128,6 +131,34 @@ def has_played_groups(session: Session, run_id: str) -> bool:
     """Return whether the run has a group that is no copy."""
     query = select(Group.group_id).where(Group.run_id == run_id, Group.origin_id.is_(None))
     return session.scalar(query.limit(1)) is not None
+
+
+def is_partial(run: Run) -> bool:
+    """Return whether `agentrl rescore` still copies groups into the run, or was killed before."""
+    return run.state == RunState.PAUSED and run.reason == RESCORING
+
+
+def refuse_partial(run: Run) -> None:
+    """Raise StoreError if the run has only some of its copies."""
+    if is_partial(run):
+        raise StoreError(
+            f"run {run.name} has only some of its groups: `agentrl rescore` runs or was killed",
+            hint="wait until it ends, or run the same `agentrl rescore` again",
+        )
+
+
+def require_partial(session: Session, run_id: str) -> Run:
+    """Lock and return a run that still gets copies. Raises StoreError if it does not any more."""
+    run = session.get(Run, run_id, with_for_update=True, populate_existing=True)
+    if run is None or not is_partial(run):
+        raise StoreError(f"run {run_id} was changed by another command while it was copied")
+    return run
+
+
+def complete_run(session: Session, run_id: str, reason: str) -> None:
+    """Complete a run that has all its copies, which stay ready. Raises StoreError."""
+    run = require_partial(session, run_id)
+    run.state, run.reason, run.ended_at = RunState.COMPLETED, reason, read_clock(session)
 
 
 def _columns(row: Base) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """New rewards for recorded episodes, as a run of copies."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from backends import DATABASES
 from msgspec.structs import replace
 from planted_run import SPREAD, PlantedRun
+from running import agentrl
 from typer.testing import CliRunner
 
 from agentrl.cli.main import app
@@ -20,9 +22,13 @@ from agentrl.db.models.runs import Run
 from agentrl.db.queries import history_batches
 from agentrl.db.transitions import groups, runs
 from agentrl.ops.offline.rescore import rescore
+from agentrl.ops.offline.train_from import OfflineRequest, train_from
 from agentrl.ops.runs.lifecycle import find_run_place
 
 REWARDS = """
+import os
+import signal
+
 def flipped(episode):
     return 1.0 - episode.reward
 
@@ -42,6 +48,14 @@ def wrong(episode):
 
 def judged_only(episode):
     return [3.0 * (score or 0.0) for score in episode.judge_scores()]
+
+def killed(episode):
+    if episode.task == "alfworld":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def terminated(episode):
+    if episode.task == "alfworld":
+        os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
@@ -224,6 +238,49 @@ def test_what_cannot_be_scored_leaves_nothing(
         score(history, function)
     with history.store.read() as session:
         assert session.query(Run).count() == 1
+
+
+def interrupt(history: PlantedRun, function: str) -> None:
+    """Rescore in a process that the function ends after some groups were copied."""
+    reward = f"{history.path.parent / 'rewards.py'}:{function}"
+    argv = ("rescore", str(history.path), "--reward", reward, "--name", "scored")
+    with agentrl(*argv, environment={}, output=history.path.with_name("log")) as process:
+        assert process.wait(60) != 0
+
+
+def test_what_a_killed_command_leaves_is_not_complete_and_is_made_anew(history: PlantedRun) -> None:
+    interrupt(history, "killed")
+    found = "SELECT state, reason, ended_at IS NULL FROM runs WHERE name = 'scored'"
+    assert history.ask(found) == [(RunState.PAUSED, "being rescored", 1)]
+    reason = "run scored has only some of its groups"
+    place = find_run_place("scored", history.config.store_url())
+    with pytest.raises(StoreError, match=reason):
+        train_from(OfflineRequest(place, "trained"), threading.Event())
+    with pytest.raises(StoreError, match=reason):
+        rescore(place, f"{history.path.parent / 'rewards.py'}:flipped", "again")
+    begun = OfflineRequest(find_run_place(str(history.path)), "scored")
+    with pytest.raises(StoreError, match="a run named scored exists already"):
+        train_from(begun, threading.Event())
+    assert " has 3 groups of learned " in score(history, "flipped")
+    origin = f"rescored from learned with {history.path.parent / 'rewards.py'}:flipped"
+    assert history.ask(found) == [(RunState.COMPLETED, origin, 0)]
+    assert history.accounting() == []
+
+
+def test_a_terminated_command_leaves_nothing(history: PlantedRun) -> None:
+    interrupt(history, "terminated")
+    with history.store.read() as session:
+        assert session.query(Run).count() == 1
+
+
+def test_a_run_that_another_command_moves_gets_no_more_copies(history: PlantedRun) -> None:
+    history.path.with_name("rewards.py").write_text(
+        "from agentrl.ops.runs.lifecycle import RunPlace, control\n"
+        "def moved(episode):\n"
+        f"    control(RunPlace({history.config.store_url()!r}, 'scored'), 'resume')\n"
+    )
+    with pytest.raises(StoreError, match=r"run scored-.* was changed by another command"):
+        score(history, "moved")
 
 
 def test_a_group_whose_body_was_pruned_is_left_out_aloud(history: PlantedRun) -> None:
