@@ -20,7 +20,7 @@ from agentrl.core.config.sections.monitoring import (
     Tracing,
     Trackers,
 )
-from agentrl.core.config.sections.policies import Model, PolicyServer
+from agentrl.core.config.sections.policies import EVALUATED, Model, PolicyServer
 from agentrl.core.config.sections.run import Broker, Run, Store
 from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.config.sections.training import Alarms, Teacher, Trainer
@@ -110,10 +110,19 @@ class Config(Section, frozen=True):
         return PolicyServer(
             name="evaluator",
             engine=asked.engine,
-            tracks=["pinned"],
+            tracks=[EVALUATED],
             threads=asked.threads,
             vllm=asked.vllm,
         )
+
+    def engine_servers(self) -> list[PolicyServer]:
+        """Return the policy servers, and that of the evaluator if checkpoints are evaluated."""
+        return [*self.policy_servers(), *([self.eval_server()] if self.eval.every else [])]
+
+    def devices(self) -> dict[str, str]:
+        """Return the devices that the run uses, by key."""
+        own = {"eval.device": self.eval.device} if self.eval.every and self.eval.device else {}
+        return {"model.device": self.model.device} | own
 
     def home(self) -> Path:
         return Path(self.run.home).resolve()

@@ -92,7 +92,7 @@ def check(config: Config) -> None:
     check_judges(config)
     check_teachers(config)
     check_sampling(config)
-    for server in config.policy_servers():
+    for server in config.engine_servers():
         check_engine(serving_config(config), server)
     config.policy_token_env()
     check_tokens(config)

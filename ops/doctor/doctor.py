@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Literal
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.errors import PACKAGE, AgentRLError, install_hint
+from agentrl.core.config.sections.base import check_device
+from agentrl.core.errors import PACKAGE, AgentRLError, ConfigError, install_hint
 from agentrl.ops.doctor import requirements as doctor_requirements
 from agentrl.ops.doctor import services
 from agentrl.ops.doctor.findings import Finding, print_findings, try_finding, try_findings
@@ -146,8 +147,11 @@ def _torch(config: Config | None, version: Version) -> Finding:
 
     gpus = torch.cuda.device_count()
     detail = f"{torch.__version__}, " + (torch.cuda.get_device_name(0) if gpus else "no GPU")
-    if config and config.model.device.startswith("cuda") and not gpus:
-        return Finding("torch", "missing", detail, 'set model.device = "cpu"')
+    try:
+        for key, device in config.devices().items() if config else ():
+            check_device(device, gpus, key)
+    except ConfigError as error:
+        return Finding("torch", "missing", f"{detail}; {error}", error.hint)
     return Finding("torch", "ok", detail)
 
 
@@ -268,6 +272,6 @@ def _vllm(config: Config) -> Iterator[Finding]:
     """Check the Python environment of every vLLM."""
     from agentrl.serving.vllm.launch import find_version
 
-    for server in config.policy_servers():
+    for server in config.engine_servers():
         if server.engine == "vllm":
-            yield try_finding(f"vllm of {server.name}", partial(find_version, server.vllm))
+            yield try_finding(f"vllm of {server.name}", partial(find_version, server))

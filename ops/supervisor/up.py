@@ -13,6 +13,7 @@ from pathlib import Path
 from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
+from agentrl.core.config.sections.base import check_device
 from agentrl.core.errors import AgentRLError, with_hint
 from agentrl.core.logging import get_logger
 from agentrl.core.processes.process import agentrl_command
@@ -36,10 +37,11 @@ def up(path: Path, *, detach: bool) -> None:
     config = hub.resolve_model(
         config_loading.load(path)
     )  # before signals are only noted: it may take long
-    if config.model.device != "cpu":  # else without torch, whose import takes seconds
-        from agentrl.trainer.engines.torch_learner import require_device
+    for key, device in config.devices().items():
+        if device != "cpu":  # else without torch, whose import takes seconds
+            import torch
 
-        require_device(config.model.device)
+            check_device(device, torch.cuda.device_count(), key)
     plans = memory.require_memory(config)
     for name in config.secret_names():
         secret(name)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from agentrl.core.config.sections.base import check_device
 from agentrl.core.config.sections.policies import PolicyServer
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
@@ -192,9 +193,10 @@ def make(
     server: PolicyServer,
     stop: threading.Event,  # noqa: ARG001 - the signature of engines
 ) -> LocalEngine:
-    """An engine of this process; torch is told its threads here."""
-    torch.set_num_threads(server.threads)
+    """An engine of this process; torch is told its threads here. Raises ConfigError."""
     model = config.model
+    check_device(model.device, torch.cuda.device_count(), "device")
+    torch.set_num_threads(server.threads)
     return LocalEngine(
         model.device,
         model.dtype,

@@ -49,7 +49,7 @@ class VllmEngine:
     ) -> None:
         """stop: ends waiting for running calls. Raises ConfigError for an unsupported vLLM."""
         check_tracks(config, server)
-        version = find_version(server.vllm)
+        version = find_version(server)
         on_cpu = config.model.device == "cpu" or version.startswith(CPU_BUILD)
         log.info("vLLM found", version=version)
         self._lora = config.lora

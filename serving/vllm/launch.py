@@ -9,7 +9,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from agentrl.core.config.sections.policies import PolicyServer, Vllm
+from agentrl.core.config.sections.policies import PolicyServer
 from agentrl.core.errors import ConfigError
 from agentrl.serving.engines import ServingConfig
 from agentrl.serving.vllm.process import NAME, Launch
@@ -29,34 +29,39 @@ print(json.dumps(found))
 """
 
 
-def find_version(section: Vllm) -> str:
-    """Return the version of vLLM in an interpreter. Raises ConfigError if it is not supported."""
-    python = interpreter(section)
+def find_version(server: PolicyServer) -> str:
+    """Return the version of a server's vLLM. Raises ConfigError if it is not supported."""
+    python, key = interpreter(server), f"{server.section()}.vllm.python"
     try:
         done = subprocess.run(
             [python, "-I", "-c", ASK], capture_output=True, timeout=ASK_S, check=True, text=True
         )
         versions: dict[str, str] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise ConfigError(f"policy.vllm.python: {python} does not work: {error}") from error
+        raise ConfigError(f"{key}: {python} does not work: {error}") from error
     if not versions:
-        raise ConfigError(f"policy.vllm.python: {python} has no vLLM", hint=HINT)
+        raise ConfigError(f"{key}: {python} has no vLLM", hint=HINT)
     name, number = next(iter(versions.items()))
     parts = tuple(int(part) for part in re.findall(r"\d+", number)[:2])
     if not LEAST <= parts < BELOW:
         least, below = (".".join(map(str, bound)) for bound in (LEAST, BELOW))
         raise ConfigError(
-            f"policy.vllm.python: {python} has {name} {number}, not {least} to below {below}",
+            f"{key}: {python} has {name} {number}, not {least} to below {below}",
             hint=HINT,
         )
     return f"{name} {number}"
 
 
-def interpreter(section: Vllm) -> str:
-    """Return its absolute path without resolving links, as venvs need. Raises ConfigError."""
-    path = Path(section.python).expanduser().absolute()
+def interpreter(server: PolicyServer) -> str:
+    """Return the absolute path of a server's interpreter, with its links, as venvs need.
+
+    Raises ConfigError.
+    """
+    path = Path(server.vllm.python).expanduser().absolute()
     if not path.is_file() or not os.access(path, os.X_OK):
-        raise ConfigError(f"policy.vllm.python: there is no interpreter at {path}", hint=HINT)
+        raise ConfigError(
+            f"{server.section()}.vllm.python: there is no interpreter at {path}", hint=HINT
+        )
     return str(path)
 
 
@@ -71,7 +76,7 @@ def check_tracks(config: ServingConfig, server: PolicyServer) -> None:
     if rank and count + 1 > server.vllm.cpu_adapters:
         raise ConfigError(
             f"policy {server.name}: {count} tracks need {count + 1} adapters in memory during a"
-            f" reload, but policy.vllm.cpu_adapters is {server.vllm.cpu_adapters}",
+            f" reload, but {server.section()}.vllm.cpu_adapters is {server.vllm.cpu_adapters}",
             hint=f"set it to at least {count + 1}",
         )
 
@@ -80,7 +85,7 @@ def launch(config: ServingConfig, server: PolicyServer) -> Launch:
     """Build the command and environment from the configuration. Raises ConfigError."""
     section, rank = server.vllm, config.lora.rank
     command = [
-        *(interpreter(section), "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server"),
+        *(interpreter(server), "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server"),
         *("--served-model-name", NAME, "--dtype", config.model.dtype),
         *("--skip-tokenizer-init", "--generation-config", "vllm"),
         *("--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from agentrl.checkpoints.manifest import Probe
+from agentrl.core.config.sections.base import check_device
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure, reverse_kls
@@ -175,18 +176,9 @@ def _without_advice(error: Exception) -> str:
     return str(error).partition(" If reserved")[0]
 
 
-def require_device(device: str) -> None:
-    """Raise ConfigError unless this machine has the device that `model.device` names."""
-    kind, _, index = device.partition(":")
-    count = torch.cuda.device_count()
-    if kind == "cuda" and not int(index or 0) < count:
-        hint = f"set it to cuda:0 to cuda:{count - 1}" if count else 'set it to "cpu"'
-        raise ConfigError(f"model.device: this machine has no {device}", hint=hint)
-
-
 def prepare_torch(hardware: Hardware) -> None:
     """Set the number of threads. Raises ConfigError for a missing device."""
-    require_device(hardware.device)
+    check_device(hardware.device, torch.cuda.device_count(), "model.device")
     torch.set_num_threads(hardware.threads)
 
 

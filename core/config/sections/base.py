@@ -1,4 +1,4 @@
-"""What the sections share: their base class, the types of keys, and the form of names."""
+"""What the sections share: their base class, the types of keys, the forms of names and devices."""
 
 import re
 from typing import Annotated, Literal
@@ -17,6 +17,9 @@ AtLeast0 = Annotated[float, Meta(ge=0.0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Above0
 
+DEVICE = r"^(cpu|cuda(:[0-9]+)?)\Z"  # as torch names it
+Device = Annotated[str, Meta(pattern=DEVICE)]
+
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,59}\Z"  # names become folders, queues and columns
 Name = Annotated[str, Meta(pattern=NAME)]
 
@@ -33,3 +36,14 @@ def check_name(name: str, where: str) -> None:
     if not re.search(NAME, name):
         rule = "use up to 60 letters, digits, `.`, `_` and `-`; the first is not `.` or `-`"
         raise ConfigError(f"{where}: {name!r} is not a valid name", hint=rule)
+
+
+def check_device(device: str, gpus: int, where: str) -> None:
+    """Raise ConfigError unless a machine with so many GPUs has the device."""
+    if not re.search(DEVICE, device):
+        raise ConfigError(
+            f"{where}: {device} is not a device", hint='set it to "cpu", "cuda" or "cuda:N"'
+        )
+    if device != "cpu" and int(device.partition(":")[2] or 0) >= gpus:
+        hint = f"set it to cuda:0 to cuda:{gpus - 1}" if gpus else 'set it to "cpu"'
+        raise ConfigError(f"{where}: this machine has no {device}", hint=hint)

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from agentrl.core.config.sections.base import (
+    DEVICE,
     AtLeast0,
     Natural,
     Port,
@@ -33,7 +34,7 @@ class Eval(Section, frozen=True):
     """Sampling temperature. Absent: `sampling.temperature`."""
     concurrency: Positive = 16
     """Episodes at the same time."""
-    device: str = ""
+    device: Annotated[str, Meta(pattern=rf"^\Z|{DEVICE}")] = ""
     """Device of the evaluated model. Empty: `model.device`."""
     engine: Literal["local", "vllm"] = "local"
     """Inference engine, also of `agentrl eval`."""

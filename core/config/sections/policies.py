@@ -7,6 +7,7 @@ import msgspec
 from agentrl.core.config.sections.base import (
     Above0,
     AtLeast0,
+    Device,
     Dtype,
     Name,
     Natural,
@@ -15,6 +16,8 @@ from agentrl.core.config.sections.base import (
     Seconds,
     Section,
 )
+
+EVALUATED = "pinned"  # the track of the evaluator's server, which no [[policy]] can have
 
 
 class Model(Section, frozen=True):
@@ -30,7 +33,7 @@ class Model(Section, frozen=True):
     dtype: Dtype = "float32"
     """Data type of served and saved weights, and of an adapter's frozen base. The trainer's master
     weights are float32."""
-    device: str = "cpu"
+    device: Device = "cpu"
     """Device as torch names it: cpu, cuda, cuda:1."""
 
 
@@ -125,3 +128,7 @@ class PolicyServer(Section, frozen=True):
     0.15 with bfloat16."""
     vllm: Vllm = Vllm()
     external: External = External()
+
+    def section(self) -> str:
+        """Return the section that configures it; the evaluator's server is made of `[eval]`."""
+        return "eval" if self.tracks == [EVALUATED] else "policy"

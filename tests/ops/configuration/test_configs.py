@@ -156,12 +156,24 @@ def test_a_valid_file_names_the_secrets_that_this_machine_lacks(
     assert "missing" not in report(file)
 
 
-def test_up_refuses_a_device_that_this_machine_lacks(tmp_path: Path) -> None:
-    file = tmp_path / "my.toml"
-    file.write_text(config_loading.to_toml(config(tmp_path, 'model.device = "cuda:99"\n')))
-    with pytest.raises(ConfigError, match=r"model\.device: this machine has no cuda:99"):
+@pytest.mark.parametrize(
+    ("key", "keys"),
+    [
+        ("model.device", 'model.device = "cuda:99"\n'),
+        ("eval.device", 'eval.every = 2\neval.device = "cuda:99"\n'),
+    ],
+)
+def test_up_and_doctor_refuse_a_device_that_this_machine_lacks(
+    tmp_path: Path, key: str, keys: str
+) -> None:
+    file, own = tmp_path / "my.toml", config(tmp_path, keys)
+    file.write_text(config_loading.to_toml(own))
+    with pytest.raises(ConfigError, match=f"^{key}: this machine has no cuda:99"):
         up(file, detach=False)
     assert not (tmp_path / "run").exists()
+    found = {finding.name: finding for finding in examine(own)}
+    assert found["torch"].state == "missing"
+    assert f"{key}: this machine has no cuda:99" in found["torch"].detail
 
 
 def test_a_vllm_that_cannot_hold_its_tracks_is_refused_before_anything_is_made(
@@ -173,6 +185,19 @@ def test_a_vllm_that_cannot_hold_its_tracks_is_refused_before_anything_is_made(
     assert "trainer.lora.rank" in caught.value.hint
     configs.check(config(tmp_path, f"trainer.lora.rank = 4\n{server}"))
     assert not (tmp_path / "run").exists()
+
+
+def test_the_evaluators_vllm_is_checked_under_its_own_keys(tmp_path: Path) -> None:
+    server = '[eval]\nengine = "vllm"\nvllm.python = "none"\nvllm.cpu_adapters = 1\n'
+    text = f"trainer.lora.rank = 4\n{server}"
+    idle, own = config(tmp_path, text), config(tmp_path, f"{text}every = 2\n")
+    configs.check(idle)
+    with pytest.raises(ConfigError, match=r"eval\.vllm\.cpu_adapters is 1"):
+        configs.check(own)
+    assert "vllm of evaluator" not in {finding.name for finding in examine(idle)}
+    found = {finding.name: finding for finding in examine(own)}["vllm of evaluator"]
+    assert found.state == "missing"
+    assert found.detail.startswith("eval.vllm.python: there is no interpreter at ")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from transformers import (
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.policies import Model, PolicyServer
 from agentrl.core.config.sections.tasks import Task
-from agentrl.core.errors import CheckpointError, PolicyError
+from agentrl.core.errors import CheckpointError, ConfigError, PolicyError
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.engine_api import Completion, Request
 from agentrl.serving.local.engine import LocalEngine, make
@@ -277,6 +277,13 @@ def test_an_engine_computes_with_the_configured_threads(save_model: Save, thread
     finally:
         torch.set_num_threads(before)
     assert seen == [threads]
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "gpu"])
+def test_a_device_that_this_machine_lacks_is_refused(device: str) -> None:
+    config = Config(tasks={"dbbench": Task()}, model=Model(device=device))
+    with pytest.raises(ConfigError, match=f"^device: .*{device}"):
+        make(serving_config(config), PolicyServer(name="p"), threading.Event())
 
 
 def test_other_architectures_are_served_exactly(tmp_path: Path) -> None:
