@@ -21,6 +21,7 @@ from agentrl.db.registry.external_policies import track_of
 from agentrl.envs import registry
 from agentrl.envs.server.in_process import needs_container
 from agentrl.ops.configuration.leases import check_leases
+from agentrl.ops.configuration.model_spec import read_positions
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.configuration.teachers import check_teachers
 from agentrl.ops.models import hub
@@ -226,8 +227,7 @@ def check_context(config: Config) -> None:
             f"sampling.max_tokens {sampling.max_tokens}",
             hint="lower max_step_tokens or raise max_tokens",
         )
-    described = msgspec.json.decode((Path(config.model.path) / "config.json").read_bytes())
-    positions = described.get("text_config", described).get("max_position_embeddings")
+    positions = read_positions(Path(config.model.path))
     if positions is not None and sampling.max_tokens > positions:
         raise ConfigError(
             f"sampling.max_tokens: {sampling.max_tokens} exceeds the model's {positions} positions",

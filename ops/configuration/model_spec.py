@@ -72,6 +72,23 @@ class ModelSpec:
         return 2 * self.layers * self.keys
 
 
+class _Described(msgspec.Struct):
+    """The part of config.json that limits trajectories."""
+
+    max_position_embeddings: int | None = None
+    text_config: "_Described | None" = None
+
+
+def read_positions(path: Path) -> int | None:
+    """Return the positions of a transformers directory, None if not stated. Raises ConfigError."""
+    file = path / "config.json"
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=_Described)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{file}: {error}", hint="save the model there again") from error
+    return (found.text_config or found).max_position_embeddings
+
+
 def read_spec(path: Path) -> ModelSpec:
     """Read the properties of a transformers directory. Raises ConfigError."""
     try:

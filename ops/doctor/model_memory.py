@@ -55,9 +55,16 @@ def page() -> str:
 
 
 def of_model(model: str) -> str:
-    """Return the table of a directory or of a known `hub:` model. Raises ConfigError."""
+    """Return the table of a directory or of a `hub:` model. Raises ConfigError.
+
+    Of a model that is not known, the description is fetched, without weights.
+    """
     name = hub.repository(model)
-    return table({name or Path(model).name: known_spec(name) or read_spec(Path(model))})
+    spec = known_spec(name)
+    if spec is None:
+        named = model.startswith(hub.PREFIX)
+        spec = read_spec(hub.fetch_model(model, weights=False) if named else Path(model))
+    return table({name or Path(model).name: spec})
 
 
 def table(specs: Mapping[str, ModelSpec]) -> str:

@@ -54,11 +54,19 @@ def _convert(model: ModelSource, out: Path, dtype: Dtype) -> None:
 
 
 def _copy(model: ModelSource, out: Path) -> None:
-    """Copy the files that transformers reads. Raises ConfigError unless weights are safetensors."""
+    """Copy the files that transformers reads.
+
+    Raises ConfigError without weights as safetensors or without a tokenizer.
+    """
     if absent := hub.absent_weights(model.path):
         raise ConfigError(
             f"{model.name}: {', '.join(absent[:3])} is missing",
             hint="save the model with safe_serialization=True",
+        )
+    if not (model.path / "tokenizer.json").is_file():
+        raise ConfigError(
+            f"{model.name}: tokenizer.json is missing",
+            hint="save a fast tokenizer there with its `save_pretrained`",
         )
     for pattern in (*hub.DESCRIPTION, hub.WEIGHTS):
         for path in model.path.glob(pattern):

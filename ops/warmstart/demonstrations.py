@@ -130,7 +130,7 @@ def import_transcripts(path: Path, style: Style) -> list[Transcript]:
     """Read transcripts from JSONL lines `{"messages": […], "tools": […]}` in OpenAI's format.
 
     Tool calls of assistant messages become text in the model's style. Raises ItemError with the
-    number of an invalid line.
+    number of an invalid line, or if there is none.
     """
     transcripts = []
     try:
@@ -143,6 +143,8 @@ def import_transcripts(path: Path, style: Style) -> list[Transcript]:
                 transcripts.append(_transcript(msgspec.json.decode(line, type=_Line), style))
         except (msgspec.MsgspecError, ValueError) as error:
             raise ItemError(f"{path}: line {number}: {error}") from error
+    if not transcripts:
+        raise ItemError(f"{path}: no episode to learn from", hint="write a line for each episode")
     return transcripts
 
 

@@ -1,7 +1,9 @@
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
@@ -185,6 +187,19 @@ def test_a_vllm_that_cannot_hold_its_tracks_is_refused_before_anything_is_made(
     assert "trainer.lora.rank" in caught.value.hint
     configs.check(config(tmp_path, f"trainer.lora.rank = 4\n{server}"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"max_position_embeddings": "many"}'])
+def test_a_malformed_description_of_the_model_is_one_clear_error(tmp_path: Path, text: str) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    (model / "config.json").write_text(text)
+    own = config(tmp_path).model
+    broken = replace(config(tmp_path), model=replace(own, path=str(model)))
+    with pytest.raises(ConfigError, match=re.escape(f"{model}/config.json: ")):
+        configs.check(broken)
+    found = {finding.name: finding for finding in examine(broken)}
+    assert found["config"].state == "missing"
 
 
 def test_the_evaluators_vllm_is_checked_under_its_own_keys(tmp_path: Path) -> None:

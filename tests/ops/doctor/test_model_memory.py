@@ -1,9 +1,11 @@
 import re
+import shutil
 import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from huggingface_hub_server import serve_hub
 
 from agentrl.cli.main import main
 from agentrl.core.errors import ConfigError
@@ -50,6 +52,19 @@ def test_a_directory_is_measured_like_a_published_model(
     assert "| Qwen/Qwen3-4B | 4.02 |" in model_memory.of_model("hub:Qwen/Qwen3-4B")
 
 
+def test_a_model_of_the_hub_that_is_not_known_is_fetched_without_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOT / "models" / "tiny", tmp_path / "there")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    with serve_hub(tmp_path / "there") as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        assert "| owner/tiny | 0.00 |" in model_memory.of_model("hub:owner/tiny")
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
 def test_a_model_that_is_not_there_is_one_clear_error() -> None:
     with pytest.raises(ConfigError, match="no-such-model"):
         model_memory.of_model("no-such-model")
+    with pytest.raises(ConfigError, match="hub:tiny is not a valid name"):
+        model_memory.of_model("hub:tiny")

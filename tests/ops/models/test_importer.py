@@ -72,6 +72,13 @@ def test_without_chatml_tokens_no_template_is_supplied_and_nothing_is_left(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_directory_without_a_tokenizer_is_refused_and_nothing_is_left(chatml: Path) -> None:
+    (chatml / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match=r"chatml: tokenizer\.json is missing$"):
+        import_model(str(chatml), chatml.parent / "out", dtype="float32", chat_template=None)
+    assert not (chatml.parent / "out").exists()
+
+
 def test_what_stands_there_is_not_overwritten(chatml: Path) -> None:
     with pytest.raises(CheckpointError, match="exists already"):
         import_model(str(chatml), chatml, dtype="float32", chat_template=None)

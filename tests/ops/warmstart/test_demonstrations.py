@@ -31,6 +31,13 @@ def test_a_broken_line_of_imported_episodes_is_named(tmp_path: Path, line: str) 
         demonstrations.import_transcripts(path, "plain")
 
 
+def test_a_file_without_an_episode_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+    path.write_text("\n")
+    with pytest.raises(ItemError, match=r"episodes\.jsonl: no episode to learn from"):
+        demonstrations.import_transcripts(path, "plain")
+
+
 def test_imported_tools_and_calls_are_read(tmp_path: Path) -> None:
     tool = Tool("look", "Look.", {"type": "object", "properties": {}})
     look = {"name": "look", "arguments": "{}"}
