@@ -58,16 +58,9 @@ class WorkerLease:
         The lease of the dead worker that it replaces ends, so others continue its episodes at once.
         """
         self.worker_id = _worker_id(instance.name)
-        worker = Worker(
-            worker_id=self.worker_id,
-            run_id=self._run_id,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-        )
-        lease_s = self._section.lease_s
 
         def register(session: Session) -> None:
-            runs.register_worker(session, worker, lease_s=lease_s)
+            self._register(session)
             if instance.former:
                 runs.end_worker(session, _worker_id(instance.former))
 
@@ -91,6 +84,7 @@ class WorkerLease:
 
     def give_back(self) -> int:
         """Give back all running attempts and the lease in one transaction; return their number."""
+        self._closed.set()
 
         def release(session: Session) -> int:
             released = episodes.release_all(session, self.worker_id)
@@ -113,16 +107,38 @@ class WorkerLease:
     def _beat_until_closed(self) -> None:
         while not self._closed.wait(self._section.beat_s):
             try:
-                self._beat_store.transact(self._beat)
+                is_new = self._beat_store.transact(self._beat)
             except StoreUnavailable as error:
                 log.warning("Lease not renewed", error=str(error))
+                continue
+            if is_new:
+                log.warning("Worker registered again because the database lost its row")
 
-    def _beat(self, session: Session) -> None:
+    def _beat(self, session: Session) -> bool:
+        """Extend the lease; return whether the worker had to be registered again.
+
+        A database that lost its newest commits may have lost the worker's row. Claims that it still
+        has are valid, so the worker goes on. Raises StoreError if the run is lost, too.
+        """
+        is_new = False
         now = runs.beat_worker(session, self.worker_id, lease_s=self._section.lease_s)
         if now is not None:  # before the commit, whose duration is no part of the offset
             self._clock.set(now)
+        elif not self._closed.is_set():
+            runs.require_run(session, self._run_id)
+            is_new = self._register(session)
         deadline_s = self._section.attempt_deadline_s
         episodes.postpone(session, self.worker_id, self._waiting(), deadline_s=deadline_s)
+        return is_new
+
+    def _register(self, session: Session) -> bool:
+        worker = Worker(
+            worker_id=self.worker_id,
+            run_id=self._run_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
+        return runs.register_worker(session, worker, lease_s=self._section.lease_s)
 
 
 def _worker_id(instance: str) -> str:

@@ -226,17 +226,21 @@ def release_recorder_lease(session: Session, run_id: str, owner: str) -> None:
     )
 
 
-def register_worker(session: Session, worker: Worker, *, lease_s: float) -> None:
-    """Register a worker. Safe to repeat."""
+def register_worker(session: Session, worker: Worker, *, lease_s: float) -> bool:
+    """Register a worker; False if it has a row. Safe to repeat."""
     if session.get(Worker, worker.worker_id) is not None:
-        return
+        return False
     worker.started_at = worker.lease_until = read_clock(session)
     worker.lease_until += lease_s
     session.add(worker)
+    return True
 
 
 def beat_worker(session: Session, worker_id: str, *, lease_s: float) -> float | None:
-    """Extend the lease of a worker's episodes. Returns the database's time; None: it ended."""
+    """Extend the lease of a worker's episodes. Returns the database's time.
+
+    None: the lease ended, or the database lost the worker's row.
+    """
     until = session.scalar(
         update(Worker)
         .where(Worker.worker_id == worker_id, Worker.ended_at.is_(None))

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from worker_runs import Begin, Checking, admit
 
 from agentrl.core.config.sections.episodes import Worker as WorkerSection
+from agentrl.core.errors import StoreError
 from agentrl.core.processes.process import Instance
 from agentrl.core.types import EpisodeState, Reason
 from agentrl.db.models.processes import Worker
@@ -95,6 +96,37 @@ def test_the_episodes_of_the_dead_worker_that_it_replaces_are_lost_at_once(world
     assert lost() == [first]
     for lease in (*leases, replacing):
         lease.release()
+
+
+def test_a_worker_whose_row_the_database_lost_registers_again(world: World, begin: Begin) -> None:
+    """Else every episode that it claims counts as lost at once."""
+    worker, (command, _) = begin(), admit(world)
+    with capture_logs() as lines:
+        world.sql("DELETE FROM workers WHERE worker_id = :w", w=worker.lease.worker_id)
+        eventually(lambda: bool(lines), within_s=60, text=lambda: "it has logged nothing")
+    assert [line["event"] for line in lines] == [
+        "Worker registered again because the database lost its row"
+    ]
+    assert worker.lease.claim(command.episode_id, command.fence)
+    assert not world.store.ask(lambda s: due_episodes.expired_attempts(s, world.run_id))
+
+
+def test_a_worker_that_gave_its_lease_back_does_not_register_again(
+    world: World, begin: Begin
+) -> None:
+    worker = begin()
+    worker.lease.give_back()
+    world.sql("DELETE FROM workers WHERE worker_id = :w", w=worker.lease.worker_id)
+    beats = worker.lease._thread
+    eventually(lambda: not beats.is_alive(), within_s=60, text=lambda: "its lease goes on")
+    assert world.store.transact(worker.lease._beat) is False
+    assert world.ask("SELECT worker_id FROM workers") == [(world.worker_id,)]
+
+
+def test_a_worker_whose_run_the_database_lost_says_so(world: World) -> None:
+    lease = WorkerLease(world.store, "lost", WorkerSection(), Clock(), set)
+    with pytest.raises(StoreError, match="no run lost"):
+        world.store.transact(lease._beat)
 
 
 def test_a_claim_whose_answer_was_lost_is_driven(
