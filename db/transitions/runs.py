@@ -1,4 +1,4 @@
-"""Runs, the leases of their processes, and the trainer's epoch."""
+"""Runs, the leases of trainer, recorder and workers, and the trainer's epoch."""
 
 import contextlib
 import json
@@ -8,18 +8,15 @@ from sqlalchemy import case, delete, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from agentrl.core.errors import StoreError
-from agentrl.core.types import RUN_OVER, EpisodeState, RunState, Transition
-from agentrl.db.models.episodes import Episode
+from agentrl.core.types import RUN_OVER, RunState, Transition
 from agentrl.db.models.processes import PolicyServer, Serving, Worker
 from agentrl.db.models.runs import Run
 from agentrl.db.store import now, read_clock
 from agentrl.db.transitions import refusals
 from agentrl.db.transitions.groups import cancel_open
 
-STANDSTILL_S = 2.0  # longer than the database takes for a dispatcher's tick
 KEPT = 1_000  # rows of workers that are gone, and of policy servers
 GONE_S = 3600.0  # since its lease ended: it will not come back
-BEYOND = 4.0  # lease times; a lease that ends later was taken before the clock went back
 
 
 def find_run(session: Session, name: str) -> Run | None:
@@ -90,93 +87,6 @@ def begin_epoch(session: Session, run_id: str) -> int:
         .returning(Run.trainer_epoch)
     )
     return epoch or 0
-
-
-def acquire_dispatcher_lease(
-    session: Session, run_id: str, owner: str, *, lease_s: float, busy_s: float = 0.0
-) -> bool:
-    """Take or extend the dispatcher's lease; False while another holds it.
-
-    If no dispatcher held it for more than STANDSTILL_S, deadlines are extended by that time: the
-    database was unavailable, its clock jumped, or no dispatcher ran. If the database's clock went
-    back, deadlines are moved back with it, and a lease that ends impossibly late is ignored;
-    otherwise dead processes would count as alive until the clock catches up. `busy_s`: time that
-    the caller spent on other work, which is not a standstill.
-    """
-    last = select(Run.dispatcher_until, now()).where(Run.run_id == run_id)
-    until, clock = session.execute(last).one_or_none() or (0.0, 0.0)
-    holder = session.scalar(
-        update(Run)
-        .where(
-            Run.run_id == run_id,
-            or_(
-                Run.dispatcher == owner,
-                Run.dispatcher_until < now(),
-                Run.dispatcher_until > now() + BEYOND * lease_s,
-            ),
-        )
-        .values(dispatcher=owner, dispatcher_until=now() + lease_s)
-        .returning(Run.run_id)
-    )
-    since = until - lease_s
-    if holder and until and clock - since > STANDSTILL_S + busy_s:
-        _put_off_deadlines(session, run_id, since, clock - since)
-    elif holder and since - clock > STANDSTILL_S:
-        _move_back(session, run_id, since, since - clock)
-    return holder is not None
-
-
-def _move_back(session: Session, run_id: str, since: float, by_s: float) -> None:
-    """Move back leases and deadlines that were ahead at `since`, when the clock went back."""
-    for table, deadline in (
-        (Worker, Worker.lease_until),
-        (PolicyServer, PolicyServer.lease_until),
-        (Episode, Episode.due_at),
-    ):
-        session.execute(
-            update(table)
-            .where(table.run_id == run_id, deadline >= since)
-            .values({deadline: deadline - by_s})
-            .execution_options(synchronize_session=False)
-        )
-
-
-def _put_off_deadlines(session: Session, run_id: str, since: float, by_s: float) -> None:
-    """Extend the deadlines that were valid at `since`: expired leases, attempts, missing bodies.
-
-    An attempt that began, or ended, after `since` has lost only the time from then on.
-    """
-    session.execute(
-        update(Worker)
-        .where(
-            Worker.run_id == run_id,
-            Worker.ended_at.is_(None),
-            Worker.lease_until >= since,
-            Worker.lease_until < now(),
-        )
-        .values(lease_until=Worker.lease_until + by_s)
-        .execution_options(synchronize_session=False)
-    )
-    for state, began in (
-        (EpisodeState.RUNNING, Episode.started_at),
-        (EpisodeState.FINISHED, Episode.ended_at),
-    ):
-        lost_s = since + by_s - case((began > since, began), else_=since)
-        session.execute(
-            update(Episode)
-            .where(Episode.run_id == run_id, Episode.state == state, Episode.due_at >= since)
-            .values(due_at=Episode.due_at + lost_s)
-            .execution_options(synchronize_session=False)
-        )
-
-
-def release_dispatcher_lease(session: Session, run_id: str, owner: str) -> None:
-    """Release the dispatcher's lease, so that a successor need not wait."""
-    session.execute(
-        update(Run)
-        .where(Run.run_id == run_id, Run.dispatcher == owner)
-        .values(dispatcher_until=0.0)
-    )
 
 
 def extend_trainer_lease(session: Session, run_id: str, epoch: int, *, lease_s: float) -> bool:

@@ -30,7 +30,7 @@ from agentrl.db.models.runs import Run
 from agentrl.db.registry.checkpoints import live_policies
 from agentrl.db.registry.policy_servers import close_abandoned_servings
 from agentrl.db.store import Store
-from agentrl.db.transitions import due_episodes, episodes, groups, refusals, runs
+from agentrl.db.transitions import dispatcher_lease, due_episodes, episodes, groups, refusals, runs
 from agentrl.db.transitions.trajectories import journal
 from agentrl.workers.dispatch.admission import Admission
 from agentrl.workers.dispatch.item_stream import ItemStream
@@ -103,7 +103,7 @@ class Dispatcher:
                 break
             stop.wait(self._config.tick_s)
         self._store.transact(
-            lambda session: runs.release_dispatcher_lease(session, self._run_id, self._owner)
+            lambda session: dispatcher_lease.release(session, self._run_id, self._owner)
         )
 
     def tick(self, send: Send) -> RunState:
@@ -139,7 +139,7 @@ class Dispatcher:
     def _decide(self, session: Session) -> list[tuple[str, int]]:
         """Recover and admit in one transaction; return what must be sent after the commit."""
         busy_s = self._sending_s + max(self._config.tick_s, AWAY_S)
-        held = runs.acquire_dispatcher_lease(
+        held = dispatcher_lease.acquire(
             session, self._run_id, self._owner, lease_s=self._config.lease_s, busy_s=busy_s
         )
         run = session.get_one(Run, self._run_id, populate_existing=True)

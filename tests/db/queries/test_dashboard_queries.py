@@ -17,7 +17,7 @@ from agentrl.db.models.runs import Run
 from agentrl.db.queries import balance, comparison, curves, delays, progress, task_outcomes
 from agentrl.db.registry import leases
 from agentrl.db.store import Store, now
-from agentrl.db.transitions import lifecycle, refusals, runs
+from agentrl.db.transitions import dispatcher_lease, lifecycle, refusals, runs
 from agentrl.db.transitions.groups import NewGroup, admit_groups
 
 Learnt = tuple[Session, str]
@@ -210,7 +210,7 @@ def test_leases_live_are_lost_or_ended(learnt: Learnt) -> None:
         ("worker", "ended"),
         ("policy server", "live"),
     ]
-    runs.acquire_dispatcher_lease(session, run_id, "here", lease_s=60.0)
+    dispatcher_lease.acquire(session, run_id, "here", lease_s=60.0)
     assert runs.acquire_recorder_lease(session, run_id, "there", lease_s=60.0, recorded_until=None)
     epoch = session.get_one(Run, run_id).trainer_epoch
     assert not runs.extend_trainer_lease(session, run_id, epoch - 1, lease_s=60.0)
@@ -232,7 +232,7 @@ def test_leases_live_are_lost_or_ended(learnt: Learnt) -> None:
     runs.release_trainer_lease(session, run_id, epoch)
     runs.release_recorder_lease(session, run_id, "there")
     assert len(lifecycle.live_processes(session, run_id)) == len(alive) - 2
-    runs.release_dispatcher_lease(session, run_id, "here")
+    dispatcher_lease.release(session, run_id, "here")
 
 
 def test_who_has_no_lease_is_known_by_his_last_work(learnt: Learnt, fresh: Learnt) -> None:

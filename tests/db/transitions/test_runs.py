@@ -3,7 +3,7 @@ from run_transitions import World
 
 from agentrl.core.types import RunState
 from agentrl.db.store import Store
-from agentrl.db.transitions import runs
+from agentrl.db.transitions import dispatcher_lease, runs
 
 
 @pytest.fixture
@@ -26,14 +26,14 @@ def test_a_run_that_is_over_stays_so(world: World) -> None:
 def test_the_dispatchers_lease_has_one_holder(world: World) -> None:
     def hold(owner: str, lease_s: float = 60.0) -> bool:
         return world.store.transact(
-            lambda s: runs.acquire_dispatcher_lease(s, world.run_id, owner, lease_s=lease_s)
+            lambda s: dispatcher_lease.acquire(s, world.run_id, owner, lease_s=lease_s)
         )
 
     assert hold("one")
     assert hold("one")
     assert not hold("two")
-    world.store.transact(lambda s: runs.release_dispatcher_lease(s, world.run_id, "two"))
+    world.store.transact(lambda s: dispatcher_lease.release(s, world.run_id, "two"))
     assert not hold("two")
-    world.store.transact(lambda s: runs.release_dispatcher_lease(s, world.run_id, "one"))
+    world.store.transact(lambda s: dispatcher_lease.release(s, world.run_id, "one"))
     assert hold("two", lease_s=-1.0)
     assert hold("one")

@@ -22,7 +22,7 @@ from agentrl.core.types import RunState
 from agentrl.db.admin import fault_injection
 from agentrl.db.models.processes import Worker
 from agentrl.db.store import Store
-from agentrl.db.transitions import runs
+from agentrl.db.transitions import dispatcher_lease, runs
 from agentrl.envs.server.server import EnvServer
 from agentrl.ops.runs.health import Unhealthy, health
 
@@ -51,7 +51,7 @@ def test_a_dispatcher_is_well_while_it_holds_the_lease(run: tuple[Path, Store, s
     with pytest.raises(Unhealthy, match="no dispatcher holds the lease"):
         health(path, "dispatcher")
     with store.write() as session:
-        runs.acquire_dispatcher_lease(session, run_id, "me", lease_s=60.0)
+        dispatcher_lease.acquire(session, run_id, "me", lease_s=60.0)
     assert health(path, "dispatcher") == "dispatcher: holds the lease"
 
 

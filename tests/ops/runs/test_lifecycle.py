@@ -27,7 +27,7 @@ from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
-from agentrl.db.transitions import evaluations, groups, runs
+from agentrl.db.transitions import dispatcher_lease, evaluations, groups, runs
 from agentrl.db.transitions.groups import NewGroup
 from agentrl.db.transitions.lifecycle import checkpoint_at
 from agentrl.ops.runs import lifecycle
@@ -309,11 +309,11 @@ def test_a_run_with_live_processes_is_not_deleted(config: Config, run: RunPlace)
     store = open_store(run.url)
     with store.write() as session:
         run_id = runs.require_run(session, run.run).run_id
-        runs.acquire_dispatcher_lease(session, run_id, "somebody", lease_s=60.0)
+        dispatcher_lease.acquire(session, run_id, "somebody", lease_s=60.0)
     with pytest.raises(StoreError, match="live processes: dispatcher somebody"):
         delete(run)
     with store.write() as session:
-        runs.release_dispatcher_lease(session, run_id, "somebody")
+        dispatcher_lease.release(session, run_id, "somebody")
     trained(store, run_id, 1)
     with pytest.raises(StoreError, match=f"live processes: policy-{run_id}"):
         delete(run)
