@@ -61,7 +61,11 @@ def release(session: Session, run_id: str, owner: str) -> None:
 
 
 def _move_back(session: Session, run_id: str, since: float, by_s: float) -> None:
-    """Move back leases and deadlines that were ahead at `since`, when the clock went back."""
+    """Move back leases and deadlines that were ahead at `since`, when the clock went back.
+
+    The recorder has to report its progress anew if the clock has not reached it: otherwise a body
+    in its queue, whose episode ends until then, counts as lost.
+    """
     for table, deadline in (
         (Worker, Worker.lease_until),
         (PolicyServer, PolicyServer.lease_until),
@@ -73,6 +77,12 @@ def _move_back(session: Session, run_id: str, since: float, by_s: float) -> None
             .values({deadline: deadline - by_s})
             .execution_options(synchronize_session=False)
         )
+    session.execute(
+        update(Run)
+        .where(Run.run_id == run_id, Run.recorded_until > now())
+        .values(recorded_until=Run.created_at - by_s)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def _put_off_deadlines(session: Session, run_id: str, since: float, by_s: float) -> None:

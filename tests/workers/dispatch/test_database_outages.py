@@ -95,6 +95,25 @@ def test_a_worker_that_dies_as_the_clock_goes_back_is_lost_within_its_lease(
     assert [each.fence for each in tick(dispatcher) if each.episode_id == first.episode_id] == [2]
 
 
+@pytest.mark.parametrize("behind_s", [0.0, 50.0])
+def test_a_body_in_the_queue_of_a_recorder_is_not_lost_after_the_clock_went_back(
+    world: World, behind_s: float
+) -> None:
+    """`behind_s`: since when the recorder's queue has not been empty."""
+    dispatcher = make_dispatcher(world)
+    first, *_ = tick(dispatcher)
+    _pass_time(world, -600.0)
+    recorded_until = world.store.clock() + 600.0 - behind_s
+    world.sql("UPDATE runs SET recorded_until = :u", u=recorded_until)
+    tick(dispatcher)
+    claimed = world.claim(first.episode_id, first.fence)
+    assert claimed
+    assert world.finish(claimed, world.body(claimed), body_timeout_s=-1.0)
+    assert tick(dispatcher) == []
+    world.caught_up()
+    assert [each.fence for each in tick(dispatcher)] == [2]
+
+
 def test_a_lease_from_before_the_clock_went_back_does_not_keep_a_successor_out(
     world: World,
 ) -> None:
