@@ -14,6 +14,7 @@ from agentrl.db.models.runs import Run
 from agentrl.db.store import now
 
 STANDSTILL_S = 2.0  # longer than the database takes for a dispatcher's tick
+ORDINARY_S = 0.5  # of a standstill, not given back: deadlines end although every tick is long
 BEYOND = 4.0  # lease times; a lease that ends later was taken before the clock went back
 
 
@@ -22,11 +23,12 @@ def acquire(
 ) -> bool:
     """Take or extend the dispatcher's lease; False while another holds it.
 
-    If no dispatcher held it for more than STANDSTILL_S, deadlines are extended by that time: the
-    database was unavailable, its clock jumped, or no dispatcher ran. If the database's clock went
-    back, deadlines are moved back with it, and a lease that ends impossibly late is ignored;
-    otherwise dead processes would count as alive until the clock catches up. `busy_s`: time that
-    the caller spent on other work, which is not a standstill.
+    If no dispatcher held it for more than STANDSTILL_S, deadlines are extended by that time, less
+    ORDINARY_S: the database was unavailable, its clock jumped, or no dispatcher ran. If the
+    database's clock went back, deadlines are moved back with it, and a lease that ends impossibly
+    late is ignored; otherwise dead processes would count as alive until the clock catches up.
+    `busy_s`: time that the caller spent on other work, which is not a standstill. Time within a
+    transaction is none of it: a database that stood still looks like one that was slow.
     """
     last = select(Run.dispatcher_until, now()).where(Run.run_id == run_id)
     until, clock = session.execute(last).one_or_none() or (0.0, 0.0)
@@ -45,7 +47,7 @@ def acquire(
     )
     since = until - lease_s
     if holder and until and clock - since > STANDSTILL_S + busy_s:
-        _put_off_deadlines(session, run_id, since, clock - since)
+        _put_off_deadlines(session, run_id, since + ORDINARY_S, clock - since - ORDINARY_S)
     elif holder and since - clock > STANDSTILL_S:
         _move_back(session, run_id, since, since - clock)
     return holder is not None

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from agentrl.core.types import EpisodeState
-from agentrl.db.transitions import due_episodes
+from agentrl.db.transitions import dispatcher_lease, due_episodes
 
 
 def _pass_time(world: World, seconds: float) -> None:
@@ -55,6 +55,23 @@ def test_an_attempt_that_was_lost_before_an_outage_is_issued_again_after_it(worl
     world.sql("UPDATE workers SET lease_until = lease_until - 1000")
     _pass_time(world, 600.0)
     assert [each.fence for each in tick(dispatcher) if each.episode_id == first.episode_id] == [2]
+
+
+@pytest.mark.parametrize("deadline", ["workers SET lease_until", "episodes SET due_at"])
+def test_leases_and_deadlines_end_although_every_tick_takes_seconds(
+    world: World, deadline: str
+) -> None:
+    dispatcher, left_s = make_dispatcher(world), 10.0
+    (first, *_) = tick(dispatcher)
+    assert world.claim(first.episode_id, first.fence)
+    world.sql(f"UPDATE {deadline} = :u", u=world.store.clock() + left_s)
+    ticks = 0
+    while world.episode(first.episode_id).fence == 1:
+        assert ticks <= left_s / dispatcher_lease.ORDINARY_S
+        _pass_time(world, 4.0)
+        tick(dispatcher)
+        ticks += 1
+    assert ticks > 1
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
