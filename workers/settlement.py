@@ -11,6 +11,8 @@ waits for a broker that is away, until the worker stops; for the database, as lo
 import threading
 from dataclasses import dataclass
 
+from sqlalchemy.orm import Session
+
 from agentrl.broker.api import Publisher
 from agentrl.broker.messages import EpisodeFinished
 from agentrl.broker.queue_names import TRAJECTORIES
@@ -58,16 +60,27 @@ class Settlement:
             loss_tokens=int(trajectory.mask().sum()),
             body_sha256=trajectory.sha256,
         )
-        moved = self.store.transact(
-            lambda session: episodes.finish(
-                session, claimed, result, body_timeout_s=self.dispatch.body_timeout_s
-            ),
-            patience_s=FOREVER,  # its body is published, so it need not be played again
-        )
-        if not moved:
+        if not self._move_row(claimed, result):
             return self._lapsed(claimed)
         metrics.SAMPLED.labels(task=claimed.task).inc(result.loss_tokens)
         return result.status
+
+    def _move_row(self, claimed: ClaimedEpisode, result: EpisodeResult) -> bool:
+        """Move the row to finished; False if the claim has expired.
+
+        Waits as long as the database is away: the body is published, so it need not be played
+        again. A commit whose answer was lost is ours.
+        """
+        timeout_s = self.dispatch.body_timeout_s
+        tries = 0
+
+        def work(session: Session) -> bool:
+            nonlocal tries
+            tries += 1
+            done = tries > 1 and episodes.is_finished_with(session, claimed, result.body_sha256)
+            return done or episodes.finish(session, claimed, result, body_timeout_s=timeout_s)
+
+        return self.store.transact(work, patience_s=FOREVER)
 
     def _publish(self, claimed: ClaimedEpisode, trajectory: Trajectory) -> None:
         """Publish the body; wait as long as the broker is unavailable.

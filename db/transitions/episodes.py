@@ -135,6 +135,14 @@ def finish(
     return True
 
 
+def is_finished_with(session: Session, claimed: ClaimedEpisode, body_sha256: str) -> bool:
+    """Return whether this attempt has finished with this body although the answer was lost."""
+    row = session.get(Episode, claimed.episode_id)
+    return row is not None and (row.state, row.fence, row.started_at, row.body_sha256) == (
+        EpisodeState.FINISHED, claimed.fence, claimed.started_at, body_sha256
+    )  # fmt: skip
+
+
 def postpone(
     session: Session, worker_id: str, attempts: Collection[tuple[str, int]], *, deadline_s: float
 ) -> None:

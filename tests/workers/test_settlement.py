@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import MutableMapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 from policy_servers import ScriptedEnvironment
 from run_transitions import World
 from running import eventually
-from store_outage import Outage, forbid_waiting
+from store_outage import Outage, forbid_waiting, lose_next_answer
 from structlog.testing import capture_logs
 from worker_runs import MANY, Begin, Checking, admit
 
@@ -18,6 +18,7 @@ from agentrl.broker.api import Broker
 from agentrl.broker.messages import RunEpisode
 from agentrl.broker.queue_names import recorder_queue
 from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.telemetry import metrics
 from agentrl.core.types import EpisodeState, GroupState, Reason, Status
 from agentrl.envs.contract import Outcome
 from agentrl.workers.recorder import record_bodies
@@ -64,6 +65,23 @@ def test_a_claim_that_lapsed_meanwhile_changes_nothing(
     row = world.episode(command.episode_id)
     assert (row.state, row.fence, row.reward) == (EpisodeState.QUEUED, 2, None)
     assert "Attempt lost its claim, so its result is discarded" in warnings(lines)
+
+
+def test_a_finish_whose_answer_was_lost_counts(
+    world: World, begin: Begin, publisher: Checking
+) -> None:
+    worker, (command, _) = begin(), admit(world)
+    sampled: Any = metrics.SAMPLED.labels(task="dbbench")
+    before = sampled._value.get()
+    with ExitStack() as stack, capture_logs() as lines:
+        publisher.meanwhile = lambda: stack.enter_context(lose_next_answer(world.store))
+        worker.run(command)
+    row = world.episode(command.episode_id)
+    assert (row.state, row.fence, row.attempts) == (EpisodeState.FINISHED, 1, 1)
+    assert world.group(row.group_id).pending == 1
+    assert "Attempt lost its claim, so its result is discarded" not in warnings(lines)
+    assert world.ask("SELECT COUNT(*) FROM refusals") == [(0,)]
+    assert sampled._value.get() - before == row.loss_tokens
 
 
 def test_an_attempt_that_the_end_of_its_run_cancelled_is_no_warning(
