@@ -1,6 +1,6 @@
 """Policy servers, what they serve and spend, workers, and the services that a process waits for."""
 
-from sqlalchemy import ForeignKey, Index, Text
+from sqlalchemy import ForeignKey, Index, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from agentrl.db.models.base import Base, Big
@@ -31,7 +31,16 @@ class Serving(Base):
     """A checkpoint served by a server for a track, from when until when (null: still)."""
 
     __tablename__ = "servings"
-    __table_args__ = (Index("servings_by_checkpoint", "checkpoint_id"),)
+    __table_args__ = (
+        Index("servings_by_checkpoint", "checkpoint_id"),
+        # a few rows, however many a server has served
+        Index(
+            "servings_open",
+            "server_id",
+            sqlite_where=text("live_until IS NULL"),
+            postgresql_where=text("live_until IS NULL"),
+        ),
+    )
 
     serving_id: Mapped[int] = mapped_column(Big, primary_key=True, autoincrement=True)
     server_id: Mapped[str] = mapped_column(ForeignKey("policy_servers.server_id"), index=True)

@@ -1,5 +1,8 @@
+from typing import Any
+
 import pytest
 from run_transitions import World
+from sqlalchemy import event
 
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
@@ -20,3 +23,19 @@ def test_tracks_follow_the_live_lineage_never_the_highest_version(world: World) 
     assert latest is not None
     assert resumable is not None
     assert latest.version == resumable.version == 1
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_live_policies_are_read_from_open_servings_alone(world: World) -> None:
+    """A server opens a serving row of each track at every update, and keeps them all."""
+    asked: list[tuple[str, Any]] = []
+    event.listen(
+        world.store.engine, "before_cursor_execute", lambda *given: asked.append(given[2:4])
+    )
+    with world.store.read() as session:
+        found = checkpoints.live_policies(session, world.run_id)
+        statement, values = asked[-1]
+        connection = session.connection()
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
+    assert [policy.track for policy in found] == ["current", "lagged(4)"]
+    assert "USING INDEX servings_open (" in str(plan)
