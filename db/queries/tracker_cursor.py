@@ -16,12 +16,13 @@ MOST = 200  # rows of one look
 
 @dataclass(frozen=True, slots=True)
 class TrackerCursor:
-    """The position of a tracker: `update` (commit time and id of the last one) and `alarm_id`.
+    """The position of a tracker: `update` (epoch and version of the last one) and `alarm_id`.
 
+    Updates are committed in the order of (trainer_epoch, version), whatever the clock does.
     `evaluations`: exported episodes of each; an evaluation that has grown is exported again.
     """
 
-    update: tuple[float, str] = (0.0, "")  # two may be of the same millisecond
+    update: tuple[int, int] = (0, 0)
     alarm_id: int = 0
     evaluations: Mapping[str, int] = field(default_factory=dict)
 
@@ -37,14 +38,14 @@ class TrackerRow:
 
 def tracker_rows(
     session: Session, run_id: str, cursor: TrackerCursor, most: int = MOST
-) -> Sequence[TrackerRow]:
-    """Yield rows not exported yet: updates, then alarms, then evaluations."""
+) -> list[TrackerRow]:
+    """Return rows not exported yet: updates, then alarms, then evaluations."""
     rows: list[TrackerRow] = []
-    place = tuple_(Update.committed_at, Update.update_id)
+    place = tuple_(Update.trainer_epoch, Update.version)
     updates = select(Update).where(Update.run_id == run_id, place > tuple_(*cursor.update))
     for update in session.scalars(updates.order_by(*place).limit(most)):
         cursor = TrackerCursor(
-            (update.committed_at, update.update_id), cursor.alarm_id, cursor.evaluations
+            (update.trainer_epoch, update.version), cursor.alarm_id, cursor.evaluations
         )
         rows.append(TrackerRow(update.version, _numeric_metrics(update.metrics), cursor))
     alarms = select(Alarm).where(Alarm.run_id == run_id, Alarm.alarm_id > cursor.alarm_id)

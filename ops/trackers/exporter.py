@@ -107,7 +107,7 @@ class TrackerExporter:
 
     def _lines(self, store: Store, run_id: str) -> list[TrackerRow]:
         with store.read() as session:
-            return list(tracker_cursor.tracker_rows(session, run_id, self._cursor))
+            return tracker_cursor.tracker_rows(session, run_id, self._cursor)
 
     def _tell(self, line: TrackerRow) -> None:
         new = {

@@ -168,6 +168,23 @@ def test_updates_of_one_millisecond_are_all_told(
     assert versions == [1, 2, 3]
 
 
+def test_an_update_after_the_databases_clock_went_back_is_told(begun: tuple[Store, str]) -> None:
+    """Also that of a trainer which began again at an earlier version."""
+    store, run_id = begun
+    with store.write() as session:
+        first, second, third = session.scalars(select(Update).order_by(Update.version))
+        first.trainer_epoch = second.trainer_epoch = 1
+        third.trainer_epoch, third.version = 2, 1
+        newest = third.update_id
+    with store.read() as session:
+        told = tracker_cursor.tracker_rows(session, run_id, TrackerCursor(), most=2)[:2]
+    with store.write() as session:
+        session.get_one(Update, newest).committed_at = 0.0
+    with store.read() as session:
+        told += tracker_cursor.tracker_rows(session, run_id, told[-1].cursor, most=2)[:1]
+    assert [line.version for line in told if "loss" in line.metrics] == [1, 2, 1]
+
+
 def test_an_evaluation_that_grows_is_told_again_and_one_under_way_is_not(
     config: Config, begun: tuple[Store, str]
 ) -> None:
