@@ -8,6 +8,7 @@ episode again later.
 import json
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
@@ -39,6 +40,8 @@ class Channel(filesystem.Channel):
                 self.pruned_at = time.monotonic()
                 _prune(folder, queue, expires_s)
         except OSError as error:
+            with suppress(OSError):
+                partial.unlink()
             raise ChannelError(f"{folder}: {error.strerror}") from error
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:  # noqa: ARG002 - kombu's

@@ -11,6 +11,7 @@ from typing import Any
 import pika
 import pytest
 from celery import Celery
+from kombu.exceptions import ChannelError
 from running import ROOT, eventually
 
 from agentrl.broker.messages import RunEpisode
@@ -103,6 +104,17 @@ def test_commands_that_nobody_takes_expire(config: Config, run_id: str) -> None:
         _send(app, run_id, "old", expires_s=0.05)
         eventually(lambda: waiting(app, run_id) == 0, within_s=60, text=lambda: "it waits")
     app.close()
+
+
+def test_a_message_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+    """Its name is too long for a file, as its text may be for a disk."""
+    app = celery_app(f"filesystem://{tmp_path / 'celery'}", "run")
+    with app.connection_for_write() as connection, connection.channel() as channel:
+        before = set(tmp_path.rglob("*"))
+        with pytest.raises(ChannelError, match="name too long"):
+            channel._put("q" * 250, {"properties": {}})
+    app.close()
+    assert set(tmp_path.rglob("*")) == before
 
 
 def test_a_wait_for_a_file_ends_early_so_that_celery_looks_for_its_own_end(
