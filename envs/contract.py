@@ -11,7 +11,7 @@ An Environment serves one episode. A failure that is not the agent's fault raise
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, TypeGuard, get_args
 
 from agentrl.core.errors import ItemError, nearest
 from agentrl.core.types import ID_LENGTH, Status
@@ -197,8 +197,7 @@ class Environment(Protocol):
         """Release all resources; safe to call twice and after any failure."""
 
 
-@runtime_checkable
-class Counting(Protocol):
+class Counting(Environment, Protocol):
     """An environment that is told the length of each turn before its `call`."""
 
     def sampled(
@@ -215,8 +214,12 @@ class Counting(Protocol):
         """
 
 
-@runtime_checkable
-class Attachable(Protocol):
+def is_counting(environment: Environment) -> TypeGuard[Counting]:
+    """Whether an environment receives its turns' lengths, also one in a wrapper that passes on."""
+    return has_methods(environment, "sampled")
+
+
+class Attachable(Environment, Protocol):
     """An environment in another process, which may outlive the worker that uses it."""
 
     def attach(self, session: str, fence: int) -> int:
@@ -228,6 +231,19 @@ class Attachable(Protocol):
 
     def leave(self) -> None:
         """Leave the session to the next attempt; `close` does nothing then."""
+
+
+def is_attachable(environment: Environment) -> TypeGuard[Attachable]:
+    """Whether an environment can outlive its worker, also one in a wrapper that passes on."""
+    return has_methods(environment, "attach", "leave")
+
+
+def has_methods(value: object, *names: str) -> bool:
+    """Whether it has these methods, by whatever `__getattr__` its class or a wrapper defines.
+
+    From Python 3.12 on `isinstance` with a protocol overlooks what only `__getattr__` provides.
+    """
+    return all(callable(getattr(value, name, None)) for name in names)
 
 
 class Expert(Protocol):

@@ -26,7 +26,14 @@ from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.types import ABORT, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import ClaimedEpisode
-from agentrl.envs.contract import Counting, Environment, Message, Outcome, TokenLogprob, TurnTerms
+from agentrl.envs.contract import (
+    Environment,
+    Message,
+    Outcome,
+    TokenLogprob,
+    TurnTerms,
+    is_counting,
+)
 from agentrl.workers.conversation.branches import Branches
 from agentrl.workers.conversation.conversation import Conversation
 from agentrl.workers.conversation.traced_messages import TracedMessages
@@ -130,7 +137,7 @@ class EpisodeLoop:
             self._steps.add(span)
         self._branches.end_turn()
         sampled_at = time.perf_counter()
-        if isinstance(self._env, Counting):
+        if is_counting(self._env):
             before = len(self._conversation) - len(turn)
             self._env.sampled(before, len(turn), span.finish_reason, self._tokens(turn))
         with tracing.span("environment") as fields:

@@ -22,7 +22,7 @@ from agentrl.db.store import Store
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.db.transitions.trajectories import journal
 from agentrl.db.transitions.trajectories.journal import FormerStep, NewStep
-from agentrl.envs.contract import Attachable, Environment, Recovery
+from agentrl.envs.contract import Environment, Recovery, is_attachable
 
 COMMIT_S = 0.1  # least time between the beginnings of two transactions
 LOOK_S = 1.0  # between two looks whether the journal still lives
@@ -163,7 +163,7 @@ class AttemptJournal:
         was recorded: the former attempt acted while this one was claimed.
         """
         applied = 0
-        if isinstance(environment, Attachable):
+        if is_attachable(environment):
             applied = environment.attach(self._session, self._claimed.fence)
         ended = [step.step.finish_reason != ABORT for step in self._recorded]
         if applied > sum(ended):
@@ -175,7 +175,7 @@ class AttemptJournal:
 
     def leave(self, environment: Environment) -> None:
         """Leave the session to the next attempt, if it can outlive this process."""
-        if isinstance(environment, Attachable):
+        if is_attachable(environment):
             environment.leave()
 
     @property

@@ -12,13 +12,13 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar
 
 import msgspec
 
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.logging import get_logger
-from agentrl.envs.contract import TaskSource
+from agentrl.envs.contract import TaskSource, has_methods
 from agentrl.envs.sandbox.channel import Channel, Overrun
 from agentrl.envs.sandbox.disk_watch import DiskWatch
 from agentrl.envs.sandbox.program import ImageBuild, Program, SandboxLimits
@@ -55,8 +55,7 @@ class Spec:
     build: ImageBuild | None = None
 
 
-@runtime_checkable
-class SandboxedSource(Protocol):
+class SandboxedSource(TaskSource, Protocol):
     """A TaskSource that can run its episodes in sandboxes."""
 
     def specs(self, image: str) -> Sequence[Spec]:
@@ -64,6 +63,11 @@ class SandboxedSource(Protocol):
 
     def contain(self, pools: Mapping[str, "Sandboxes"]) -> None:
         """Lease sandboxes from these from now on, by the name of their Spec."""
+
+
+def is_sandboxed(source: TaskSource) -> TypeGuard[SandboxedSource]:
+    """Whether a source can use sandboxes, also one in a wrapper that passes on."""
+    return has_methods(source, "specs", "contain")
 
 
 class Sandbox:
@@ -281,7 +285,7 @@ class SandboxLease:
 
 def make_sandboxes(source: TaskSource, engine: "Engine", image: str) -> Sequence[Sandboxes]:
     """Provide a source with its sandboxes. Raises ConfigError for a missing image."""
-    if not isinstance(source, SandboxedSource):
+    if not is_sandboxed(source):
         return ()
     pools = {spec.name: Sandboxes(engine, spec) for spec in source.specs(image)}
     if pools:

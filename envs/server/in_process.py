@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from agentrl.envs.contract import TaskSource
-from agentrl.envs.sandbox.sandbox import SandboxedSource, make_sandboxes
+from agentrl.envs.sandbox.sandbox import is_sandboxed, make_sandboxes
 
 
 def needs_container(source: TaskSource) -> bool:
     """Return whether its options require sandboxes."""
-    return isinstance(source, SandboxedSource) and bool(source.specs(""))
+    return is_sandboxed(source) and bool(source.specs(""))
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import (
-    Counting,
     Environment,
     Message,
     Observation,
@@ -28,6 +27,7 @@ from agentrl.envs.contract import (
     TokenLogprob,
     Tool,
     ToolCall,
+    is_counting,
 )
 from agentrl.workers.conversation.conversation import Conversation
 from agentrl.workers.conversation.template import ChatTemplate
@@ -205,7 +205,7 @@ class ComparingEnvironment:
         tokens: Sequence[TokenLogprob] | None,
     ) -> None:
         """See agentrl.envs.contract.Counting."""
-        if isinstance(self._inner, Counting):
+        if is_counting(self._inner):
             self._inner.sampled(prompt, completion, finish_reason, tokens)
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:

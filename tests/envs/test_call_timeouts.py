@@ -10,7 +10,7 @@ import pytest
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.envs import registry
 from agentrl.envs.call_timeouts import Answer, TimeLimitedEnvironment, TimeLimitedSource
-from agentrl.envs.contract import Counting, Observation, Outcome, Tool, ToolCall
+from agentrl.envs.contract import Observation, Outcome, Tool, ToolCall, is_counting
 from agentrl.envs.server.in_process import needs_container
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ def test_what_an_environment_raises_and_what_else_it_has_pass_through() -> None:
         TimeLimitedEnvironment(broken, 60.0)
     for made, counts in ((Hanging(), False), (Told(), True)):
         environment = TimeLimitedEnvironment(lambda made=made: made, 60.0)
-        assert isinstance(environment, Counting) == counts
+        assert is_counting(environment) == counts
         environment.close()
 
 

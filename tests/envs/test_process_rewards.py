@@ -7,7 +7,16 @@ import pytest
 
 from agentrl.core.config.sections.tasks import ProcessRewards
 from agentrl.envs import registry
-from agentrl.envs.contract import PROGRESS, Item, Observation, Outcome, Tool, ToolCall, strings
+from agentrl.envs.contract import (
+    PROGRESS,
+    Item,
+    Observation,
+    Outcome,
+    Tool,
+    ToolCall,
+    is_counting,
+    strings,
+)
 from agentrl.envs.process_rewards import with_process_rewards
 
 LOOK = strings("look", "Look at a thing.", "thing")
@@ -75,7 +84,8 @@ def test_progress_pays_for_the_way_and_takes_back_what_is_undone() -> None:
 def test_everything_else_passes_through() -> None:
     walk = Walk([0.0])
     environment = with_process_rewards(walk, ProcessRewards(progress=1.0))
-    environment.sampled(1, 7, "stop", None)  # type: ignore[attr-defined]
+    assert is_counting(environment)
+    environment.sampled(1, 7, "stop", None)
     environment.close()
     assert (environment.tools, walk.lengths, walk.closed) == ((LOOK,), [7], True)
 

@@ -8,7 +8,7 @@ from agent_programs import LOOK, Play, reward_of
 from running import eventually, processes_of
 
 from agentrl.core.errors import EnvironmentFailure
-from agentrl.envs.contract import Counting, Message, Outcome, ToolCall
+from agentrl.envs.contract import Message, Outcome, ToolCall, is_counting
 
 LOOKS = """
 messages = [{"role": "system", "content": "act"}, user(item["id"])]
@@ -112,7 +112,7 @@ def test_a_json_object_that_a_limit_cut_is_shown_as_cut(play: Play) -> None:
         "print('blue' if choice['finish_reason'] == 'length' else choice)"
     )
     environment.start()
-    assert isinstance(environment, Counting)
+    assert is_counting(environment)
     environment.sampled(5, 4, "length", None)
     assert environment.call('{"colour').reward == 1.0
 
@@ -133,7 +133,7 @@ print(json.loads(first["delta"]["tool_calls"][0]["function"]["arguments"])["thin
 def test_a_streamed_answer_is_events_with_the_same_content(play: Play) -> None:
     environment = play(STREAMS)
     environment.start()
-    assert isinstance(environment, Counting)
+    assert is_counting(environment)
     environment.sampled(5, 4, "stop", None)
     assert environment.call([ToolCall("look", {"thing": "blue"})]).reward == 1.0
 

@@ -9,7 +9,7 @@ import pytest
 from agent_programs import LOOK, Play
 
 from agentrl.core.config.sections.tasks import Envs, Task
-from agentrl.envs.contract import Attachable, Environment, Message
+from agentrl.envs.contract import Environment, Message, is_attachable
 from agentrl.envs.server.client import RemoteSource
 from agentrl.envs.server.server import EnvServer
 
@@ -45,7 +45,7 @@ def source(play: Play, tmp_path: Path) -> Iterator[RemoteSource]:
 def _attached(source: RemoteSource, fence: int) -> tuple[Environment, int]:
     """The episode's environment for the attempt `fence`; turns that the program has had."""
     environment = source.make(source.items("train")[0])
-    assert isinstance(environment, Attachable)
+    assert is_attachable(environment)
     return environment, environment.attach("episode", fence)
 
 
@@ -64,7 +64,7 @@ def test_a_program_goes_on_with_the_next_worker_at_its_turn(source: RemoteSource
     former, applied = _attached(source, 1)
     assert (applied, former.start().messages) == (0, FIRST)
     answer = former.call([LOOK])
-    assert isinstance(former, Attachable)
+    assert is_attachable(former)
     former.leave()
 
     environment, applied = _attached(source, 2)
