@@ -4,7 +4,9 @@ An item holds question and answer, so only who draws items needs the package.
 """
 
 from collections.abc import Mapping
+from fractions import Fraction
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -15,11 +17,12 @@ from agentrl.envs.tasks.maths.problem import Problem
 from agentrl.envs.tasks.maths.scoring import answers_match
 from agentrl.envs.tasks.options import Difficulty
 
-# Their answers are numbers, or texts that can be written in one way only.
+# Their answers are numbers, or texts that can be written in one way only. Numbers compare by value,
+# so no question may hold its answer in another form, as those of `fraction_simplification` do.
 DATASETS: Mapping[Difficulty, tuple[str, ...]] = {
     "easy": ("chain_sum", "products", "leg_counting", "gcd"),
     "medium": ("basic_arithmetic", "decimal_chain_sum", "lcm", "count_bits", "simple_equations"),
-    "hard": ("fraction_simplification", "dice", "prime_factorization", "coin_flip", "gsm_symbolic"),
+    "hard": ("dice", "prime_factorization", "coin_flip", "gsm_symbolic"),
 }
 SIZE = 1 << 24  # problems of a dataset; each is made when it is asked for
 HINT = "run `pip install 'agentrl-system[reasoning-gym]'`"
@@ -33,13 +36,28 @@ def draw(difficulty: Difficulty, random: Random, number: int) -> Drawn:
         raise ConfigError("maths: origin reasoning-gym needs reasoning-gym", hint=HINT) from error
     names = DATASETS[difficulty]
     problems = dataset(names[number % len(names)], "{}", 0, SIZE)
-    drawn = entry(problems, random.randrange(SIZE))
-    question, answer = str(drawn["question"]).strip(), str(drawn["answer"])
-    if not answers_match(answer, answer):
+    return item_of(entry(problems, random.randrange(SIZE)))
+
+
+def item_of(entry: Mapping[str, Any]) -> Drawn:
+    """Return content and split key of a problem of reasoning-gym.
+
+    None where nothing matches its answer, or its expression has another value: some expressions of
+    `basic_arithmetic` divide with a remainder, which its answers drop.
+    """
+    question, answer = str(entry["question"]).strip(), exact_answer(entry)
+    code = str(entry["metadata"].get("expression", ""))
+    if not answers_match(answer, answer) or (code and not code_gives(code, answer)):
         return None
-    code = str(drawn["metadata"].get("expression", ""))
-    problem = Problem(question, answer, code=code if code_gives(code, answer) else "")
-    return msgspec.to_builtins(problem), f"{question}\n{answer}"
+    return msgspec.to_builtins(Problem(question, answer, code=code)), f"{question}\n{answer}"
+
+
+def exact_answer(entry: Mapping[str, Any]) -> str:
+    """Return its answer; that of `coin_flip` as a fraction, because the decimal is rounded."""
+    rational = entry["metadata"].get("rational")
+    if rational is None:
+        return str(entry["answer"])
+    return str(Fraction(rational["numerator"], rational["denominator"]))
 
 
 def code_gives(code: str, answer: str) -> bool:

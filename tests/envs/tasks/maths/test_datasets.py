@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from agentrl.core.errors import ItemError
 from agentrl.envs import registry
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.play import play
-from agentrl.envs.tasks.maths.reasoning import DATASETS
+from agentrl.envs.tasks.maths.reasoning import DATASETS, item_of
 from agentrl.envs.tasks.maths.scoring import answers_match
 
 LINES = [
@@ -56,6 +57,34 @@ def test_experts_compute_where_they_can(tmp_path: Path) -> None:
 def test_a_line_of_another_form_is_told_with_its_number(tmp_path: Path, line: object) -> None:
     with pytest.raises(ItemError, match=r"train.jsonl: line 3: "):
         source(tmp_path, LINES[0], line).items("train")
+
+
+def entry(question: str, answer: str, **metadata: Any) -> dict[str, Any]:
+    """A problem as reasoning-gym draws it."""
+    return {"question": question, "answer": answer, "metadata": metadata}
+
+
+def test_no_question_of_reasoning_gym_holds_its_answer_in_another_form() -> None:
+    assert answers_match("552/3144", "23/131")
+    assert not any("fraction_simplification" in names for names in DATASETS.values())
+
+
+def test_a_rounded_probability_is_replaced_by_its_fraction() -> None:
+    rational = {"numerator": 2, "denominator": 65536}
+    drawn = item_of(entry("How probable are 15 heads?", "3.051757812e-05", rational=rational))
+    assert drawn is not None
+    assert drawn[0]["answer"] == "1/32768"
+    assert answers_match("0.000030517578125", drawn[0]["answer"])
+    assert answers_match("2/65536", drawn[0]["answer"])
+
+
+def test_an_answer_that_its_expression_does_not_have_makes_no_item() -> None:
+    drawn = item_of(entry("Calculate 6 / 2.", "3", expression="6 / 2"))
+    assert drawn == (
+        {"question": "Calculate 6 / 2.", "answer": "3", "code": "6 / 2"},
+        "Calculate 6 / 2.\n3",
+    )
+    assert item_of(entry("Calculate 7 / 2.", "3", expression="7 / 2")) is None
 
 
 @pytest.mark.parametrize("difficulty", sorted(DATASETS))
