@@ -79,18 +79,28 @@ def rename_files(random: Random) -> DrawnProblem:
 
 
 def stop_process(random: Random) -> DrawnProblem:
+    """The check finds the processes by their seconds, since the agent can change the files.
+
+    It reads two arguments of each process: the agent's answer is the fourth of the check's shell.
+    """
     _, folder = a_folder(random)
     names = random.sample(NAMES, 3)
-    chosen, *others = names
-    alive = " && ".join(f"kill -0 $(cat {folder}/{each}.pid)" for each in others)
+    seconds = {each: 99990 + place for place, each in enumerate(sorted(names))}
+    chosen = names[0]
+    running = " ".join(str(seconds[each]) for each in sorted(names) if each != chosen)
+    files = " ".join(f"{folder}/{each}.pid:1" for each in sorted(names))
     return DrawnProblem(
         f"Each file {folder}/*.pid holds the id of a running process. Stop the process of "
         f"{chosen}.pid and let the others run; leave the files.",
         f"stop {chosen} of {folder}",
         {f"{folder}/readme": "\n"},
         f"kill $(cat {folder}/{chosen}.pid)",
-        check=f"! kill -0 $(cat {folder}/{chosen}.pid) && {alive}",
-        more="\n".join(f"sleep 99999 & echo $! > {folder}/{each}.pid" for each in sorted(names)),
+        check='[ "$(head -qzn2 /proc/[0-9]*/cmdline | grep -zx "9999[012]" | sort -z | xargs -0)"'
+        f" = {quote(running)} ] && "
+        f'[ "$(grep -c . {folder}/*.pid | xargs)" = {quote(files)} ]',
+        more="\n".join(
+            f"sleep {number} & echo $! > {folder}/{each}.pid" for each, number in seconds.items()
+        ),
     )
 
 
