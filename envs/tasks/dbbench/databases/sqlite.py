@@ -1,8 +1,8 @@
 """The item's tables in an SQLite of their own, in this process and in memory.
 
-A statement is bounded in time and work, the database in size, and an authorizer lets through only
-what stays inside: no files, no extensions, no settings. Runs in sandboxes too, so it imports, like
-what it imports, the standard library only.
+A statement is bounded in time, in work and in the temporary files that SQLite sorts with, the
+database in size. An authorizer lets through only what stays inside: no other files, no extensions,
+no settings. Runs in sandboxes too, so it imports, like what it imports, the standard library only.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.core.errors import ItemError
@@ -25,8 +26,9 @@ TIMED_OUT = "Error: SQL execution timed out."
 
 MAX_PAGES = 8192  # of 4 KiB: 32 MiB a database
 MAX_VALUE = 1_000_000  # bytes of one value or statement
-CHECK_EVERY = 10_000  # virtual machine instructions between two looks at the clock
-MAX_WORK = 100_000_000  # instructions of a statement: bounds what it can pile up in memory
+MAX_SPILL = 32 << 20  # bytes in temporary files, after which the next look ends a statement
+CHECK_EVERY = 1000  # virtual machine instructions between two looks at the clock and the files
+MAX_WORK = 100_000_000  # instructions of a statement
 
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: MAX_VALUE,
@@ -86,6 +88,7 @@ class SqliteDatabase:
         self._clock = clock
         self._deadline = 0.0
         self._checks_left = 0
+        self._most_written = 0
         self._connection = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False
         )
@@ -122,6 +125,7 @@ class SqliteDatabase:
 
     def _fill(self) -> None:
         self._connection.execute(f"PRAGMA max_page_count = {MAX_PAGES}")
+        self._connection.execute("PRAGMA temp_store = FILE")  # in memory nothing would bound it
         if self._mysql:
             functions.register(self._connection, self._tick)
         collation = f" COLLATE {functions.COLLATION}" if self._mysql else ""
@@ -144,10 +148,15 @@ class SqliteDatabase:
     def _begin(self) -> None:
         self._deadline = self._clock() + self._timeout_s
         self._checks_left = self._max_work // CHECK_EVERY
+        self._most_written = bytes_written() + MAX_SPILL
 
     def _late(self) -> bool:
         self._checks_left -= 1
-        return self._checks_left < 0 or self._clock() > self._deadline
+        return (
+            self._checks_left < 0
+            or self._clock() > self._deadline
+            or bytes_written() > self._most_written
+        )
 
     def _tick(self) -> None:
         """Raise _Late if the time is up; functions that read long texts call it."""
@@ -174,6 +183,15 @@ class SqliteDatabase:
     def _hash(self, table: Table) -> str:
         columns = ",".join(f"CAST({quoted(column)} AS TEXT)" for column in table.columns)
         return scoring.table_hash(self.rows(f"SELECT {columns} FROM main.{quoted(table.name)}"))  # noqa: S608
+
+
+def bytes_written() -> int:
+    """Return how many bytes this thread has written; 0 where the kernel does not count them."""
+    try:
+        counts = Path("/proc/thread-self/io").read_bytes()  # proc(5): rchar: …\nwchar: …\n…
+    except OSError:
+        return 0
+    return int(counts.split()[3])
 
 
 def quoted(name: str) -> str:

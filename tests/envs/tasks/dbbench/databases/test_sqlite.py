@@ -8,11 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.core.errors import ItemError
-from agentrl.envs.tasks.dbbench.databases.sqlite import MAX_TEXT, TIMED_OUT, SqliteDatabase
+from agentrl.envs.tasks.dbbench.databases.sqlite import (
+    MAX_SPILL,
+    MAX_TEXT,
+    TIMED_OUT,
+    SqliteDatabase,
+    bytes_written,
+)
 from agentrl.envs.tasks.dbbench.problem import Table
 
 TABLE = Table("t", ["a", "b c"], [["1", "x"], ["2", "y"]])
 ENDLESS = "with recursive c(x) as (select 1 union all select x+1 from c) select {} from c"
+SPILL = (
+    "with recursive c(x) as (select 1 union all select x+1 from c limit {}) "
+    "select length(y) from (select x, zeroblob(900000) as y from c) {} by y, x"
+)
 
 
 @pytest.fixture
@@ -49,6 +59,16 @@ def test_work_is_bounded_whatever_the_clock_says() -> None:
     patient = SqliteDatabase([TABLE], timeout_s=60.0, max_work=100_000, clock=lambda: 0.0)
     assert patient.execute(ENDLESS.format("count(*)")) == TIMED_OUT
     assert patient.execute("select 1") == "[(1,)]"
+    patient.close()
+
+
+@pytest.mark.parametrize("clause", ["order", "group"])
+def test_temporary_files_are_bounded_whatever_the_clock_says(clause: str) -> None:
+    patient = SqliteDatabase([TABLE], timeout_s=60.0, clock=lambda: 0.0)
+    before = bytes_written()
+    assert patient.execute(SPILL.format(400, clause)) == TIMED_OUT
+    assert MAX_SPILL < bytes_written() - before < 4 * MAX_SPILL
+    assert patient.execute(SPILL.format(10, clause)).startswith("[(900000,)")
     patient.close()
 
 
