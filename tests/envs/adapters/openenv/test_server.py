@@ -2,6 +2,8 @@
 
 import json
 import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -10,14 +12,16 @@ from openenv_servers import Sources, act, begun
 from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.envs import registry
-from agentrl.envs.contract import Environment
+from agentrl.envs.adapters.openenv.container import ServerContainer
+from agentrl.envs.contract import Environment, strings
 from agentrl.envs.server.client import RemoteSource
 from agentrl.envs.server.server import EnvServer
 
 pytest.importorskip("websockets", reason="needs pip install 'agentrl-system[openenv]'")
 from websockets.sync.server import ServerConnection, serve
 
-from agentrl.envs.adapters.openenv.server import ActionRefused, Server
+from agentrl.envs.adapters.openenv.environment import OpenEnvEnvironment, OpenEnvOptions
+from agentrl.envs.adapters.openenv.server import NO_TOOLS, ActionRefused, Server, Session, Step
 
 
 def test_an_episode_waits_for_a_place_on_a_full_server(sources: Sources) -> None:
@@ -67,28 +71,71 @@ def test_episodes_are_the_same_behind_the_env_server(sources: Sources) -> None:
         server.close()
 
 
-def test_only_a_step_can_be_refused_as_an_action() -> None:
-    refusal = {"type": "error", "data": {"code": "VALIDATION_ERROR", "message": "not so"}}
+BEGUN = {"type": "observation", "data": {"observation": {}}}
+ENDED = {"type": "observation", "data": {"observation": {}, "done": True, "reward": 1.0}}
+NO_MCP = {"type": "mcp", "data": {"error": {"code": NO_TOOLS}}}
+CRASHED = {"type": "error", "data": {"code": "EXECUTION_ERROR", "message": "the dictionary burns"}}
+REFUSED = {"type": "error", "data": {"code": "VALIDATION_ERROR", "message": "not so"}}
+
+
+@contextmanager
+def serving(answers: Mapping[str, object]) -> Iterator[tuple[Session, Step]]:
+    """A session of a server with these answers by a message's type, after its reset."""
 
     def answer(socket: ServerConnection) -> None:
         for message in socket:
             asked = json.loads(message)["type"]
-            begun = {"type": "observation", "data": {"observation": {}}}
-            socket.send(json.dumps(begun if asked == "reset" else refusal))
+            socket.send(json.dumps({"reset": BEGUN, **answers}.get(asked)))
 
     with serve(answer, "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         url = f"http://127.0.0.1:{server.socket.getsockname()[1]}"
-        session, _ = Server(url, {}, timeout_s=20, wait_s=0).open({})
+        session, first = Server(url, {}, timeout_s=20, wait_s=0).open({})
         try:
-            with pytest.raises(ActionRefused, match="not so"):
-                session.step({})
-            with pytest.raises(EnvironmentFailure, match="mcp: not so"):
-                session.tools()
-            with pytest.raises(EnvironmentFailure, match="state: not so"):
-                session.state()
+            yield session, first
         finally:
             session.close()
             server.shutdown()
             thread.join()
+
+
+def test_only_a_step_can_be_refused_as_an_action() -> None:
+    with serving(dict.fromkeys(("step", "mcp", "state"), REFUSED)) as (session, _):
+        with pytest.raises(ActionRefused, match="not so"):
+            session.step({})
+        with pytest.raises(EnvironmentFailure, match="mcp: not so"):
+            session.tools()
+        with pytest.raises(EnvironmentFailure, match="state: not so"):
+            session.state()
+
+
+class RecordingContainer(ServerContainer):
+    """A container that records how it was released."""
+
+    def __init__(self) -> None:
+        self.released: list[bool] = []
+
+    def release(self, *, sound: bool) -> None:
+        self.released.append(sound)
+
+
+@pytest.mark.parametrize(
+    ("step", "state", "sound"),
+    [
+        (ENDED, {"type": "state"}, True),
+        (REFUSED, {"type": "state"}, True),
+        (CRASHED, {"type": "state"}, False),
+        (ENDED, CRASHED, False),
+    ],
+)
+def test_a_container_whose_server_has_failed_is_not_used_again(
+    step: object, state: object, sound: bool
+) -> None:
+    container, settings = RecordingContainer(), OpenEnvOptions()
+    tool = strings("act", "Take one step.", "word")
+    with serving({"mcp": NO_MCP, "step": step, "state": state}) as (session, first):
+        environment = OpenEnvEnvironment(session, first, tool, settings, container)
+        with closing(environment), suppress(EnvironmentFailure):
+            environment.call(act("apple"))
+    assert container.released == [sound]
