@@ -1,10 +1,12 @@
 """Which answers a dataset's scorer may see: several scorers evaluate the answer as Python.
 
 `eval` of an agent's text would run whatever it says in this process. Those datasets get an answer
-only if it is a literal or a short arithmetic expression; every other answer counts as none.
+only if it is a literal or a short arithmetic expression; every other answer counts as none. So does
+a number of a huge power of ten for a scorer that writes it out.
 """
 
 import ast
+import re
 
 # Their scorers call `eval`, and compare the value with a text.
 LITERALS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
@@ -19,6 +21,8 @@ EXPRESSIONS = frozenset(
     }
 )
 
+FRACTIONS = frozenset({"coin_flip"})  # their scorers call `Fraction`, without the commas
+
 LONGEST = 2000  # characters of an expression
 LARGEST_POWER = 100  # exponents; a tower of powers would take for ever
 NESTED = 2  # calls and powers inside each other
@@ -26,6 +30,7 @@ FUNCTIONS = frozenset(
     {"Abs", "acos", "asin", "atan", "cos", "cosh", "cot", "csc", "exp", "ln", "log", "sec", "sin"}
     | {"sinh", "sqrt", "tan", "tanh"}
 )
+_LARGE_EXPONENT = re.compile(r"[eE][+-]?[\d_]{4,}")  # 1e1000000000 would take minutes
 _LITERAL = (ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Load, ast.UnaryOp, ast.USub)
 _ARITHMETIC = (
     *(ast.Expression, ast.Name, ast.Load, ast.UnaryOp, ast.USub, ast.UAdd),
@@ -41,7 +46,7 @@ def is_safe(dataset: str, answer: str) -> bool:
     if dataset in EXPRESSIONS:
         tree = _parsed(answer) if len(answer) <= LONGEST else None
         return tree is not None and _is_arithmetic(tree, NESTED)
-    return True
+    return dataset not in FRACTIONS or not _LARGE_EXPONENT.search(answer.replace(",", ""))
 
 
 def _parsed(answer: str) -> ast.AST | None:

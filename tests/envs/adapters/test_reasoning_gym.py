@@ -11,6 +11,7 @@ from adapter_pages import task_of_page
 from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.envs import registry
+from agentrl.envs.adapters.reasoning_gym import safety
 from agentrl.envs.contract import Outcome, TaskSource, ToolCall
 from agentrl.envs.play import play
 from agentrl.envs.server.client import RemoteSource
@@ -20,7 +21,6 @@ factory = pytest.importorskip(
     "reasoning_gym.factory", reason="needs pip install 'agentrl-system[reasoning-gym]'"
 )
 adapter = pytest.importorskip("agentrl.envs.adapters.reasoning_gym.task_source")
-safety = pytest.importorskip("agentrl.envs.adapters.reasoning_gym.safety")
 
 UNORDERED: frozenset[str] = adapter.UNORDERED
 NOT_SEEDED = {"composite", adapter.UNSEEDED} | UNORDERED
@@ -151,31 +151,12 @@ def test_every_scorer_that_evaluates_an_answer_is_guarded() -> None:
         if "eval(answer" in text or "parse_expr(answer" in text
     }
     assert evaluating == safety.LITERALS | safety.EXPRESSIONS
-
-
-@pytest.mark.parametrize(
-    ("dataset", "answer", "wanted"),
-    [
-        ("spiral_matrix", "1 2 3", True),
-        ("spiral_matrix", "[1, 2, -3]", True),
-        ("spiral_matrix", "oracle_answer", False),
-        ("spiral_matrix", "[1 for _ in range(9)]", False),
-        ("n_queens", " __import__('os').system('true')", False),
-        ("countdown", "(3 + 4) * 5 - 6 / 2", True),
-        ("countdown", "9**9**9", False),
-        ("countdown", "(9**99)**99", False),
-        ("countdown", "99999999!", False),
-        ("countdown", "open('/etc/passwd')", False),
-        ("simple_integration", "x**3/3 + C", True),
-        ("intermediate_integration", "x**2*exp(-x)/2 - sin(x)**2", True),
-        ("intermediate_integration", "x.__class__", False),
-        ("chain_sum", "__import__('os')", True),
-    ],
-)
-def test_a_scorer_that_evaluates_sees_only_numbers_and_arithmetic(
-    dataset: str, answer: str, wanted: bool
-) -> None:
-    assert safety.is_safe(dataset, answer) == wanted
+    exact = {
+        name
+        for name, (kind, _) in factory.DATASETS.items()
+        if "Fraction(answer" in inspect.getsource(kind.score_answer)
+    }
+    assert exact == safety.FRACTIONS
 
 
 def test_code_in_an_answer_is_never_run(tmp_path: Any) -> None:
