@@ -1,7 +1,7 @@
 """The messages: frozen, closed, versioned structs in MessagePack, compressed with zstd if large.
 
 Commands are imperative, events past tense. A finished episode and the decoding of bodies are in
-`core/trajectory.py`, so readers of stored bodies do not need the other messages.
+`core/trajectory_body.py`, so readers of stored bodies do not need the other messages.
 """
 
 import msgspec

@@ -48,7 +48,7 @@ class LineageChanged(UpdateRefused):
 class TrainerReplaced(UpdateRefused):
     """Another trainer has started a newer epoch; this one must not commit any more."""
 
-    exit_code = 3  # ops/supervisor/supervisor.py REPLACED
+    exit_code = 3  # ops/supervisor/restarts.py REPLACED
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,8 @@ def ready_members(session: Session, run_id: str, *, limit: int) -> list[ReadyMem
 def commit_update(session: Session, new: NewUpdate) -> bool:
     """Commit the update with its groups, hashes and checkpoint, atomically.
 
-    Safe to repeat; False: it was already committed. Raises UpdateRefused, RunEnded, LineageLost,
-    TrainerReplaced.
+    Safe to repeat; False: it was already committed. Raises UpdateRefused, RunEnded,
+    LineageChanged, TrainerReplaced.
     """
     run = lock_run(session, new.run_id, new.epoch)
     if session.get(Update, new.update_id) is not None:
@@ -193,13 +193,16 @@ def _teacher_columns(score: TeacherScore | None) -> dict[str, Any]:
 
 
 def lock_run(session: Session, run_id: str, epoch: int) -> Run:
-    """Lock the run's row for the trainer of its epoch. Raises TrainerReplaced."""
+    """Lock the run's row for the trainer of its epoch. Raises TrainerReplaced, LineageChanged."""
     run = session.get(Run, run_id, with_for_update=True, populate_existing=True)
     return _require_epoch(run, run_id, epoch)
 
 
 def run_state(session: Session, run_id: str, epoch: int) -> RunState:
-    """Return the run's state to the trainer of its epoch. Raises TrainerReplaced."""
+    """Return the run's state to the trainer of its epoch.
+
+    Raises TrainerReplaced, LineageChanged.
+    """
     run = session.get(Run, run_id, populate_existing=True)
     return RunState(_require_epoch(run, run_id, epoch).state)
 
@@ -221,7 +224,7 @@ def _require_epoch(run: Run | None, run_id: str, epoch: int) -> Run:
 def _require_parent(session: Session, run: Run, new: NewUpdate) -> None:
     """Check that the weights were trained from the newest live checkpoint on these bodies.
 
-    Sets the checkpoint's hash if the trainer gave none. Raises LineageLost.
+    Sets the checkpoint's hash if the trainer gave none. Raises LineageChanged.
     """
     checkpoint = new.checkpoint
     parent = session.get(Checkpoint, checkpoint.parent_id or "", populate_existing=True)
@@ -284,7 +287,7 @@ def roll_back(session: Session, run_id: str, checkpoint: Checkpoint, *, epoch: i
     """Restart from `checkpoint` and roll back later updates. Returns the number of these updates.
 
     Their groups, also those left out, become rolled_back, and their items return to the stream.
-    Raises TrainerReplaced.
+    Raises TrainerReplaced, LineageChanged.
     """
     run = lock_run(session, run_id, epoch)
     undone_updates = select(Update.update_id).where(

@@ -1,4 +1,4 @@
-"""The recorder process: consumes the queue of bodies with `record` of workers/recorder.py."""
+"""The recorder process: stores the queue of bodies by `record_bodies` of workers/recorder.py."""
 
 import threading
 

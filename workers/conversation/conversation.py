@@ -17,7 +17,7 @@ from agentrl.workers.conversation.template import ChatTemplate
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """Arrays of a Trajectory (`broker/messages.py`): little-endian int32, uint8, float32, uint8."""
+    """Arrays of a Trajectory (`core/trajectory.py`): little-endian int32, uint8, float32, uint8."""
 
     token_ids: bytes
     loss_mask: bytes

@@ -93,7 +93,7 @@ def _rows(found: RunGauges) -> None:
 
 
 def _queues(depths: Mapping[str, int], run_id: str) -> None:
-    """Return queue names without the run, which is a label."""
+    """Set the depths of queues, named without the run, which is a label."""
     _set(
         metrics.QUEUED_MESSAGES,
         {queue.replace(f".{run_id}", ""): number for queue, number in depths.items()},
