@@ -215,7 +215,7 @@ class Counting(Environment, Protocol):
 
 
 def is_counting(environment: Environment) -> TypeGuard[Counting]:
-    """Whether an environment receives its turns' lengths, also one in a wrapper that passes on."""
+    """Return whether it is told the length of its turns, also behind a wrapper."""
     return has_methods(environment, "sampled")
 
 
@@ -234,12 +234,12 @@ class Attachable(Environment, Protocol):
 
 
 def is_attachable(environment: Environment) -> TypeGuard[Attachable]:
-    """Whether an environment can outlive its worker, also one in a wrapper that passes on."""
+    """Return whether it can outlive its worker, also behind a wrapper."""
     return has_methods(environment, "attach", "leave")
 
 
 def has_methods(value: object, *names: str) -> bool:
-    """Whether it has these methods, by whatever `__getattr__` its class or a wrapper defines.
+    """Return whether the value has these methods, directly or through `__getattr__`.
 
     From Python 3.12 on `isinstance` with a protocol overlooks what only `__getattr__` provides.
     """

@@ -199,7 +199,7 @@ def _normalise(
     per_token = _concatenate(advantages, np.float32)
     if settings.normalise == "none":
         return per_token, frozenset()
-    weights, fewest = [np.float64(mask) for mask in masks], settings.task_norm_min_tokens
+    weights, fewest = [mask.astype(np.float64) for mask in masks], settings.task_norm_min_tokens
     if settings.normalise == "environment":
         weights, fewest = [own / max(own.sum(), 1.0) for own in weights], FEWEST_TRAJECTORIES
     lengths = [mask.size for mask in masks]

@@ -5,7 +5,7 @@ Probes run every half minute for every process, and importing SQLAlchemy takes h
 
 from typing import Any
 
-from agentrl.core.errors import StoreError
+from agentrl.core.errors import StoreError, StoreUnavailable
 from agentrl.core.types import RUN_OVER
 
 CONNECT_S = 10
@@ -18,7 +18,8 @@ DISPATCHER = """SELECT dispatcher_until > extract(epoch FROM clock_timestamp())
 WORKER = """SELECT count(*) > 0 FROM workers JOIN runs USING (run_id)
  WHERE name = %s AND host = %s AND workers.ended_at IS NULL
  AND lease_until > extract(epoch FROM clock_timestamp())"""
-# It changes no row, but fails in a read-only database, and if someone locks the tables of leases.
+# It changes no row, but fails in a read-only database, and if someone locks the tables of leases. A
+# full disk or the lock of a row goes unnoticed.
 WRITE = """WITH run AS (UPDATE runs SET name = name WHERE false RETURNING 1),
  worker AS (UPDATE workers SET host = host WHERE false RETURNING 1),
  episode AS (UPDATE episodes SET state = state WHERE false RETURNING 1)
@@ -45,12 +46,12 @@ def worker_lives(url: str, run: str, host: str) -> bool:
     return bool(_first(url, WORKER, run, host))
 
 
-def writable(url: str) -> None:
+def require_writable(url: str) -> None:
     """Raise StoreError if no lease can be renewed."""
     _first(url, WRITE)
 
 
-def readable(url: str) -> None:
+def require_readable(url: str) -> None:
     """Raise StoreError if the login cannot read."""
     _first(url, "SELECT count(*) FROM alembic_version")
 
@@ -69,7 +70,7 @@ def _first(url: str, query: str, *values: str) -> Any:
     except psycopg.ProgrammingError:  # of the URL, which may hold a password
         raise StoreError("store.url is not a database URL, or the query is wrong") from None
     except psycopg.Error as error:
-        raise StoreError(str(error).strip().splitlines()[0]) from error
+        raise StoreUnavailable(str(error).strip().splitlines()[0]) from error
     if row is None:
         raise StoreError(f"no run {values[0]}")
     return row[0]

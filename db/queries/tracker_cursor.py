@@ -18,7 +18,8 @@ MOST = 200  # rows of one look
 class TrackerCursor:
     """The position of a tracker: `update` (epoch and version of the last one) and `alarm_id`.
 
-    Updates are committed in the order of (trainer_epoch, version), whatever the clock does.
+    Updates are committed in the order of (trainer_epoch, version), whatever the clock does. If the
+    database lost updates, those of the same epoch and version are exported after a restart only.
     `evaluations`: exported episodes of each; an evaluation that has grown is exported again.
     """
 

@@ -14,7 +14,7 @@ from agentrl.db.models.runs import Run
 from agentrl.db.store import now
 
 STANDSTILL_S = 2.0  # longer than the database takes for a dispatcher's tick
-ORDINARY_S = 0.5  # of a standstill, not given back: deadlines end although every tick is long
+ORDINARY_S = 0.5  # of each standstill counts as passed, so deadlines end even if all ticks are long
 BEYOND = 4.0  # lease times; a lease that ends later was taken before the clock went back
 
 
@@ -66,7 +66,7 @@ def _move_back(session: Session, run_id: str, since: float, by_s: float) -> None
     """Move back leases and deadlines that were ahead at `since`, when the clock went back.
 
     The recorder has to report its progress anew if the clock has not reached it: otherwise a body
-    in its queue, whose episode ends until then, counts as lost.
+    that is still in its queue counts as lost.
     """
     for table, deadline in (
         (Worker, Worker.lease_until),

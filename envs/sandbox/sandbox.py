@@ -66,7 +66,7 @@ class SandboxedSource(TaskSource, Protocol):
 
 
 def is_sandboxed(source: TaskSource) -> TypeGuard[SandboxedSource]:
-    """Whether a source can use sandboxes, also one in a wrapper that passes on."""
+    """Return whether a source can use sandboxes, also behind a wrapper."""
     return has_methods(source, "specs", "contain")
 
 

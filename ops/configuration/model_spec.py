@@ -72,18 +72,18 @@ class ModelSpec:
         return 2 * self.layers * self.keys
 
 
-class _Described(msgspec.Struct):
+class _ModelDescription(msgspec.Struct):
     """The part of config.json that limits trajectories."""
 
     max_position_embeddings: int | None = None
-    text_config: "_Described | None" = None
+    text_config: "_ModelDescription | None" = None
 
 
 def read_positions(path: Path) -> int | None:
     """Return the positions of a transformers directory, None if not stated. Raises ConfigError."""
     file = path / "config.json"
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=_Described)
+        found = msgspec.json.decode(file.read_bytes(), type=_ModelDescription)
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"{file}: {error}", hint="save the model there again") from error
     return (found.text_config or found).max_position_embeddings

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.policies import PolicyServer
@@ -49,7 +50,10 @@ def name_cards(cards: Sequence[tuple[str, str]], shown: str | None) -> CardNames
     known = {each: index for index, uuid in cards for each in (index, uuid)}
     order = [index for index, _ in cards]
     if shown is not None:
-        order = [_find_card(each, known) or each for each in _split_ids(shown)]
+        given = [(each, _find_card(each, known)) for each in _split_ids(shown)]
+        # CUDA ignores all cards from the first on that it does not know.
+        valid = takewhile(lambda one: one[1] or one[0].startswith("MIG-") or not cards, given)
+        order = [index or each for each, index in valid]
     devices = {each: f"cuda:{number}" for number, each in enumerate(order)}
     return {each: devices.get(index, f"GPU {index}") for each, index in known.items()} | devices
 

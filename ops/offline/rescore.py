@@ -2,8 +2,7 @@
 
 history of the run ─▶ copies of its groups, scored by the function ─▶ a run that is over
 
-Until it has all its copies the run is paused; the next `rescore` of that name deletes what a killed
-one left.
+Until it has all its copies the run is paused.
 """
 
 import uuid
@@ -87,10 +86,9 @@ def rescore(where: RunPlace, function: str, name: str) -> str:
 
 
 def _require_free_name(session: Session, name: str) -> None:
-    """Delete what a killed `rescore` left under the name. Raises StoreError for another run."""
-    found = runs.find_run(session, name)
-    if found is not None and group_copies.is_partial(found):
-        lifecycle.delete_run_rows(session, found.run_id)
+    """Raise StoreError if there is a run of that name."""
+    if found := runs.find_run(session, name):
+        group_copies.refuse_partial(found)
     lifecycle.require_new_name(session, name)
 
 

@@ -7,8 +7,8 @@
     dashboard           answers HTTP, and the database can be read
 
 Container engines run it as a probe, so it is fast, imports little and changes nothing. It queries
-Postgres and RabbitMQ. While one of them is away, no process is healthy; but each waits and goes on
-afterwards, so a probe whose failure restarts the process uses `alive`.
+Postgres and RabbitMQ. While one of them is away, a process may fail its check although it waits and
+goes on afterwards. Use `alive` where a failed probe restarts the process.
 """
 
 import http.client
@@ -19,7 +19,13 @@ from pathlib import Path
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
-from agentrl.core.errors import AgentRLError, BrokerError, ConfigError, StoreError, nearest
+from agentrl.core.errors import (
+    AgentRLError,
+    BrokerUnavailable,
+    ConfigError,
+    StoreUnavailable,
+    nearest,
+)
 from agentrl.db.admin import probe
 
 TIMEOUT_S = 5.0
@@ -45,14 +51,14 @@ def health(path: Path, role: str, name: str = "", *, alive: bool = False) -> str
     try:
         return f"{role}: {PROBES[role](config, name)}"
     except (AgentRLError, OSError, http.client.HTTPException) as error:
-        if alive and isinstance(error, StoreError | BrokerError):
+        if alive and isinstance(error, StoreUnavailable | BrokerUnavailable):
             return f"{role}: cannot be checked: {error}"
         raise Unhealthy(f"{role}: {error}") from error
 
 
 def _dispatcher(config: Config, _: str) -> str:
     if not probe.dispatcher_lives(config.store_url(), config.run.name):
-        probe.writable(config.store_url())
+        probe.require_writable(config.store_url())
         raise Unhealthy("no dispatcher holds the lease")
     return "holds the lease"
 
@@ -62,7 +68,7 @@ def _worker(config: Config, _: str) -> str:
     if probe.run_over(config.store_url(), config.run.name):
         return OVER
     if not probe.worker_lives(config.store_url(), config.run.name, host):
-        probe.writable(config.store_url())
+        probe.require_writable(config.store_url())
         raise Unhealthy(f"no worker of {host} holds a lease")
     return "holds its lease"
 
@@ -98,7 +104,7 @@ def _envs(config: Config, _: str) -> str:
 
 def _dashboard(config: Config, _: str) -> str:
     _get(*DASHBOARD, "")
-    probe.readable(config.store_url())
+    probe.require_readable(config.store_url())
     return "reads the store"
 
 

@@ -29,6 +29,7 @@ from agentrl.db.models.updates import Checkpoint
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import lifecycle, runs
 from agentrl.db.transitions.lifecycle import Fork, RunSummary
+from agentrl.db.transitions.trajectories import group_copies
 from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint
 from agentrl.ops.runs import relocation
 from agentrl.ops.runs.begin import checkpoints_home, open_checkpoint_store
@@ -75,8 +76,12 @@ def summaries(where: RunPlace) -> list[RunSummary]:
 
 
 def control(where: RunPlace, action: str) -> str:
-    """Pause, resume or stop a run; return the message to print. Raises StoreError if it is over."""
+    """Pause, resume or stop a run; return the message to print.
+
+    Raises StoreError if it is over, or has only some of its copies.
+    """
     with open_place(where) as (store, run):
+        group_copies.refuse_partial(run)
         moved = store.transact(
             lambda session: runs.move_run(session, run.run_id, ACTIONS[action], "by command")
         )

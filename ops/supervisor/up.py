@@ -92,7 +92,8 @@ def _detach(config: Config, path: Path) -> None:
     if await_supervisor(process, home, log):
         print(f"supervisor {process.pid}; stop it with: {config_loading.command('down', path)}")
     else:
-        print(f"supervisor {process.pid} is still starting; see {log}")
+        pid = process.pid
+        print(f"supervisor {pid} is still starting; see {log}; stop it with: kill {pid}")
 
 
 def await_supervisor(

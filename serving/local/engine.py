@@ -174,8 +174,12 @@ class LocalEngine:
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether a device or the host (whose error has no type of its own) is out of memory."""
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+    """Return whether a device or the host is out of memory: most errors have no type of their own.
+
+    Parts of them: "CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator: …".
+    """
+    text = str(error)
+    return any(part in text for part in ("out of memory", "ALLOC_FAILED", "DefaultCPUAllocator"))
 
 
 def _step(name: str, batch: Batch) -> None:
@@ -195,7 +199,7 @@ def make(
 ) -> LocalEngine:
     """An engine of this process; torch is told its threads here. Raises ConfigError."""
     model = config.model
-    check_device(model.device, torch.cuda.device_count(), "device")
+    check_device(model.device, torch.cuda.device_count(), "model.device")
     torch.set_num_threads(server.threads)
     return LocalEngine(
         model.device,

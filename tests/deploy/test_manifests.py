@@ -78,14 +78,16 @@ def test_every_process_is_probed_by_a_question_of_its_own_role() -> None:
 
 
 def test_an_outage_of_a_service_restarts_no_process() -> None:
-    """A failed liveness probe restarts the container."""
-    waits = {
-        c["name"]: "--alive" in c["livenessProbe"]["exec"]["command"]
+    """A failed liveness probe restarts the container. A start may need what `--alive` forgives."""
+    probed = {
+        c["name"]: [
+            "--alive" in c[kind]["exec"]["command"] for kind in ("startupProbe", "livenessProbe")
+        ]
         for c in containers()
         if "livenessProbe" in c
     }
     need_none = {"policy", "policy-lagged", "envs"}  # their probes ask only themselves
-    assert {name for name, is_waited in waits.items() if not is_waited} == need_none
+    assert probed == {name: [False, name not in need_none] for name in probed}
 
 
 def test_who_ends_with_the_run_is_left_ended_and_who_stays_is_started_again() -> None:

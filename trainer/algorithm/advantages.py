@@ -61,8 +61,8 @@ def task_normalise(
 
     advantages, task_ids, weights: [N]; μ and σ are weighted. With weights of 1 for loss tokens and
     0 for others, this is task advantage normalisation (arXiv:2510.04206, equation 1). Returns the
-    advantages [N], zero where the weight is, and the tasks whose weights sum to less than `fewest`,
-    which are not normalised.
+    advantages [N], zero where the weight is zero, and the tasks whose weights sum to less than
+    `fewest`, which are not normalised.
     """
     counted = weights > 0
     normalised = np.where(counted, advantages, np.float32(0))

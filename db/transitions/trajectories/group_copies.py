@@ -143,7 +143,7 @@ def refuse_partial(run: Run) -> None:
     if is_partial(run):
         raise StoreError(
             f"run {run.name} has only some of its groups: `agentrl rescore` runs or was killed",
-            hint="wait until it ends, or run the same `agentrl rescore` again",
+            hint="wait until it ends; if it was killed, delete the run with `agentrl run delete`",
         )
 
 

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -66,7 +67,6 @@ class OpenEnvEnvironment(StepEnvironment):
         super().__init__(settings.max_turns)
         self._session, self._first, self._settings = session, first, settings
         self._container = container
-        self._has_failed = False
         self._action = action
         self._server_tools = session.tools()
         self.tools: tuple[Tool, ...] = (*((action,) if action else ()), *self._server_tools)
@@ -75,20 +75,12 @@ class OpenEnvEnvironment(StepEnvironment):
         text = self._observation_text(self._first) or BEGIN
         return Observation.of(self._settings.prompt, text)
 
-    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
-        """Raises EnvironmentFailure."""
-        try:
-            return super().call(calls)
-        except EnvironmentFailure:
-            self._has_failed = True
-            raise
-
     def close(self) -> None:
         """End the session; remove the container if its server has failed, else give it back."""
         self._session.close()
         container, self._container = self._container, None
         if container is not None:
-            container.release(sound=not self._has_failed)
+            container.release(sound=not self._session.has_failed)
 
     def _answer_text(self, text: str) -> Answer:
         action = self._text_action(text)
@@ -153,10 +145,8 @@ class OpenEnvEnvironment(StepEnvironment):
         last = (rewards or [0.0])[-1]
         whole = math.fsum(rewards) if summed else last
         state: Mapping[str, Any] = {}
-        try:
+        with suppress(EnvironmentFailure):  # the rewards have arrived: they count without it
             state = self._session.state()
-        except EnvironmentFailure:  # the rewards have arrived: they count without it
-            self._has_failed = True
         numbers = {
             name: float(each)
             for name, each in state.items()

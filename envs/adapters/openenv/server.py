@@ -169,7 +169,11 @@ class Server:
 
 
 class Session:
-    """One environment of the server, for one thread, until `close`."""
+    """One environment of the server, for one thread, until `close`.
+
+    `has_failed`: whether the server gave no answer that can be read, or answered a reset, step or
+    call with an error of its own.
+    """
 
     def __init__(
         self, socket: ClientConnection, undo: ExitStack, url: str, timeout_s: float
@@ -177,6 +181,7 @@ class Session:
         """`undo`: closes the socket."""
         self._socket, self._undo = socket, undo
         self._where, self._timeout_s = f"openenv {url}", timeout_s
+        self.has_failed = False
 
     def reset(self, arguments: Mapping[str, Any]) -> Step:
         """Raises Unavailable where the server is full, EnvironmentFailure."""
@@ -229,10 +234,12 @@ class Session:
                 self._socket.send(json.dumps(message))
             received = self._socket.recv(timeout=self._timeout_s)
         except (OSError, WebSocketException) as error:
+            self.has_failed = True
             raise EnvironmentFailure(f"{self._where}: {kind}: {in_words(error)}") from error
         try:
             answer = msgspec.json.decode(received, type=Answer)
         except msgspec.MsgspecError as error:
+            self.has_failed = True
             raise EnvironmentFailure(f"{self._where}: {kind}: {error}") from error
         if answer.type != "error":
             return answer.data
@@ -241,6 +248,7 @@ class Session:
             why = _reasons(answer.data) or why
             if kind == "step":
                 raise ActionRefused(why)
+        self.has_failed |= kind != "state"  # which some servers do not have
         failure = Unavailable if code == "CAPACITY_REACHED" else EnvironmentFailure
         raise failure(f"{self._where}: {kind}: {why}")
 

@@ -36,23 +36,23 @@ def draw(difficulty: Difficulty, random: Random, number: int) -> Drawn:
         raise ConfigError("maths: origin reasoning-gym needs reasoning-gym", hint=HINT) from error
     names = DATASETS[difficulty]
     problems = dataset(names[number % len(names)], "{}", 0, SIZE)
-    return item_of(entry(problems, random.randrange(SIZE)))
+    return make_item(entry(problems, random.randrange(SIZE)))
 
 
-def item_of(entry: Mapping[str, Any]) -> Drawn:
+def make_item(entry: Mapping[str, Any]) -> Drawn:
     """Return content and split key of a problem of reasoning-gym.
 
     None where nothing matches its answer, or its expression has another value: some expressions of
     `basic_arithmetic` divide with a remainder, which its answers drop.
     """
-    question, answer = str(entry["question"]).strip(), exact_answer(entry)
+    question, answer = str(entry["question"]).strip(), read_exact_answer(entry)
     code = str(entry["metadata"].get("expression", ""))
     if not answers_match(answer, answer) or (code and not code_gives(code, answer)):
         return None
     return msgspec.to_builtins(Problem(question, answer, code=code)), f"{question}\n{answer}"
 
 
-def exact_answer(entry: Mapping[str, Any]) -> str:
+def read_exact_answer(entry: Mapping[str, Any]) -> str:
     """Return its answer; that of `coin_flip` as a fraction, because the decimal is rounded."""
     rational = entry["metadata"].get("rational")
     if rational is None:

@@ -44,6 +44,7 @@ def test_the_memory_of_cards_is_read(driver: Path) -> None:
         ("2,0", ("cuda:1", "GPU 1", "cuda:0")),
         ("GPU-77, GPU-1a9c", ("GPU 0", "cuda:1", "cuda:0")),
         ("MIG-5f, 1", ("GPU 0", "cuda:1", "GPU 2")),
+        ("0,9,1", ("cuda:0", "GPU 1", "GPU 2")),
         ("", ("GPU 0", "GPU 1", "GPU 2")),
     ],
 )

@@ -23,7 +23,7 @@ from agentrl.db.queries import history_batches
 from agentrl.db.transitions import groups, runs
 from agentrl.ops.offline.rescore import rescore
 from agentrl.ops.offline.train_from import OfflineRequest, train_from
-from agentrl.ops.runs.lifecycle import find_run_place
+from agentrl.ops.runs.lifecycle import control, delete, find_run_place
 
 REWARDS = """
 import os
@@ -248,7 +248,9 @@ def interrupt(history: PlantedRun, function: str) -> None:
         assert process.wait(60) != 0
 
 
-def test_what_a_killed_command_leaves_is_not_complete_and_is_made_anew(history: PlantedRun) -> None:
+def test_what_a_killed_command_leaves_is_not_complete_and_can_be_deleted(
+    history: PlantedRun,
+) -> None:
     interrupt(history, "killed")
     found = "SELECT state, reason, ended_at IS NULL FROM runs WHERE name = 'scored'"
     assert history.ask(found) == [(RunState.PAUSED, "being rescored", 1)]
@@ -258,9 +260,14 @@ def test_what_a_killed_command_leaves_is_not_complete_and_is_made_anew(history: 
         train_from(OfflineRequest(place, "trained"), threading.Event())
     with pytest.raises(StoreError, match=reason):
         rescore(place, f"{history.path.parent / 'rewards.py'}:flipped", "again")
+    with pytest.raises(StoreError, match=reason):
+        control(place, "resume")
+    with pytest.raises(StoreError, match=reason):
+        score(history, "flipped")
     begun = OfflineRequest(find_run_place(str(history.path)), "scored")
     with pytest.raises(StoreError, match="a run named scored exists already"):
         train_from(begun, threading.Event())
+    delete(place)
     assert " has 3 groups of learned " in score(history, "flipped")
     origin = f"rescored from learned with {history.path.parent / 'rewards.py'}:flipped"
     assert history.ask(found) == [(RunState.COMPLETED, origin, 0)]
@@ -275,9 +282,11 @@ def test_a_terminated_command_leaves_nothing(history: PlantedRun) -> None:
 
 def test_a_run_that_another_command_moves_gets_no_more_copies(history: PlantedRun) -> None:
     history.path.with_name("rewards.py").write_text(
-        "from agentrl.ops.runs.lifecycle import RunPlace, control\n"
+        "from agentrl.db.store import open_store\n"
+        "from agentrl.db.transitions import runs\n"
         "def moved(episode):\n"
-        f"    control(RunPlace({history.config.store_url()!r}, 'scored'), 'resume')\n"
+        f"    with open_store({history.config.store_url()!r}).write() as session:\n"
+        "        runs.find_run(session, 'scored').state = 'running'\n"
     )
     with pytest.raises(StoreError, match=r"run scored-.* was changed by another command"):
         score(history, "moved")

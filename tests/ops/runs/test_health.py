@@ -191,6 +191,20 @@ def test_a_process_whose_store_is_away_is_alive_but_not_well(tmp_path: Path, rol
     assert health(path, role, alive=True).startswith(f"{role}: cannot be checked: connection")
 
 
+def test_a_run_that_cannot_be_probed_is_not_alive(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(f'run.home = "{tmp_path}"\n[tasks.dbbench]\n')
+    with pytest.raises(Unhealthy, match="health probes need Postgres"):
+        health(path, "dispatcher", alive=True)
+
+
+def test_a_run_that_is_not_there_is_not_alive(run: tuple[Path, Store, str]) -> None:
+    path = run[0]
+    path.write_text(path.read_text().replace('name = "run"', 'name = "absent"'))
+    with pytest.raises(Unhealthy, match="no run absent"):
+        health(path, "worker", alive=True)
+
+
 def test_a_process_that_ended_is_not_alive(served: tuple[Path, type[Answers]]) -> None:
     answers = served[1]
     answers.ready = False

@@ -282,7 +282,7 @@ def test_an_engine_computes_with_the_configured_threads(save_model: Save, thread
 @pytest.mark.parametrize("device", ["cuda:99", "gpu"])
 def test_a_device_that_this_machine_lacks_is_refused(device: str) -> None:
     config = Config(tasks={"dbbench": Task()}, model=Model(device=device))
-    with pytest.raises(ConfigError, match=f"^device: .*{device}"):
+    with pytest.raises(ConfigError, match=rf"^model\.device: .*{device}"):
         make(serving_config(config), PolicyServer(name="p"), threading.Event())
 
 
@@ -345,15 +345,22 @@ def test_a_broken_checkpoint_is_refused_and_leaves_no_name(
 
 
 @pytest.mark.parametrize("where", ["to", "forward"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB. If reserved"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"),
+    ],
+)
 def test_a_policy_that_finds_no_memory_is_no_broken_checkpoint(
-    save_model: Save, monkeypatch: pytest.MonkeyPatch, where: str
+    save_model: Save, monkeypatch: pytest.MonkeyPatch, where: str, error: RuntimeError
 ) -> None:
     def run_out(*_: object, **__: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB. If reserved")
+        raise error
 
     with closing(LocalEngine(DEVICE)) as engine, monkeypatch.context() as patched:
         patched.setattr(Qwen3ForCausalLM, where, run_out)
-        with pytest.raises(PolicyError, match=r"does not fit into memory: .* allocate 1 GiB\.$"):
+        with pytest.raises(PolicyError, match=r"does not fit into memory: CUDA .*(GiB\.|Create`)$"):
             engine.load("a", save_model("a"))
         assert engine.names() == []
         patched.undo()

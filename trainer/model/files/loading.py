@@ -4,7 +4,7 @@ import fnmatch
 import json
 import shutil
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -75,7 +75,8 @@ def make_savable(model: Any) -> None:
 
     if not model.can_generate():
         return
-    given, make = model.generation_config, cast("Any", GenerationConfig)
+    given = model.generation_config
+    make: Any = GenerationConfig
     try:
         given.validate(strict=True)
     except ValueError:

@@ -126,7 +126,8 @@ class RecordingContainer(ServerContainer):
         (ENDED, {"type": "state"}, True),
         (REFUSED, {"type": "state"}, True),
         (CRASHED, {"type": "state"}, False),
-        (ENDED, CRASHED, False),
+        (ENDED, CRASHED, True),
+        (ENDED, None, False),
     ],
 )
 def test_a_container_whose_server_has_failed_is_not_used_again(

@@ -10,7 +10,7 @@ from agentrl.core.errors import ItemError
 from agentrl.envs import registry
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.play import play
-from agentrl.envs.tasks.maths.reasoning import DATASETS, item_of
+from agentrl.envs.tasks.maths.reasoning import DATASETS, make_item
 from agentrl.envs.tasks.maths.scoring import answers_match
 
 LINES = [
@@ -71,7 +71,7 @@ def test_no_question_of_reasoning_gym_holds_its_answer_in_another_form() -> None
 
 def test_a_rounded_probability_is_replaced_by_its_fraction() -> None:
     rational = {"numerator": 2, "denominator": 65536}
-    drawn = item_of(entry("How probable are 15 heads?", "3.051757812e-05", rational=rational))
+    drawn = make_item(entry("How probable are 15 heads?", "3.051757812e-05", rational=rational))
     assert drawn is not None
     assert drawn[0]["answer"] == "1/32768"
     assert answers_match("0.000030517578125", drawn[0]["answer"])
@@ -79,12 +79,12 @@ def test_a_rounded_probability_is_replaced_by_its_fraction() -> None:
 
 
 def test_an_answer_that_its_expression_does_not_have_makes_no_item() -> None:
-    drawn = item_of(entry("Calculate 6 / 2.", "3", expression="6 / 2"))
+    drawn = make_item(entry("Calculate 6 / 2.", "3", expression="6 / 2"))
     assert drawn == (
         {"question": "Calculate 6 / 2.", "answer": "3", "code": "6 / 2"},
         "Calculate 6 / 2.\n3",
     )
-    assert item_of(entry("Calculate 7 / 2.", "3", expression="7 / 2")) is None
+    assert make_item(entry("Calculate 7 / 2.", "3", expression="7 / 2")) is None
 
 
 @pytest.mark.parametrize("difficulty", sorted(DATASETS))
