@@ -66,7 +66,7 @@ def test_a_sound_build_comes_through_with_nothing_lost_and_says_so(
     assert told.code == 0, told
     assert told.line["kills"] == 2
     assert "kill everything" in told.faults, "all at once, and the same command again"
-    assert told.line["updates"] >= 3
+    assert told.line["updates"] >= 2, "so many follow the last fault, however fast the machine is"
     zeros = ("lost", "trained_twice", "unbalanced", "hangs", "rolled_back", "failed_without_fault")
     assert {name: told.line[name] for name in zeros} == dict.fromkeys(zeros, 0)
     assert told.line["recovery_s"]["max"] >= told.line["recovery_s"]["p50"] >= 0
