@@ -132,14 +132,29 @@ class Store:
         with self._name_errors(), self._write.begin() as session:
             yield session
 
-    def transact(self, work: Callable[[Session], T], *, patience_s: float | None = None) -> T:
+    def transact(
+        self,
+        work: Callable[[Session], T],
+        *,
+        done: Callable[[Session], T | None] | None = None,
+        patience_s: float | None = None,
+    ) -> T:
         """Run `work` in a write transaction; repeat it while the database is unavailable.
 
         `work` must be a compare-and-set or otherwise safe to repeat, because a commit whose answer
-        was lost is repeated too. Raises StoreUnavailable after `patience_s` seconds, by default the
-        limit of `self.retry`.
+        was lost is repeated too. `done` is asked before each repetition; what it returns, unless
+        false, is the result of such a commit. Raises StoreUnavailable after `patience_s` seconds,
+        by default the limit of `self.retry`.
         """
-        return self._patiently(self._write.begin, work, patience_s)
+        tries = 0
+
+        def work_unless_done(session: Session) -> T:
+            nonlocal tries
+            tries += 1
+            found = done(session) if done is not None and tries > 1 else None
+            return found or work(session)
+
+        return self._patiently(self._write.begin, work_unless_done, patience_s)
 
     def ask(self, work: Callable[[Session], T], *, patience_s: float | None = None) -> T:
         """Like `transact`, in a read-only transaction."""

@@ -215,7 +215,7 @@ class Counting(Environment, Protocol):
 
 
 def is_counting(environment: Environment) -> TypeGuard[Counting]:
-    """Return whether it is told the length of its turns, also behind a wrapper."""
+    """Return whether the environment, perhaps in a wrapper, is told the length of each turn."""
     return has_methods(environment, "sampled")
 
 
@@ -234,7 +234,7 @@ class Attachable(Environment, Protocol):
 
 
 def is_attachable(environment: Environment) -> TypeGuard[Attachable]:
-    """Return whether it can outlive its worker, also behind a wrapper."""
+    """Return whether the environment, perhaps in a wrapper, can outlive its worker."""
     return has_methods(environment, "attach", "leave")
 
 

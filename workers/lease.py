@@ -72,15 +72,10 @@ class WorkerLease:
         """Claim an attempt; None if it is another's. A claim whose answer was lost is ours."""
         attempt = episode_id, fence, self.worker_id
         deadline_s = self._section.attempt_deadline_s
-        tries = 0
-
-        def work(session: Session) -> ClaimedEpisode | None:
-            nonlocal tries
-            tries += 1
-            claimed = episodes.is_claimed_by(session, *attempt) if tries > 1 else None
-            return claimed or episodes.claim(session, *attempt, deadline_s=deadline_s)
-
-        return self._store.transact(work)
+        return self._store.transact(
+            lambda session: episodes.claim(session, *attempt, deadline_s=deadline_s),
+            done=lambda session: episodes.is_claimed_by(session, *attempt),
+        )
 
     def give_back(self) -> int:
         """Give back all running attempts and the lease in one transaction; return their number."""

@@ -11,8 +11,6 @@ waits for a broker that is away, until the worker stops; for the database, as lo
 import threading
 from dataclasses import dataclass
 
-from sqlalchemy.orm import Session
-
 from agentrl.broker.api import Publisher
 from agentrl.broker.messages import EpisodeFinished
 from agentrl.broker.queue_names import TRAJECTORIES
@@ -72,15 +70,11 @@ class Settlement:
         again. A commit whose answer was lost is ours.
         """
         timeout_s = self.dispatch.body_timeout_s
-        tries = 0
-
-        def work(session: Session) -> bool:
-            nonlocal tries
-            tries += 1
-            done = tries > 1 and episodes.is_finished_with(session, claimed, result.body_sha256)
-            return done or episodes.finish(session, claimed, result, body_timeout_s=timeout_s)
-
-        return self.store.transact(work, patience_s=FOREVER)
+        return self.store.transact(
+            lambda session: episodes.finish(session, claimed, result, body_timeout_s=timeout_s),
+            done=lambda session: episodes.is_finished_with(session, claimed, result.body_sha256),
+            patience_s=FOREVER,
+        )
 
     def _publish(self, claimed: ClaimedEpisode, trajectory: Trajectory) -> None:
         """Publish the body; wait as long as the broker is unavailable.

@@ -66,7 +66,7 @@ class SandboxedSource(TaskSource, Protocol):
 
 
 def is_sandboxed(source: TaskSource) -> TypeGuard[SandboxedSource]:
-    """Return whether a source can use sandboxes, also behind a wrapper."""
+    """Return whether the source, perhaps in a wrapper, can use sandboxes."""
     return has_methods(source, "specs", "contain")
 
 

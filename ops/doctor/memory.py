@@ -151,8 +151,7 @@ def refusals(config: Config, shape: ModelSpec, machine: Machine) -> dict[str, li
     """Return GPU shares that are too small for their vLLM."""
     found: dict[str, list[str]] = {}
     cards = machine.cards
-    measuring = [config.eval_server()] if config.eval.every else []
-    for server in [*config.policy_servers(), *measuring]:
+    for server in config.engine_servers():
         if server.engine != "vllm":
             continue
         least, share = least_of_vllm(config, server, shape), gpu_share(server)

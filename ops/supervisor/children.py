@@ -13,7 +13,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.processes.process import Instance, agentrl_command
 from agentrl.db.engine import TIMEOUTS
 from agentrl.ops.doctor.machine import this_machine
-from agentrl.ops.doctor.memory_items import shares_trainer_card
+from agentrl.ops.doctor.memory_items import VISIBLE, shares_trainer_card
 from agentrl.ops.supervisor.env_server_host import hosts_envs
 from agentrl.ops.supervisor.restarts import Deaths
 
@@ -60,7 +60,7 @@ def children(config: Config, path: Path) -> list[Child]:
         return Child(name, command, phase, needed=needed, stop_s=stop_s, after=after)
 
     file, policies = str(path), config.policy_servers()
-    names = this_machine().names if any(each.engine == "vllm" for each in policies) else {}
+    names = this_machine().names if any(VISIBLE in each.vllm.env for each in policies) else {}
     shared = [each.name for each in policies if shares_trainer_card(config, each, names)]
     servers = [
         child(f"policy-{server.name}", "policy", file, "--name", server.name, phase=1)

@@ -197,7 +197,7 @@ def make(
     server: PolicyServer,
     stop: threading.Event,  # noqa: ARG001 - the signature of engines
 ) -> LocalEngine:
-    """An engine of this process; torch is told its threads here. Raises ConfigError."""
+    """Make an engine in this process and set torch's threads. Raises ConfigError."""
     model = config.model
     check_device(model.device, torch.cuda.device_count(), "model.device")
     torch.set_num_threads(server.threads)

@@ -49,11 +49,11 @@ def wrong(episode):
 def judged_only(episode):
     return [3.0 * (score or 0.0) for score in episode.judge_scores()]
 
-def killed(episode):
+def kill_itself(episode):
     if episode.task == "alfworld":
         os.kill(os.getpid(), signal.SIGKILL)
 
-def terminated(episode):
+def terminate_itself(episode):
     if episode.task == "alfworld":
         os.kill(os.getpid(), signal.SIGTERM)
 """
@@ -251,7 +251,7 @@ def interrupt(history: PlantedRun, function: str) -> None:
 def test_what_a_killed_command_leaves_is_not_complete_and_can_be_deleted(
     history: PlantedRun,
 ) -> None:
-    interrupt(history, "killed")
+    interrupt(history, "kill_itself")
     found = "SELECT state, reason, ended_at IS NULL FROM runs WHERE name = 'scored'"
     assert history.ask(found) == [(RunState.PAUSED, "being rescored", 1)]
     reason = "run scored has only some of its groups"
@@ -275,7 +275,7 @@ def test_what_a_killed_command_leaves_is_not_complete_and_can_be_deleted(
 
 
 def test_a_terminated_command_leaves_nothing(history: PlantedRun) -> None:
-    interrupt(history, "terminated")
+    interrupt(history, "terminate_itself")
     with history.store.read() as session:
         assert session.query(Run).count() == 1
 
