@@ -214,6 +214,7 @@ def warmstart(
             model=model,
             imported=imported,
             style=file.model.call_style,
+            chat_template=file.model.chat_template if model else "",
             episodes=episodes,
             batch_tokens=batch_tokens,
             measured=measured,

@@ -11,6 +11,7 @@ An Environment serves one episode. A failure that is not the agent's fault raise
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Literal, Protocol, TypeGuard, get_args
 
 from agentrl.core.errors import ItemError, nearest
@@ -72,6 +73,15 @@ def require_split(task: str, split: str, known: Collection[str]) -> None:
     """Raises ItemError, with the nearest known split, unless the task has this one."""
     if split not in known:
         raise ItemError(f"{task}: unknown split {split}{nearest(split, known)}")
+
+
+def sample_items(items: "Sequence[Item]", count: int) -> "list[Item]":
+    """Return at most `count` items that stand for all of them.
+
+    The first items of a benchmark are often all of one kind. The choice is the same at each call,
+    and a larger one contains a smaller one.
+    """
+    return Random("items").sample(items, len(items))[:count]
 
 
 def shortened(text: str, most: int = 1000) -> str:

@@ -23,7 +23,7 @@ from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CURRENT, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import ClaimedEpisode
-from agentrl.envs.contract import Item, TaskSource
+from agentrl.envs.contract import Item, TaskSource, sample_items
 from agentrl.ops.evaluation.ending_event import EndingEvent
 from agentrl.workers.attempt_errors import OutOfTime
 from agentrl.workers.episode import EpisodeLoop
@@ -260,11 +260,12 @@ class Evaluator(EpisodePlayer):
 
 
 def work_of(plan: Plan, source: TaskSource) -> list[Work]:
-    """Every episode of a plan. Raises ItemError for a split without items."""
+    """Return the episodes of a plan. Raises ItemError for a split without items."""
     items = source.items(plan.split)
     if not items:
         raise ItemError(f"task {plan.task}: split {plan.split} is empty")
-    return [Work(plan, item, n) for item in items[: plan.items] for n in range(plan.repeats)]
+    chosen = sample_items(items, plan.items)
+    return [Work(plan, item, n) for item in chosen for n in range(plan.repeats)]
 
 
 def _share_cost(played: EpisodeScore, share: float) -> EpisodeScore:

@@ -39,6 +39,7 @@ def make_start(recipe: Recipe, size: Size, config: Config) -> None:
             phases=(recipe.phase(size),),
             model=model,
             style=config.model.call_style,
+            chat_template=config.model.chat_template,
             episodes=size.episodes,
             batch_tokens=recipe.clone_tokens,
             measured=0,  # the run measures it as its version 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.ops.quickstart.recipes import Recipe
+from agentrl.ops.quickstart.recipes import ROOT, Recipe
 from agentrl.trainer.model.bfloat16_cost import is_bfloat16_emulated
 
 
@@ -57,12 +57,16 @@ def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config
 def load_recipe(recipe: Recipe, overrides: Mapping[str, str]) -> Config:
     """Load the recipe's file with overrides by key, and those of the environment.
 
+    The file's chat template is found from every working directory.
     On a CPU that emulates bfloat16 it computes in float32, unless the environment says otherwise.
     """
     environ = dict(os.environ)
     model = config_loading.load(recipe.file, environ).model
     if model.dtype == "bfloat16" and is_bfloat16_emulated(model.device):
         overrides = {**overrides, "MODEL__DTYPE": '"float32"'}
+    if model.chat_template:
+        template = ROOT / model.chat_template
+        overrides = {**overrides, "MODEL__CHAT_TEMPLATE": f'"{template}"'}
     prefixed = {config_loading.PREFIX + key: value for key, value in overrides.items()}
     return config_loading.load(recipe.file, prefixed | environ)
 

@@ -37,7 +37,7 @@ from agentrl.db.transitions import runs
 from agentrl.ops.configuration import configs
 from agentrl.ops.models import hub
 from agentrl.ops.runs import relocation
-from agentrl.workers.conversation.template import TEMPLATE
+from agentrl.workers.conversation.template import replace_template
 from agentrl.workers.queue.celery_app import celery_app, purge_queue
 
 LOOK_S = 0.05  # between two tries to be the one who begins the run
@@ -296,6 +296,4 @@ def link_files(model: Model, target: Path) -> None:
             os.link(path.resolve(), target / path.name)
         except OSError:
             shutil.copyfile(path, target / path.name)
-    if model.chat_template:
-        (target / TEMPLATE).unlink(missing_ok=True)
-        shutil.copyfile(model.chat_template, target / TEMPLATE)
+    replace_template(target, model.chat_template)

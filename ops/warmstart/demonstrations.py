@@ -18,7 +18,15 @@ import numpy as np
 
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ItemError
-from agentrl.envs.contract import Item, Message, Outcome, TaskSource, Tool, ToolCall
+from agentrl.envs.contract import (
+    Item,
+    Message,
+    Outcome,
+    TaskSource,
+    Tool,
+    ToolCall,
+    sample_items,
+)
 from agentrl.envs.play import Act, take_turns
 from agentrl.trainer.model.cloning import Demonstration
 from agentrl.workers.conversation import toolcalls
@@ -76,12 +84,13 @@ class Demonstrator:
     noise: float
 
     def episodes(self, count: int, seed: int) -> Iterator[Transcript]:
-        """Yield `count` episodes, cycling through the items. Raises ItemError without an expert."""
+        """Yield `count` episodes, cycling through all items. Raises ItemError without an expert."""
         return self.part(range(count), seed * count)
 
     def part(self, numbers: Iterable[int], first_seed: int) -> Iterator[Transcript]:
         """Yield the episodes of these numbers; each number gives its item and its seed."""
         items = self.source.items(self.task.split)
+        items = sample_items(items, len(items))
         for number in numbers:
             yield self._episode(items[number % len(items)], first_seed + number)
 

@@ -11,7 +11,7 @@ import torch
 
 from agentrl.core.config.sections.base import Dtype
 from agentrl.core.config.sections.tasks import Task
-from agentrl.envs.contract import TaskSource
+from agentrl.envs.contract import TaskSource, sample_items
 from agentrl.ops.warmstart import play, tokenizer
 from agentrl.ops.warmstart.play import Player
 from agentrl.serving.local.engine import LocalEngine
@@ -22,7 +22,7 @@ from agentrl.trainer.model.trainable_model import (
     tensors_to_save,
     trainable_parameters,
 )
-from agentrl.workers.conversation.template import ChatTemplate
+from agentrl.workers.conversation.template import ChatTemplate, replace_template
 from agentrl.workers.conversation.toolcalls import Style
 
 ATTEMPTS = 8
@@ -51,24 +51,33 @@ class Skill:
     greedy: float
 
 
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """`base`: directory of the tokenizer. `chat_template`: a file that replaces its template."""
+
+    base: Path
+    style: Style
+    chat_template: str = ""
+
+
 class StudentPolicy:
-    """`base`: directory of its tokenizer. `scratch`: where it is saved for playing.
+    """`scratch`: where it is saved for playing.
 
     `model`: of transformers, or one with an adapter, which alone is trained. `dtype`: of the
     weights that are saved and played; training uses float32. It plays on the model's device.
     """
 
     def __init__(
-        self, model: Any, base: Path, scratch: Path, style: Style, dtype: Dtype = "float32"
+        self, model: Any, chat: ChatFormat, scratch: Path, dtype: Dtype = "float32"
     ) -> None:
         """Raises ConfigError if the template cannot render tool turns."""
         self._adapter = model if isinstance(model, AdapterModel) else None
         self.model = model.model if isinstance(model, AdapterModel) else model
-        self.template = ChatTemplate.load(base)
+        self.template = ChatTemplate.load(chat.base, chat.chat_template)
         self.template.check_append_only()
-        self._base = base
+        self._chat = chat
         self._scratch = scratch
-        self.style = style
+        self.style = chat.style
         self._dtype = dtype
         self._engine = LocalEngine(str(self.model.device), dtype)
         self._saved = 0
@@ -88,7 +97,7 @@ class StudentPolicy:
             "eos_token_id": template.end_id,
             "pad_token_id": template.tokenizer.token_to_id(tokenizer.PAD),
         }
-        return cls(cloning.new_model(shape, seed), base, scratch, style, dtype)
+        return cls(cloning.new_model(shape, seed), ChatFormat(base, style), scratch, dtype)
 
     @property
     def parameters(self) -> int:
@@ -107,18 +116,19 @@ class StudentPolicy:
             directory.mkdir(exist_ok=True)
             trained = trainable_parameters(self.model)
             self._adapter.save(directory, tensors_to_save(trained, getattr(torch, self._dtype)))
-            return
-        save_as(self.model, directory, self._dtype)
-        copy_tokenizer(self._base, directory)
+        else:
+            save_as(self.model, directory, self._dtype)
+            copy_tokenizer(self._chat.base, directory)
+        replace_template(directory, self._chat.chat_template)
 
     def success(self, source: TaskSource, task: Task, items: int) -> float:
         """Return sampled success on training items."""
         with self._playing(1.0) as player:
-            some = source.items(task.split)[:items]
+            some = sample_items(source.items(task.split), items)
             return play.success(play.scores(player, source, some, task.max_turns, seed=0))
 
     def skill(self, source: TaskSource, task: Task, items: int) -> Skill:
-        held_out = source.items(task.eval_split)[:items]
+        held_out = sample_items(source.items(task.eval_split), items)
         many = [item for item in held_out for _ in range(ATTEMPTS)]
         with self._playing(1.0) as player:
             sampled = play.scores(player, source, many, task.max_turns, seed=1)

@@ -42,12 +42,13 @@ from agentrl.ops.warmstart.demonstrations import Preparation, Transcript
 from agentrl.ops.warmstart.expert_processes import Experts
 from agentrl.ops.warmstart.start_adapter import StartAdapter, StartRecord
 from agentrl.ops.warmstart.state import WarmstartState
-from agentrl.ops.warmstart.student_policy import Skill, StudentPolicy
+from agentrl.ops.warmstart.student_policy import ChatFormat, Skill, StudentPolicy
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import prepare_torch
 from agentrl.trainer.model import cloning
 from agentrl.trainer.model.trainable_model import AdapterModel
+from agentrl.workers.conversation.template import read_template
 from agentrl.workers.conversation.toolcalls import Style
 
 CARD = """\
@@ -79,7 +80,8 @@ REPORTED = ("parameters", "steps", "demonstrations", "seconds", "loss")
 class WarmstartOptions:
     """`out`: the directory to create. `model`: the starting model; None: a new tiny one.
 
-    `imported`: JSONL of messages to use instead of experts. `episodes`: expert episodes per task
+    `imported`: JSONL of messages to use instead of experts. `chat_template`: a file that replaces
+    the template of `model`. `episodes`: expert episodes per task
     and phase. `batch_tokens`: tokens of one step. `measured`: held-out items per task, or none.
     `dtype`: of matrix products, of played and of written weights; training uses float32. `device`:
     of training and playing. `lora`: with a rank, only an adapter of `model` is trained; it is kept
@@ -93,6 +95,7 @@ class WarmstartOptions:
     model: Path | None = None
     imported: Path | None = None
     style: Style = "plain"
+    chat_template: str = ""
     episodes: int = 6000
     batch_tokens: int = 2048
     measured: int = 200
@@ -210,8 +213,10 @@ def _learn(
 
 def _fingerprint(options: WarmstartOptions) -> str:
     """Return a hash of all options that determine the weights."""
-    adapter = {"lora": msgspec.to_builtins(options.lora)} if options.lora.rank else {}
-    deciding = adapter | {
+    some = {"lora": msgspec.to_builtins(options.lora)} if options.lora.rank else {}
+    if options.chat_template:
+        some["template"] = read_template(Path(options.chat_template))
+    deciding = some | {
         "tasks": msgspec.to_builtins(dict(options.tasks)),
         "phases": [asdict(phase) for phase in options.phases],
         "model": manifest.weight_digests(options.model) if options.model else None,
@@ -246,7 +251,8 @@ def _make_student(
 ) -> StudentPolicy:
     if options.model:
         model = _load(options.model, options)
-        return StudentPolicy(model, options.model, scratch, options.style, options.dtype)
+        chat = ChatFormat(options.model, options.style, options.chat_template)
+        return StudentPolicy(model, chat, scratch, options.dtype)
     every = (each for phase in transcripts for task in phase.values() for each in task)
     texts = [text for transcript in every for text in transcript.texts()]
     with torch.device(options.device):

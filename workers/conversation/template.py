@@ -9,6 +9,7 @@ A conversation grows by what the template appends and is never rendered again as
 """
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -225,15 +226,27 @@ def _json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _compile(model_dir: Path, config: Mapping[str, Any], named: str) -> Template:
-    """Compile the template of the given file, else the model's, from its file or its `config`."""
-    path = Path(named) if named else model_dir / TEMPLATE
+def read_template(path: Path) -> str:
+    """Return the text of a template. Raises ConfigError."""
     try:
-        text = path.read_text("utf-8") if named or path.exists() else config.get("chat_template")
+        return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"model.chat_template: {path}: {error}", hint="set it to a readable file"
         ) from error
+
+
+def replace_template(directory: Path, chat_template: str) -> None:
+    """Replace the template of a model directory by the file, if one is named."""
+    if chat_template:
+        (directory / TEMPLATE).unlink(missing_ok=True)  # it may be linked to another directory's
+        shutil.copyfile(chat_template, directory / TEMPLATE)
+
+
+def _compile(model_dir: Path, config: Mapping[str, Any], named: str) -> Template:
+    """Compile the template of the given file, else the model's, from its file or its `config`."""
+    path = Path(named) if named else model_dir / TEMPLATE
+    text = read_template(path) if named or path.exists() else config.get("chat_template")
     if not isinstance(text, str):
         raise ConfigError(f"{model_dir} has no chat template", hint=_OWN)
     try:

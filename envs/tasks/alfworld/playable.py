@@ -42,7 +42,6 @@ class ReleaseGame:
     """A published game with its own rules. Raises EnvironmentFailure for missing words."""
 
     nothing = NOTHING_HAPPENS
-    progress = None
 
     def __init__(self, play: Play) -> None:
         self._play = play
@@ -50,6 +49,10 @@ class ReleaseGame:
     @property
     def won(self) -> bool:
         return self._play.won
+
+    @property
+    def progress(self) -> float | None:
+        return self._play.progress
 
     def welcome(self) -> str:
         with _game_errors():

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from agentrl.envs.tasks.alfworld.published import grammar, pddl
+from agentrl.envs.tasks.alfworld.published import goal_progress, grammar, pddl
 from agentrl.envs.tasks.alfworld.published.grammar import Grammar, Text, TextContext
 from agentrl.envs.tasks.alfworld.published.pddl import And, Atom, Domain, Effect, Fact, Not, Problem
 from agentrl.envs.tasks.alfworld.published.world_state import (
@@ -78,6 +78,7 @@ class Setting:
                 members.setdefault(kind, {})[entity] = None
         self._planner = Planner(self.world(), members)
         self.goal = self._planner.solver(problem.goal, frozenset())
+        self.goal_conditions = goal_progress.read_goal(problem.goal)
         self.rules = [
             self._rule(action, words.actions[name])
             for name, action in rules.actions.items()
@@ -128,6 +129,14 @@ class Play:
         self._texts: dict[tuple[int, Fact], str] = {}
         self.won = False
         self._look_around()
+
+    @property
+    def progress(self) -> float | None:
+        """Return which share of the task is done, 0 to 1; None for a goal of another form."""
+        if self.won:
+            return 1.0
+        conditions = self._setting.goal_conditions
+        return goal_progress.progress(conditions, self._world) if conditions else None
 
     def intro(self) -> str:
         return self._tell(INTRO, {})
