@@ -28,7 +28,7 @@ POLICIES = typer.Option(
 )
 TASKS = typer.Option("", help="Tasks (comma-separated). Default: all in CONFIG.")
 SPLITS = typer.Option("", help="Splits (comma-separated). Default: each task's eval_split.")
-ITEMS = typer.Option(None, min=1, help="Items per task. Default: the whole split.")
+ITEMS = typer.Option(None, min=1, help="Items per task, chosen from the whole split. Default: all.")
 POLICY_HELP = (
     "Policy: a directory, external(NAME), a checkpoint id, RUN@VERSION or a version of the run."
 )

@@ -36,6 +36,17 @@ def _played(evaluator: Evaluator) -> list[EpisodeScore | None]:
     return [played for ended in evaluator.play(work) for _, played in ended]
 
 
+def test_a_measurement_takes_items_from_the_whole_split_and_more_of_them_contain_fewer() -> None:
+    source = ScriptedSource(lambda _item: ScriptedEnvironment([], won()))
+    source.items = lambda _split: [Item("dbbench", str(n), {}) for n in range(100)]  # type: ignore[method-assign]
+    few, more = (
+        [int(work.item.item_id) for work in work_of(Plan("dbbench", "test", 0.0, count), source)]
+        for count in (10, 20)
+    )
+    assert more[:10] == few
+    assert max(few) > 50
+
+
 def _measured(policy: LivePolicy, failures: int) -> tuple[int, int, int]:
     """(episodes, failed, environments made) where each item's first `failures` attempts fail."""
     made: dict[str, int] = {}

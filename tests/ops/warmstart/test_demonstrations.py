@@ -63,6 +63,14 @@ def test_imported_tools_and_calls_are_read(tmp_path: Path) -> None:
     assert transcript.turns[0].answer[0].content == "mug"
 
 
+def test_a_few_demonstrations_show_items_of_the_whole_split() -> None:
+    task = Task(options={"items": 100, "test_items": 1}, split="train")
+    known = source("alfworld", task.options)
+    first = {known.make(item).start().messages[1].content for item in known.items("train")[:20]}
+    shown = Demonstrator(known, task, "plain", noise=0.0).episodes(20, seed=0)
+    assert len(first & {transcript.first[1].content for transcript in shown}) < 10
+
+
 @pytest.mark.parametrize("name", ["dbbench", "alfworld"])
 def test_a_demonstration_learns_the_experts_words_and_each_end(name: str) -> None:
     template = ChatTemplate.load(ROOT / "models" / "tiny")

@@ -17,6 +17,7 @@ from agentrl.core.config.sections.tasks import Task
 from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import AgentRLError, CheckpointError, ConfigError
 from agentrl.ops.interruption import Interrupted
+from agentrl.ops.warmstart import tokenizer
 from agentrl.ops.warmstart.cloning_trainer import Phase, Progress
 from agentrl.ops.warmstart.command import make
 from agentrl.ops.warmstart.start_adapter import FILE, StartAdapter, StartRecord
@@ -108,6 +109,42 @@ def test_any_model_can_be_started_from_with_imported_episodes(
     )
     assert report.demonstrations == 2
     assert manifest.verify(tmp_path / "out").version == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 4])
+def test_a_start_is_cloned_with_the_chosen_chat_template_and_keeps_it(
+    made: tuple[Path, list[Progress]], tmp_path: Path, rank: int
+) -> None:
+    own = tmp_path / "own.jinja"
+    own.write_text("{%- if messages %}{{ 'play' }}{% endif -%}" + tokenizer.TEMPLATE)
+    chosen = options(
+        tmp_path / "out",
+        model=made[0],
+        chat_template=str(own),
+        lora=Lora(rank=rank),
+        phases=(Phase(noise={}, steps=1, checked=1),),
+        episodes=2,
+    )
+    warmstart(chosen)
+    assert (tmp_path / "out" / "chat_template.jinja").read_text() == own.read_text()
+    warmstart(replace(chosen, out=tmp_path / "other", chat_template=""))
+    first, other = (tmp_path / name / "model.safetensors" for name in ("out", "other"))
+    assert first.read_bytes() != other.read_bytes()
+    if rank:
+        shutil.rmtree(tmp_path / "out")
+        warmstart(chosen)
+        assert (tmp_path / "out" / "chat_template.jinja").read_text() == own.read_text()
+        own.write_text(tokenizer.TEMPLATE)
+        shutil.rmtree(tmp_path / "out")
+        with pytest.raises(ConfigError, match="a warm start with other options"):
+            warmstart(chosen)
+
+
+def test_a_chat_template_that_is_not_there_is_named(tmp_path: Path) -> None:
+    absent = options(tmp_path / "out", chat_template=str(tmp_path / "absent.jinja"))
+    with pytest.raises(ConfigError, match=r"model\.chat_template: .*absent\.jinja"):
+        warmstart(absent)
 
 
 @pytest.fixture(scope="module")

@@ -93,6 +93,18 @@ def test_rendering_equals_transformers(model: Path) -> None:
     assert template.render(messages, [TOOL], generate=True) == expected
 
 
+PLAIN_CALLS = Path(__file__).parents[3] / "configs" / "plain-calls.jinja"
+
+
+def test_the_template_of_short_prompts_appends_shows_tools_and_calls_as_plain_does(
+    smollm2: Path,
+) -> None:
+    template = ChatTemplate.load(smollm2, str(PLAIN_CALLS))
+    template.check_append_only()
+    template.check_shows_tools()
+    assert template.call_style() == "plain"
+
+
 @pytest.mark.parametrize("text", [tokenizer.TEMPLATE, QWEN_LIKE])
 def test_an_append_only_template_passes(model: Path, text: str) -> None:
     with_template(model, text).check_append_only()
