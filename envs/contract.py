@@ -11,13 +11,13 @@ An Environment serves one episode. A failure that is not the agent's fault raise
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any, Literal, Protocol, TypeGuard, get_args
 
 from agentrl.core.errors import ItemError, nearest
 from agentrl.core.types import ID_LENGTH, Status
 
 PROGRESS = "progress"  # the metric that says which share of the item is done, 0 to 1
+GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples, modulo 1, are spread evenly
 UNSTORABLE = re.compile("[\\0\\ud800-\\udfff]")  # NUL and halves of characters
 
 
@@ -76,12 +76,13 @@ def require_split(task: str, split: str, known: Collection[str]) -> None:
 
 
 def sample_items(items: "Sequence[Item]", count: int) -> "list[Item]":
-    """Return at most `count` items that stand for all of them.
+    """Return at most `count` items, spread evenly over all of them.
 
     The first items of a benchmark are often all of one kind. The choice is the same at each call,
     and a larger one contains a smaller one.
     """
-    return Random("items").sample(items, len(items))[:count]
+    order = sorted(range(len(items)), key=lambda place: place * GOLDEN_RATIO % 1)
+    return [items[place] for place in order[:count]]
 
 
 def shortened(text: str, most: int = 1000) -> str:

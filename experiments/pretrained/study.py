@@ -9,6 +9,7 @@ small (docs/models.md).
 """
 
 import dataclasses
+import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ from agentrl.ops.quickstart.clone_starting_policy import make_start
 from agentrl.ops.quickstart.recipes import Recipe, Size
 from agentrl.ops.quickstart.run_config import load_recipe
 from agentrl.ops.runs.begin import checkpoints_home, link_files
+from agentrl.workers.conversation.template import read_template
 
 WHOLE = "whole"
 ARMS: Mapping[str, int] = {WHOLE: 2, "no-task-norm": 1, "no-cross-policy": 1}  # and their seeds
@@ -115,6 +117,9 @@ def make_design(request: SmollmRequest, config: Config) -> StudyDesign:
     sections = {name: msgspec.to_builtins(getattr(config, name)) for name in SECTIONS}
     sections["updates"] = config.run.stop_updates
     del sections["model"]["path"]
+    if config.model.chat_template:  # named by its text, not by the machine's path
+        text = read_template(Path(config.model.chat_template))
+        sections["model"]["chat_template"] = hashlib.sha256(text.encode()).hexdigest()
     return StudyDesign(
         config=sections,
         benches=benches,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -18,15 +19,7 @@ import numpy as np
 
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ItemError
-from agentrl.envs.contract import (
-    Item,
-    Message,
-    Outcome,
-    TaskSource,
-    Tool,
-    ToolCall,
-    sample_items,
-)
+from agentrl.envs.contract import Item, Message, Outcome, TaskSource, Tool, ToolCall
 from agentrl.envs.play import Act, take_turns
 from agentrl.trainer.model.cloning import Demonstration
 from agentrl.workers.conversation import toolcalls
@@ -84,13 +77,16 @@ class Demonstrator:
     noise: float
 
     def episodes(self, count: int, seed: int) -> Iterator[Transcript]:
-        """Yield `count` episodes, cycling through all items. Raises ItemError without an expert."""
+        """Yield `count` episodes, cycling through all items. Raises ItemError without an expert.
+
+        Their order depends on the seed, because the first items of a split are often of one kind.
+        """
         return self.part(range(count), seed * count)
 
     def part(self, numbers: Iterable[int], first_seed: int) -> Iterator[Transcript]:
         """Yield the episodes of these numbers; each number gives its item and its seed."""
         items = self.source.items(self.task.split)
-        items = sample_items(items, len(items))
+        items = Random(first_seed).sample(items, len(items))
         for number in numbers:
             yield self._episode(items[number % len(items)], first_seed + number)
 
