@@ -37,6 +37,7 @@ class Settings:
     learning_rate: float
     weight_decay: float
     warmup_updates: int
+    decay_updates: int
     max_grad_norm: float
     loss: str
     old: Literal["behaviour", "proximal"]
@@ -132,6 +133,7 @@ def resolve_settings(config: Trainer) -> Settings:
     return Settings(
         weight_decay=config.weight_decay,
         warmup_updates=config.warmup_updates,
+        decay_updates=config.decay_updates,
         max_grad_norm=config.max_grad_norm,
         clip=clip,
         importance=importance,

@@ -9,6 +9,9 @@ from torch import nn
 from agentrl.trainer.algorithm.presets import Settings
 
 
+LOWEST = 0.1  # share of the learning rate that a decay leaves
+
+
 def make_optimizer(parameters: Iterable[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
     """Create AdamW or SGD, without weight decay of vectors (norms and biases)."""
     every = parameter_groups(parameters, settings)
@@ -40,9 +43,12 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def learning_rate(settings: Settings, steps: int) -> float:
-    """Return the learning rate: linear warm-up over `warmup_updates`, then constant.
+    """Return the learning rate: it rises over `warmup_updates`, then falls until `decay_updates`.
 
-    steps: of the optimizer so far.
+    Both are linear; without a decay it stays. steps: of the optimizer so far.
     """
     warmup = settings.warmup_updates * settings.optimizer_steps
-    return settings.learning_rate * min(1.0, (steps + 1) / (warmup + 1))
+    decay = settings.decay_updates * settings.optimizer_steps
+    rise = (steps + 1) / (warmup + 1)
+    gone = (steps - warmup) / max(1, decay - warmup) if decay else 0.0
+    return settings.learning_rate * min(1.0, rise, 1.0 - (1.0 - LOWEST) * min(1.0, gone))

@@ -62,6 +62,8 @@ class Trainer(Section, frozen=True):
     """Weight decay of matrices."""
     warmup_updates: Natural = 0
     """Updates in which the learning rate rises from 0."""
+    decay_updates: Natural = 0
+    """Update until which the learning rate falls linearly to a tenth. 0: it never falls."""
     max_grad_norm: Above0 = 1.0
     """Gradients are clipped to this norm."""
     loss: str | None = None

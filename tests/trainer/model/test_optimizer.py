@@ -18,6 +18,16 @@ def test_the_learning_rate_warms_up_and_stays() -> None:
     assert [learning_rate(several, n) for n in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
 
 
+def test_the_learning_rate_falls_to_a_tenth_and_stays() -> None:
+    chosen = replace(SETTINGS, learning_rate=1.0, decay_updates=9)
+    falling = [learning_rate(chosen, n) for n in range(12)]
+    assert falling == pytest.approx([1.0 - 0.1 * n for n in range(10)] + [0.1, 0.1])
+    warmed = replace(chosen, warmup_updates=1, optimizer_steps=3)
+    assert [learning_rate(warmed, n) for n in (0, 3, 15, 27, 40)] == pytest.approx(
+        [0.25, 1.0, 0.55, 0.1, 0.1]
+    )
+
+
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_decay_spares_vectors(name: str) -> None:
     matrix, vector = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))
