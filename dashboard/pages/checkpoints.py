@@ -70,13 +70,16 @@ def _draw_measurements(registry: Registry) -> None:
     if not registry.measured:
         st.info("No evaluation yet. Evaluate a checkpoint with `agentrl eval CONFIG`.")
         return
-    if any(each.version is not None for each in registry.measured):
+    if any(each.version is not None and each.is_complete for each in registry.measured):
         chart(
             checkpoints.evaluation_chart(registry.measured),
             "Success by version. The bars are 95 % intervals.",
         )
     table(checkpoints.evaluation_rows(registry.measured), "", percent=["success"])
-    st.caption(f"The latest {EVALUATIONS} evaluations.")
+    st.caption(
+        f"The latest {EVALUATIONS} evaluations. While one lasts, its success is too high, because "
+        "episodes that win end first: the chart leaves it out."
+    )
 
 
 def _draw_checkpoint(entry: CheckpointEntry | None, here: Here, named: str) -> None:

@@ -188,7 +188,10 @@ def serving_chart(served: Sequence[ServingPeriod], here: Here) -> dict[str, Any]
 
 
 def evaluation_chart(measured: Sequence[Measurement]) -> dict[str, Any]:
-    """Return the Vega-Lite chart of success by version with intervals, per task and decoding."""
+    """Return the Vega-Lite chart of success by version with intervals, per task and decoding.
+
+    Evaluations that are not complete are left out.
+    """
     values = [
         {
             "task": each.task,
@@ -199,7 +202,7 @@ def evaluation_chart(measured: Sequence[Measurement]) -> dict[str, Any]:
             "high": each.high,
         }
         for each in measured
-        if each.version is not None
+        if each.version is not None and each.is_complete
     ]
     channels = by_colour("task", colours(each.task for each in measured))
     percent = {"format": ".0%"}
@@ -237,9 +240,15 @@ def evaluation_rows(measured: Sequence[Measurement]) -> list[dict[str, Cell]]:
             "temperature": each.temperature,
             "items": each.items,
             "repeats": each.repeats,
-            "episodes": each.episodes,
+            "episodes": _count_text(each),
             "success": each.success,
             "95 %": f"{each.low:.1%} – {each.high:.1%}",
         }
         for each in measured
     ]
+
+
+def _count_text(measured: Measurement) -> str:
+    if measured.is_complete:
+        return str(measured.episodes)
+    return f"{measured.episodes} of {measured.planned}"

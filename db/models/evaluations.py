@@ -3,6 +3,7 @@
 from typing import Any
 
 from sqlalchemy import ForeignKey, Text
+from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, mapped_column
 
 from agentrl.core.types import Status
@@ -14,6 +15,7 @@ class Evaluation(Base):
 
     It grows by items and repeats; the figures are of all its `evaluation_episodes`. `low`, `high`:
     95 % interval of the success rate. `run_id`, `version`: null of what is no checkpoint of a run.
+    `planned`: episodes asked for, without those that the infrastructure failed; 1 or more.
     """
 
     __tablename__ = "evaluations"
@@ -28,7 +30,7 @@ class Evaluation(Base):
     temperature: Mapped[float]
     items: Mapped[int]
     repeats: Mapped[int] = mapped_column(default=1, server_default="1")
-    planned: Mapped[int] = mapped_column(default=0, server_default="0")  # episodes asked for
+    planned: Mapped[int] = mapped_column(default=0, server_default="0")
     episodes: Mapped[int]
     success: Mapped[float]
     low: Mapped[float]
@@ -39,6 +41,11 @@ class Evaluation(Base):
     metrics: Mapped[dict[str, Any]]
     created_at: Mapped[float]
     updated_at: Mapped[float | None]
+
+    @hybrid_property
+    def is_complete(self) -> bool:
+        """Whether all have ended. Those that win end first: before, success is too high."""
+        return (self.episodes > 0) & (self.episodes >= self.planned)
 
 
 class EvaluationEpisode(Base):

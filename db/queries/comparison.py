@@ -21,12 +21,12 @@ class ItemScores:
 
 
 def latest_item_scores(session: Session, run_id: str) -> dict[Kind, ItemScores]:
-    """Return, for each kind of evaluation, the one of the newest version with episodes."""
+    """Return, for each kind of evaluation, the complete one of the newest version."""
     kind = (Evaluation.task, Evaluation.split, Evaluation.temperature, Evaluation.settings)
     version = func.coalesce(Evaluation.version, 0)  # a run's checkpoints have one
     query = (
         select(Evaluation.evaluation_id, version, *kind)
-        .where(Evaluation.run_id == run_id, Evaluation.episodes > 0)
+        .where(Evaluation.run_id == run_id, Evaluation.is_complete)
         .order_by(version, Evaluation.created_at, Evaluation.evaluation_id)
     )
     newest: dict[Kind, tuple[str, int]] = {}

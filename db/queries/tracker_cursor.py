@@ -8,9 +8,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.db.models.evaluations import Evaluation
 from agentrl.db.models.updates import Alarm, Update
-from agentrl.db.store import read_clock
 
-SETTLED_S = 60.0  # an evaluation that has not grown for so long is exported as it is
 MOST = 200  # rows of one look
 
 
@@ -64,15 +62,11 @@ def tracker_rows(
 
 
 def _evaluations(session: Session, run_id: str) -> Sequence[Evaluation]:
-    """Return evaluations that are complete or do not grow any more."""
-    clock = read_clock(session)
-    query = select(Evaluation).where(Evaluation.run_id == run_id, Evaluation.version.is_not(None))
-    return [
-        row
-        for row in session.scalars(query.order_by(Evaluation.created_at, Evaluation.evaluation_id))
-        if (row.episodes and row.episodes >= row.planned)
-        or clock - (row.updated_at or row.created_at) > SETTLED_S
-    ]
+    """Return the complete evaluations of versions."""
+    query = select(Evaluation).where(
+        Evaluation.run_id == run_id, Evaluation.version.is_not(None), Evaluation.is_complete
+    )
+    return session.scalars(query.order_by(Evaluation.created_at, Evaluation.evaluation_id)).all()
 
 
 def _evaluation_metrics(row: Evaluation) -> Mapping[str, float]:

@@ -71,7 +71,10 @@ class ServingPeriod:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """An evaluation on a task's split. `low`, `high`: 95 % interval of the success rate."""
+    """An evaluation on a task's split. `low`, `high`: 95 % interval of the success rate.
+
+    `is_complete`: all planned episodes have ended; before, its success is too high.
+    """
 
     checkpoint_id: str
     version: int | None
@@ -80,10 +83,12 @@ class Measurement:
     temperature: float
     items: int
     repeats: int
+    planned: int
     episodes: int
     success: float
     low: float
     high: float
+    is_complete: bool
 
 
 def fork_origin(session: Session, run_id: str) -> tuple[str, int] | None:

@@ -21,8 +21,12 @@ MeasuredItems = set[tuple[str, int]]  # (item, repeat)
 
 def begin_evaluation(
     session: Session, row: Evaluation, requested_items: MeasuredItems
-) -> MeasuredItems:
-    """Create the evaluation, or extend it to `requested_items`; return the existing episodes."""
+) -> tuple[MeasuredItems, int]:
+    """Create the evaluation, or extend it to `requested_items`.
+
+    Returns the existing episodes, and how many are planned. One that was interrupted stays
+    incomplete if fewer items are requested than before.
+    """
     values = {
         column.name: getattr(row, column.name)
         for column in Evaluation.__table__.columns
@@ -31,17 +35,31 @@ def begin_evaluation(
     _insert_new(session, Evaluation, [values | {"created_at": now()}])
     done = measured_items(session, row.evaluation_id)
     every = done | requested_items
+    own = Evaluation.evaluation_id == row.evaluation_id
+    planned = session.scalars(select(Evaluation.planned).where(own)).one()
     session.execute(
         update(Evaluation)
-        .where(Evaluation.evaluation_id == row.evaluation_id)
+        .where(own)
         .values(
             policy=row.policy,
             items=len({item for item, _ in every}),
             repeats=max((repeat for _, repeat in every), default=0) + 1,
-            planned=len(every),
+            planned=max(planned, len(every)),
         )
     )
-    return done
+    return done, max(planned, len(every))
+
+
+def lower_planned(session: Session, evaluation_id: str, planned: int) -> None:
+    """Leave an episode out of those planned, which are `planned` unless another process changed it.
+
+    One stays, so an evaluation without episodes never looks complete.
+    """
+    session.execute(
+        update(Evaluation)
+        .where(Evaluation.evaluation_id == evaluation_id, Evaluation.planned == planned)
+        .values(planned=max(1, planned - 1))
+    )
 
 
 def measured_items(session: Session, evaluation_id: str) -> MeasuredItems:

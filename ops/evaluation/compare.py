@@ -1,6 +1,6 @@
 """`agentrl eval compare`: compares two policies on the items that both were evaluated on.
 
-names ─▶ evaluations of each ─▶ those alike in task, split, temperature, settings ─▶ a paired test
+names ─▶ complete evaluations of each ─▶ those alike in task, split, settings, … ─▶ a paired test
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ def compare(path: Path, pair: PairRequest, *, as_json: bool) -> None:
         comparisons = findings(session, pair, config, store.url)
     if not comparisons:
         raise ConfigError(
-            f"{pair.first} and {pair.second} have no evaluated items in common",
+            f"{pair.first} and {pair.second} have no complete evaluations with items in common",
             hint=f"run `{config_loading.command('eval', path)} {_measuring(pair)}`",
         )
     if as_json:
@@ -94,8 +94,8 @@ def _findings(
     session: Session, pair: PairRequest, firsts: Sequence[Evaluation], seconds: Sequence[Evaluation]
 ) -> Iterator[PlanComparison]:
     """Compare; of several equal evaluations the newest counts."""
-    before = {_alike(row): row for row in firsts}
-    after = {_alike(row): row for row in seconds}
+    before = {_alike(row): row for row in firsts if row.is_complete}
+    after = {_alike(row): row for row in seconds if row.is_complete}
     for key in before.keys() & after.keys():
         first, second = before[key], after[key]
         is_chosen = not pair.tasks or first.task in pair.tasks

@@ -47,12 +47,13 @@ class EvaluationRecord:
         self._work = work
         self._names = {plan: policy_name(config, target, plan) for plan in work}
         self._failed = dict.fromkeys(work, 0)
+        self._planned: dict[Plan, int] = {}
         self._summed = time.monotonic()
         self._todo: list[Work] = []
         for plan, every in work.items():
             row = _row(config, target, plan, self._names[plan])
             requested = {each.key for each in every}
-            done = store.transact(
+            done, self._planned[plan] = store.transact(
                 partial(evaluations.begin_evaluation, row=row, requested_items=requested)
             )
             self._todo += [each for each in every if each.key not in done]
@@ -81,7 +82,7 @@ class EvaluationRecord:
         rows = []
         for work, played in ended:
             if played is None:
-                self._failed[work.plan] += 1
+                self._leave_out(work.plan)
                 continue
             priced = dataclasses.replace(played, cost=cost(self._prices, played))
             name = self._names[work.plan]
@@ -114,6 +115,13 @@ class EvaluationRecord:
         all_of_it = dataclasses.replace(plan, repeats=repeats)
         values = _figures(summarise(all_of_it, [*played, *[None] * self._failed[plan]]))
         self._store.transact(lambda session: evaluations.sum_up(session, name, values))
+
+    def _leave_out(self, plan: Plan) -> None:
+        """Count an episode as failed, and no longer as planned."""
+        name, planned = self._names[plan], self._planned[plan]
+        self._store.transact(lambda session: evaluations.lower_planned(session, name, planned))
+        self._failed[plan] += 1
+        self._planned[plan] = max(1, planned - 1)
 
     def _read_scores(self, plan: Plan) -> list[EpisodeScore]:
         name = self._names[plan]

@@ -59,3 +59,16 @@ def test_measurements_are_drawn_with_their_intervals(url: str) -> None:
     assert drawn["encoding"]["xOffset"]["field"] == "task"
     assert drawn["encoding"]["x"]["type"] == "ordinal"  # which an offset needs
     store.close()
+
+
+def test_an_evaluation_under_way_is_listed_with_what_is_planned_and_not_drawn(url: str) -> None:
+    store, run_id = begun(url)
+    with store.write() as session:
+        session.add(evaluation(run_id, 0, planned=10))
+        session.add(evaluation(run_id, 1, planned=40))
+    measured = read_registry(store, run_id).measured
+    listed = {row["version"]: row["episodes"] for row in evaluation_rows(measured)}
+    assert listed == {"v0": "10", "v1": "10 of 40"}
+    drawn = evaluation_chart(measured)["data"]["values"]
+    assert [each["version"] for each in drawn] == [0]
+    store.close()

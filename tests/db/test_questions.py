@@ -42,9 +42,9 @@ endings
   dbbench   task_limit  6         1.0    30.0    0.0
 
 evaluations
-  task     split  version  checkpoint_id  temperature  episodes  success  low    high
-  dbbench  test   0        c0             0.0          4         0.25     0.125  1.0
-  dbbench  test   2        c2             0.0          4         0.75     0.375  1.0
+  task     split  version  checkpoint_id  temperature  planned  episodes  success  low    high
+  dbbench  test   0        c0             0.0          4        4         0.25     0.125  1.0
+  dbbench  test   2        c2             0.0          4        4         0.75     0.375  1.0
 
 first-regression
   task     item_id  group_id  version  before  success

@@ -129,6 +129,7 @@ def side_rows() -> list[Base]:
                 split="test",
                 temperature=0.0,
                 items=4,
+                planned=4,
                 episodes=4,
                 success=success,
                 low=success / 2,

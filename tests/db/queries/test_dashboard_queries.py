@@ -354,6 +354,9 @@ def test_the_newest_evaluation_of_each_kind_is_told_by_item(learnt: Learnt) -> N
         )
     unmeasured = {"split": "test", "settings": "{}", "episodes": 0}
     session.add(evaluation(run_id, 4, **unmeasured))  # nothing of it is measured yet
+    session.add(evaluation(run_id, 5, split="test", settings="{}", planned=11))  # of 10 so far
+    session.flush()
+    session.add(measured("e5", 0, 1.0))
     session.flush()
     assert comparison.latest_item_scores(session, run_id) == {
         ("kg", "dev", 0.0, "{}"): comparison.ItemScores(2, {"item": 1.0}),

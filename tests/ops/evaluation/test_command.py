@@ -141,7 +141,9 @@ def test_a_matrix_of_checkpoints_tasks_and_splits_is_kept_and_compared(
     compare(file, PairRequest("latest", str(TINY), splits=("train",)), as_json=False)
     assert "A: latest" in capsys.readouterr().out
     monkeypatch.setenv("AGENTRL__EVAL__NICE", "1")
-    with pytest.raises(ConfigError, match="have no evaluated items in common") as caught:
+    with pytest.raises(
+        ConfigError, match="have no complete evaluations with items in common"
+    ) as caught:
         compare(file, PairRequest("0", "external(gpt)"), as_json=True)
     again = f"AGENTRL__EVAL__NICE=1 agentrl eval {file}"
     assert caught.value.hint == f"run `{again} --policy 'external(gpt)' --checkpoints 0`"
@@ -173,6 +175,8 @@ def test_an_interruption_keeps_what_has_ended_and_the_same_command_goes_on(
     (row,), kept = rows(config)
     assert 2 <= len(kept) < 12
     assert (row.episodes, row.planned) == (len(kept), 12)
+    with pytest.raises(ConfigError, match="no complete evaluations with items in common"):
+        compare(file, PairRequest(str(TINY), str(TINY)), as_json=True)
     evaluate(file, request, as_json=True)
     (whole,) = told(capsys)
     assert whole["episodes"] == 12

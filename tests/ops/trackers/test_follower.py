@@ -191,7 +191,7 @@ def test_an_evaluation_that_grows_is_told_again_and_one_under_way_is_not(
     store, run_id = begun
     with store.write() as session:
         row = session.get_one(Evaluation, "e3")
-        row.planned, row.updated_at = 8, time.time()
+        row.planned, row.updated_at = 8, time.time() - 3600  # interrupted long ago
     with store.read() as session:
         before = tracker_cursor.tracker_rows(session, run_id, TrackerCursor())
     assert not [line for line in before if any("eval" in name for name in line.metrics)]

@@ -1,0 +1,78 @@
+"""The rows of an evaluation: what is planned of it, and when it is complete."""
+
+from collections.abc import Sequence
+
+import pytest
+from sqlalchemy import select
+
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections.tasks import Task
+from agentrl.core.types import Status
+from agentrl.db.models.evaluations import Evaluation
+from agentrl.db.store import Store
+from agentrl.envs.contract import Item
+from agentrl.ops.evaluation.evaluate import EpisodeScore, Plan, Work
+from agentrl.ops.evaluation.evaluation_rows import EvaluationRecord
+from agentrl.ops.evaluation.target import EXPERT
+
+CONFIG = Config(tasks={"dbbench": Task()})
+PLAN = Plan("dbbench", "test", 0.0, 4)
+
+
+def begin_record(store: Store, items: Sequence[str]) -> EvaluationRecord:
+    work = [Work(PLAN, Item("dbbench", item, {}), 0) for item in items]
+    return EvaluationRecord(store, CONFIG, EXPERT, {PLAN: work})
+
+
+def end_episodes(record: EvaluationRecord, scores: Sequence[float | None]) -> None:
+    """End what is to do, in order, until scores run out. None: the infrastructure failed it."""
+    pairs = zip(record.todo(), scores, strict=False)
+    record.add([(work, None if score is None else played(work, score)) for work, score in pairs])
+    record.sum_up()
+
+
+def played(work: Work, score: float) -> EpisodeScore:
+    return EpisodeScore(work.item.item_id, 0, Status.COMPLETED, score, score, 1, 9, 5, 4, 1.0)
+
+
+def counts(store: Store) -> tuple[int, int, bool]:
+    """Return (episodes, planned, is_complete) of the only evaluation."""
+    with store.read() as session:
+        row = session.scalars(select(Evaluation)).one()
+        found = list(session.scalars(select(Evaluation).where(Evaluation.is_complete)))
+        assert found == [row] * row.is_complete, "SQL and Python agree"
+        return row.episodes, row.planned, row.is_complete
+
+
+def test_an_evaluation_is_complete_when_every_episode_has_ended(store: Store) -> None:
+    record = begin_record(store, "abcd")
+    assert counts(store) == (0, 4, False)
+    end_episodes(record, [1.0, 0.0])
+    assert counts(store) == (2, 4, False)
+    end_episodes(begin_record(store, "abcd"), [1.0, 0.0])
+    assert counts(store) == (4, 4, True)
+
+
+def test_an_evaluation_is_complete_where_the_infrastructure_failed_the_others(
+    store: Store,
+) -> None:
+    end_episodes(begin_record(store, "abcd"), [1.0, None, 0.0])
+    assert counts(store) == (2, 3, False)
+    end_episodes(begin_record(store, "abcd"), [None, 0.0])
+    assert counts(store) == (3, 3, True)
+    begin_record(store, "abcd")  # plays the failed one again
+    assert counts(store) == (3, 4, False)
+
+
+def test_an_evaluation_whose_every_episode_failed_is_not_complete(store: Store) -> None:
+    end_episodes(begin_record(store, "ab"), [None, None])
+    assert counts(store) == (0, 1, False)
+
+
+@pytest.mark.parametrize("fewer", ["a", "d"])
+def test_an_interrupted_evaluation_is_not_completed_by_asking_for_less(
+    store: Store, fewer: str
+) -> None:
+    end_episodes(begin_record(store, "abcd"), [1.0, 1.0])
+    end_episodes(begin_record(store, fewer), [0.0])
+    assert counts(store)[1:] == (4, False)
