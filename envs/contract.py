@@ -18,6 +18,7 @@ from agentrl.core.types import ID_LENGTH, Status
 
 PROGRESS = "progress"  # the metric that says which share of the item is done, 0 to 1
 GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples, modulo 1, are spread evenly
+ITEM_CHOICE = "golden ratio"  # of `sample_items`: another choice needs another name
 UNSTORABLE = re.compile("[\\0\\ud800-\\udfff]")  # NUL and halves of characters
 
 

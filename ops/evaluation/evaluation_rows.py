@@ -1,8 +1,8 @@
 """The rows of an evaluation: each episode is stored when it ends and is not played twice.
 
 The id of an evaluation is a hash of everything that decides its episodes: policy and chat format,
-task, split, temperature, options, limits and seed. Items and repeats are not part of it, so more of
-them extend an evaluation.
+task, split, temperature, options, limits, seed, and the way in which items are chosen. Their number
+and repeats are not part of it, so more of them extend an evaluation.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from agentrl.core.types import Status
 from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
 from agentrl.db.store import Store
 from agentrl.db.transitions import evaluations
+from agentrl.envs.contract import ITEM_CHOICE
 from agentrl.ops.evaluation.evaluate import (
     EpisodePlayer,
     EpisodeScore,
@@ -30,6 +32,7 @@ from agentrl.ops.evaluation.evaluate import (
 )
 from agentrl.ops.evaluation.summary import summarise
 from agentrl.ops.evaluation.target import Target
+from agentrl.workers.conversation.template import read_template
 
 SUM_UP_S = 5.0  # between two looks at all episodes so far, for the row's figures
 MILLION = 1e6
@@ -140,11 +143,14 @@ def forget_evaluations(store: Store, config: Config, target: Target, plans: Sequ
 
 
 def policy_name(config: Config, target: Target, plan: Plan) -> str:
-    """The id of an evaluation."""
+    """The id of an evaluation. Raises ConfigError if the chat template cannot be read."""
     model = config.model
-    spoken = [model.call_style, model.chat_template, model.dtype]
+    named = model.chat_template
+    template = read_template(Path(named)) if named else ""
+    spoken = [model.call_style, template, model.dtype]
     policy = [target.checkpoint_id, target.fingerprint, *spoken, config.run.seed]
-    decides = [policy, plan.task, plan.split, plan.temperature, settings(config, plan)]
+    where = [plan.task, plan.split, plan.temperature, ITEM_CHOICE]
+    decides = [policy, *where, settings(config, plan)]
     return hashlib.sha256(msgspec.json.encode(decides)).hexdigest()[:32]
 
 

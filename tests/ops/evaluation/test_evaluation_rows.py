@@ -1,18 +1,22 @@
-"""The rows of an evaluation: what is planned of it, and when it is complete."""
+"""The rows of an evaluation: what decides its id, what is planned, and when it is complete."""
 
+import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 
+import msgspec
 import pytest
-from sqlalchemy import select
+from sqlalchemy import insert, select, update
 
 from agentrl.core.config.config import Config
+from agentrl.core.config.sections.policies import Model
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.types import Status
-from agentrl.db.models.evaluations import Evaluation
+from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
 from agentrl.db.store import Store
 from agentrl.envs.contract import Item
 from agentrl.ops.evaluation.evaluate import EpisodeScore, Plan, Work
-from agentrl.ops.evaluation.evaluation_rows import EvaluationRecord
+from agentrl.ops.evaluation.evaluation_rows import EvaluationRecord, policy_name, settings
 from agentrl.ops.evaluation.target import EXPERT
 
 CONFIG = Config(tasks={"dbbench": Task()})
@@ -76,3 +80,42 @@ def test_an_interrupted_evaluation_is_not_completed_by_asking_for_less(
     end_episodes(begin_record(store, "abcd"), [1.0, 1.0])
     end_episodes(begin_record(store, fewer), [0.0])
     assert counts(store)[1:] == (4, False)
+
+
+def test_episodes_of_items_that_were_chosen_otherwise_are_not_counted(store: Store) -> None:
+    """Once the choice of items was no part of the id."""
+    model = CONFIG.model
+    spoken = [model.call_style, model.chat_template, model.dtype]
+    policy = [EXPERT.checkpoint_id, EXPERT.fingerprint, *spoken, CONFIG.run.seed]
+    decides = [policy, "dbbench", "test", 0.0, settings(CONFIG, PLAN)]
+    former = hashlib.sha256(msgspec.json.encode(decides)).hexdigest()[:32]
+    end_episodes(begin_record(store, "yz"), [1.0, 1.0])
+    with store.write() as session:
+        row = session.scalars(select(Evaluation)).one()
+        columns = {column.name: getattr(row, column.name) for column in row.__table__.columns}
+        session.execute(insert(Evaluation).values(columns | {"evaluation_id": former}))
+        session.execute(update(EvaluationEpisode).values(evaluation_id=former))
+        session.delete(row)
+    record = begin_record(store, "ab")
+    end_episodes(record, [0.0, 0.0])
+    assert [(one.episodes, one.success) for one in record.measured()] == [(2, 0.0)]
+    with store.read() as session:
+        row = session.get_one(Evaluation, policy_name(CONFIG, EXPERT, PLAN))
+        assert (row.items, row.episodes, row.success) == (2, 2, 0.0)
+
+
+def test_a_chat_template_counts_by_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("chat.jinja")
+
+    def name(path: Path) -> str:
+        own = msgspec.structs.replace(CONFIG, model=Model(chat_template=str(path)))
+        return policy_name(own, EXPERT, PLAN)
+
+    file.write_text("short")
+    before = name(file)
+    assert name(file.absolute()) == before
+    file.write_text("edited")
+    assert name(file) != before
