@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from statistics import fmean, stdev
 
 Z95 = 1.959964  # the standard normal's 97.5 % point
@@ -25,23 +25,63 @@ def interval(successes: float, episodes: float) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def clustered_interval(wins: Sequence[Sequence[bool]]) -> tuple[float, float]:
+@dataclass(frozen=True, slots=True)
+class ClusterSums:
+    """Sums over m clusters (items), cluster i with n_i outcomes (its episodes) that add up to s_i.
+
+    `outcomes`: Σ n_i; `total`: Σ s_i; `squares`: Σ s_i²; `products`: Σ n_i s_i; `sizes`: Σ n_i².
+    """
+
+    clusters: int
+    outcomes: int
+    total: float
+    squares: float
+    products: float
+    sizes: int
+
+    @classmethod
+    def of(cls, clusters: Sequence[Sequence[float]]) -> "ClusterSums":
+        """Sum up outcomes. A cluster without outcomes does not count."""
+        pairs = [(len(cluster), sum(cluster)) for cluster in clusters if cluster]
+        return cls(
+            clusters=len(pairs),
+            outcomes=sum(n for n, _ in pairs),
+            total=sum(s for _, s in pairs),
+            squares=sum(s * s for _, s in pairs),
+            products=sum(n * s for n, s in pairs),
+            sizes=sum(n * n for n, _ in pairs),
+        )
+
+    def __add__(self, other: "ClusterSums") -> "ClusterSums":
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return ClusterSums(*(one + more for one, more in pairs))
+
+    @property
+    def mean(self) -> float:
+        """The mean outcome. There must be one."""
+        return self.total / self.outcomes
+
+    def variance(self) -> float:
+        """Estimate the variance of the mean: Σ (s_i − n_i · mean)² / (Σ n_i)² (Kish 1965)."""
+        mean = self.mean
+        square = self.squares - 2 * mean * self.products + mean**2 * self.sizes
+        return max(0.0, square) / self.outcomes**2
+
+
+def clustered_interval(sums: ClusterSums) -> tuple[float, float]:
     """Compute Wilson's interval of a proportion with clustered outcomes (an item's repeats).
 
     The n of the formula is the effective number of outcomes, p(1 − p) / v, with v the variance of
-    the mean over m clusters, v = Σ (n_i (p_i − p))² / (Σ n_i)² (Kish 1965; Korn & Graubard 1998):
-    n itself where each cluster has one outcome, m where clusters are of one size and those of a
-    cluster all agree. It is at most n, and m where p is 0 or 1.
+    the mean over m clusters (Korn & Graubard 1998): n itself where each cluster has one outcome, m
+    where clusters are of one size and those of a cluster all agree. It is at most n, and m where p
+    is 0 or 1.
     """
-    clusters = [cluster for cluster in wins if cluster]
-    n, m = sum(map(len, clusters)), len(clusters)
-    if n == 0:
+    if sums.outcomes == 0:
         return 0.0, 1.0
-    p = sum(map(sum, clusters)) / n
-    variance = sum((sum(cluster) - len(cluster) * p) ** 2 for cluster in clusters) / n**2
-    effective = float(m) if p in (0.0, 1.0) else n
+    p, variance = sums.mean, sums.variance()
+    effective = float(sums.clusters) if p in (0.0, 1.0) else sums.outcomes
     if variance > 0:
-        effective = min(float(n), p * (1 - p) / variance)
+        effective = min(float(sums.outcomes), p * (1 - p) / variance)
     return interval(p * effective, effective)
 
 

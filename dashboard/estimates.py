@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agentrl.core import statistics
 from agentrl.core.config.sections.run import Run
-from agentrl.core.statistics import Z95, interval
+from agentrl.core.statistics import Z95, clustered_interval
 from agentrl.db.queries.curves import Point
 
 
@@ -20,13 +20,16 @@ class Estimate:
 
 
 def success(point: Point) -> Estimate:
-    """Return the share of successful episodes, with Wilson's interval."""
-    return Estimate(point.solved / point.episodes, *interval(point.solved, point.episodes))
+    """Return the share of successful episodes, with the interval that evaluations use."""
+    return Estimate(point.solves.mean, *clustered_interval(point.solves))
 
 
 def reward(point: Point) -> Estimate:
-    """Return the mean reward, with the normal interval for independent episodes."""
-    half = Z95 * math.sqrt(max(0.0, point.variance) / point.episodes)
+    """Return the mean reward, with the normal interval; episodes of an item are alike.
+
+    It is at least as wide as for independent episodes.
+    """
+    half = Z95 * math.sqrt(max(point.rewards.variance(), point.variance / point.episodes))
     return Estimate(point.reward, point.reward - half, point.reward + half)
 
 

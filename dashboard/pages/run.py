@@ -71,7 +71,7 @@ def top(view: Now) -> None:
     st.markdown(health(view))
     st.subheader("Recent success and reward by task")
     table(recent_rows(view.recent), "No group has closed yet.", percent=["success"])
-    st.caption(f"{RECENT} The 95 % intervals assume independent episodes.")
+    st.caption(f"{RECENT} The 95 % intervals count episodes of an item as alike.")
 
 
 def learning(store: Store, run_id: str) -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 from agentrl.core.statistics import Estimate, estimate
 from agentrl.dashboard.viewmodels.configuration import Values, values_of
@@ -84,21 +86,20 @@ def pool_points(points: list[Point], task: str | None) -> list[Point]:
 
 
 def _together(points: list[Point]) -> Point:
-    """Combine the points of one span: add counts, average means weighted by episodes."""
+    """Combine the points of one span: add sums, average means weighted by episodes."""
     number = sum(point.episodes for point in points)
 
     def mean(name: str) -> float:
         return float(sum(getattr(point, name) * point.episodes for point in points) / number)
 
-    reward = mean("reward")
+    rewards = reduce(add, (point.rewards for point in points))
     square = sum((p.variance + p.reward**2) * p.episodes for p in points) / number
     return Point(
-        points[0].span,
-        "all",
-        number,
-        sum(point.solved for point in points),
-        reward,
-        square - reward**2,
-        mean("turns"),
-        mean("loss_tokens"),
+        span=points[0].span,
+        task="all",
+        solves=reduce(add, (point.solves for point in points)),
+        rewards=rewards,
+        variance=square - rewards.mean**2,
+        turns=mean("turns"),
+        loss_tokens=mean("loss_tokens"),
     )

@@ -4,13 +4,14 @@ updates  ── so many versions, evenly apart ──▶ spans of time, each end
 groups   ── the last so many that closed before that end ──▶ their finished episodes, by task
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Subquery, case, func, select
+from sqlalchemy import ColumnElement, Subquery, case, func, select
 from sqlalchemy.orm import Session
 
+from agentrl.core.statistics import ClusterSums
 from agentrl.core.types import EpisodeState, GroupState, UpdateState
 from agentrl.db.models.episodes import Episode, Group
 from agentrl.db.models.runs import Run
@@ -35,16 +36,31 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Means over the last finished episodes of a task in a span. `variance`: of the reward."""
+    """The last finished episodes of a task in a span.
+
+    `solves`, `rewards`: sums over items, whose episodes are alike. `variance`: of the reward.
+    `turns`, `loss_tokens`: means.
+    """
 
     span: Span
     task: str
-    episodes: int
-    solved: int
-    reward: float
+    solves: ClusterSums
+    rewards: ClusterSums
     variance: float
     turns: float
     loss_tokens: float
+
+    @property
+    def episodes(self) -> int:
+        return self.solves.outcomes
+
+    @property
+    def solved(self) -> int:
+        return int(self.solves.total)
+
+    @property
+    def reward(self) -> float:
+        return self.rewards.mean
 
 
 def spans(session: Session, run_id: str, points: int) -> list[Span]:
@@ -125,23 +141,45 @@ def _latest_closed(run_id: str, span: Span, groups: int) -> Subquery:
 
 def _points(session: Session, span: Span, closed: Subquery) -> list[Point]:
     """By task, sorted."""
-    mean = func.avg(Episode.reward)
-    query = (
+    items = (
         select(
             Episode.task,
-            func.count(),
-            func.sum(IS_SUCCESS),
-            mean,
-            func.avg(Episode.reward * Episode.reward) - mean * mean,
-            func.avg(Episode.turns),
-            func.avg(Episode.loss_tokens),
+            func.count().label("number"),
+            func.sum(IS_SUCCESS).label("solved"),
+            func.sum(Episode.reward).label("reward"),
+            func.sum(Episode.reward * Episode.reward).label("square"),
+            func.sum(Episode.turns).label("turns"),
+            func.sum(Episode.loss_tokens).label("loss_tokens"),
         )
         .join(closed, closed.c.group_id == Episode.group_id)
         .where(Episode.state == EpisodeState.FINISHED)
-        .group_by(Episode.task)
-        .order_by(Episode.task)
+        .group_by(Episode.task, Episode.item_id)
+        .subquery()
     )
+    own = items.c
+    sums = [func.sum(each) for each in (own.square, own.turns, own.loss_tokens)]
+    solves, rewards = (_cluster_sums(own.number, each) for each in (own.solved, own.reward))
+    query = select(own.task, *solves, *rewards, *sums).group_by(own.task).order_by(own.task)
     return [
-        Point(span, row[0], row[1], row[2], *(float(figure or 0.0) for figure in row[3:]))
-        for row in session.execute(query)
+        _point(span, task, [float(figure or 0.0) for figure in figures])
+        for task, *figures in session.execute(query)
     ]
+
+
+def _cluster_sums(number: ColumnElement[int], total: ColumnElement[Any]) -> list[Any]:
+    """The columns of ClusterSums over items with `number` episodes that add up to `total`."""
+    summed = (number, total, total * total, number * total, number * number)
+    return [func.count(), *(func.sum(each) for each in summed)]
+
+
+def _point(span: Span, task: str, figures: Sequence[float]) -> Point:
+    """Build a point from the columns of `_points` after the task."""
+    solves, rewards = _read_sums(figures[:6]), _read_sums(figures[6:12])
+    square, turns, loss_tokens = (figure / solves.outcomes for figure in figures[12:])
+    variance = max(0.0, square - rewards.mean**2)
+    return Point(span, task, solves, rewards, variance, turns, loss_tokens)
+
+
+def _read_sums(figures: Sequence[float]) -> ClusterSums:
+    clusters, outcomes, total, squares, products, sizes = figures
+    return ClusterSums(int(clusters), int(outcomes), total, squares, products, int(sizes))

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from agentrl.core import statistics
-from agentrl.core.statistics import clustered_interval
+from agentrl.core.statistics import ClusterSums, clustered_interval
 from agentrl.core.types import SOLVED
 from agentrl.ops.evaluation.evaluate import EpisodeScore, Plan, PlanResult
 
@@ -19,7 +19,7 @@ def summarise(plan: Plan, found: Sequence[EpisodeScore | None]) -> PlanResult:
         by_item.setdefault(played.item_id, []).append(won)
         by_repeat.setdefault(played.repeat, []).append(won)
     wins, count = list(by_item.values()), len(ended)
-    low, high = clustered_interval(wins)
+    low, high = clustered_interval(ClusterSums.of(wins))
     costs = [played.cost for played in ended if played.cost is not None]
     return PlanResult(
         plan=plan,

@@ -1,6 +1,7 @@
 import pytest
 
 from agentrl.core.config.sections.run import Run
+from agentrl.core.statistics import ClusterSums, interval
 from agentrl.dashboard.estimates import (
     duration,
     left_s,
@@ -11,7 +12,11 @@ from agentrl.dashboard.estimates import (
 )
 from agentrl.db.queries.curves import Point, Span
 
-POINT = Point(Span(3, 1.0, 10, 1.0), "kg", 10, 5, 0.4, 0.25, 2.0, 9.0)
+SPAN = Span(3, 1.0, 10, 1.0)
+WINS = [[1.0, 1.0], [0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [1.0, 0.0]]  # of five items
+REWARDS = [[0.5, 0.5], [0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [1.0, 0.0]]
+POINT = Point(SPAN, "kg", ClusterSums.of(WINS), ClusterSums.of(REWARDS), 0.25, 2.0, 9.0)
+ALIKE = [[1.0] * 4, [1.0] * 4, [0.0] * 4, [0.0] * 4]  # the episodes of an item have one outcome
 
 
 def test_success_has_wilsons_interval() -> None:
@@ -19,6 +24,15 @@ def test_success_has_wilsons_interval() -> None:
     assert found.value == 0.5
     assert found.low == pytest.approx(0.2366, abs=1e-4)
     assert found.high == pytest.approx(0.7634, abs=1e-4)
+
+
+def test_items_whose_episodes_agree_count_once() -> None:
+    sums = ClusterSums.of(ALIKE)
+    alike = Point(SPAN, "kg", sums, sums, 0.25, 2.0, 9.0)
+    found, mean = success(alike), reward(alike)
+    assert (found.low, found.high) == pytest.approx(interval(2, 4))
+    # v = 4 · 2² / 16² = 1/16: 1.96 · ¼ = 0.49, twice that of 16 independent episodes
+    assert (mean.low, mean.high) == pytest.approx((0.5 - 0.48999, 0.5 + 0.48999), abs=1e-4)
 
 
 def test_the_mean_reward_is_as_sure_as_its_standard_error() -> None:

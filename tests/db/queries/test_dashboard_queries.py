@@ -11,6 +11,7 @@ from run_history import TASKS, begun, evaluation, trained
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from agentrl.core.statistics import ClusterSums
 from agentrl.core.types import EpisodeState, GroupState, RunState, Status, Transition
 from agentrl.db.models.evaluations import EvaluationEpisode
 from agentrl.db.models.runs import Run
@@ -81,6 +82,19 @@ def test_each_version_has_the_success_of_the_last_groups_before_it(learnt: Learn
     assert points[1].reward == 0.5
     assert points[1].variance == pytest.approx(0.25)
     assert (points[0].turns, points[0].loss_tokens) == (2.0, 10.0)
+
+
+def test_a_point_has_the_sums_over_items_that_its_interval_needs(learnt: Learnt) -> None:
+    """Of the groups of versions 1, 2 and 3: 1, 2 and 3 of 4 solved; the first two of one item."""
+    session, run_id = learnt
+    change(session, "UPDATE episodes SET item_id = 'item-2' WHERE item_id = 'item-1'")
+    (point,) = (
+        p
+        for p in curves.success_by_version(session, run_id, 24, 6)
+        if (p.span.version, p.task) == (3, TASKS[0])
+    )
+    assert point.solves == ClusterSums(2, 12, 6.0, 3**2 + 3**2, 8 * 3 + 4 * 3, 8**2 + 4**2)
+    assert point.rewards == point.solves  # of rewards 0 and 1
 
 
 def test_a_point_reaches_back_beyond_the_point_before_it(learnt: Learnt) -> None:
