@@ -179,7 +179,6 @@ QUESTIONS: dict[str, dict[str, Question]] = {
     "report": {
         "summaries": lifecycle.summaries,
         "totals": lambda s: progress.totals(s, RUN),
-        "success_over_time": lambda s: progress.success_over_time(s, RUN, 24),
         "recent_success": lambda s: progress.recent_success(s, RUN),
     },
     "view": {name: partial(whole_view, name=name) for name in VIEWS},

@@ -17,7 +17,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import Float, Integer
+from sqlalchemy.types import Float
 
 from agentrl.core.errors import StoreError, StoreUnavailable
 from agentrl.core.retry import FOREVER, Retry
@@ -66,24 +66,6 @@ def _postgres_now(_element: now, _compiler: SQLCompiler, **_kw: Any) -> str:
 def read_clock(session: Session) -> float:
     """Return the time on the database's clock."""
     return float(session.scalar(select(now())) or 0.0)
-
-
-class whole(FunctionElement[int]):  # noqa: N801 - reads as the SQL function it is
-    """SQL function: a number ≥ 0 without its fraction."""
-
-    type = Integer()
-    inherit_cache = True
-    name = "whole"
-
-
-@compiles(whole, "sqlite")
-def _sqlite_whole(element: whole, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"CAST({compiler.process(element.clauses, **kw)} AS INTEGER)"
-
-
-@compiles(whole, "postgresql")
-def _postgres_whole(element: whole, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"floor({compiler.process(element.clauses, **kw)})::integer"
 
 
 class Store:

@@ -20,7 +20,7 @@ from agentrl.db.models.episodes import Episode, Group, Step
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Update, UpdateGroup
 from agentrl.db.query_parts import count_by, same_attempt
-from agentrl.db.store import read_clock, whole
+from agentrl.db.store import read_clock
 
 RECENT_UPDATES = 10  # of recent success, wherever it is shown
 PROOFS = ("accounting", "unserved_steps")
@@ -136,32 +136,6 @@ def updates_began(session: Session, run_id: str, updates: int = RECENT_UPDATES) 
         Update.state != UpdateState.ROLLED_BACK,
     )
     return session.scalar(query) or 0.0
-
-
-def success_over_time(
-    session: Session, run_id: str, bins: int
-) -> list[tuple[int, str, float, int]]:
-    """Return (bin, task, success, episodes) of finished episodes by time; bins 0…n-1."""
-    finished = (Episode.run_id == run_id, Episode.state == EpisodeState.FINISHED)
-    ends = select(func.min(Episode.ended_at), func.max(Episode.ended_at)).where(*finished)
-    first, last = session.execute(ends).one()
-    if first is None or last is None:
-        return []
-    place = whole((Episode.ended_at - first) / max((last - first) / bins, 1e-6))
-    query = (
-        select(place, Episode.task, func.sum(IS_SUCCESS), func.count())
-        .where(*finished)
-        .group_by(place, Episode.task)
-    )
-    cells: dict[tuple[int, str], tuple[int, int]] = {}
-    for at, task, successes, episodes in session.execute(query):
-        cell = min(at, bins - 1), task  # the last end lies on the last bin's edge
-        before = cells.get(cell, (0, 0))
-        cells[cell] = before[0] + successes, before[1] + episodes
-    return [
-        (at, task, successes / number, number)
-        for (at, task), (successes, number) in sorted(cells.items())
-    ]
 
 
 def policy_mix(session: Session, run_id: str, groups: int | None = None) -> dict[str, int]:

@@ -20,7 +20,7 @@ from agentrl.core import logging
 from agentrl.core.config.config import Config
 from agentrl.core.errors import AgentRLError
 from agentrl.core.types import MEASURED_FIRST, RunState
-from agentrl.db.queries import progress
+from agentrl.db.queries import curves, progress
 from agentrl.db.queries.progress import Totals
 from agentrl.db.registry import checkpoints
 from agentrl.db.registry.checkpoints import LivePolicy
@@ -35,7 +35,8 @@ from agentrl.ops.quickstart.clone_starting_policy import make_start
 from agentrl.ops.quickstart.live_panel import LivePanel
 from agentrl.ops.quickstart.recipes import Recipe
 from agentrl.ops.quickstart.report import (
-    BINS,
+    POINT_GROUPS,
+    POINTS,
     ByTask,
     Outcome,
     agentrl,
@@ -157,7 +158,7 @@ class Quickstart:
                 episodes=totals.episodes,
                 disagreements=progress.disagreements(session, run_id),
                 policy_mix=progress.policy_mix(session, run_id),
-                curve=progress.success_over_time(session, run_id, bins=BINS),
+                curve=curves.success_by_version(session, run_id, POINTS, POINT_GROUPS),
             )
 
     def _train(

@@ -13,16 +13,18 @@ from rich.table import Table
 
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
+from agentrl.db.queries.curves import Point
 from agentrl.ops.evaluation.evaluate import PlanResult
 
-BINS = 24  # of the curve
+POINTS = 24  # of the curve
+POINT_GROUPS = 32  # of all tasks, that closed last before each of its points
 
 ByTask = Mapping[str, Mapping[float, PlanResult]]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Results of a quickstart. `curve`: (bin, task, success, episodes) during training.
+    """Results of a quickstart. `curve`: of training episodes.
 
     `model`: describes the starting model. `seconds`: duration of this call; `training_seconds`: the
     part of it between the two evaluations.
@@ -38,7 +40,7 @@ class Outcome:
     episodes: int
     disagreements: Sequence[tuple[str, str]]
     policy_mix: Mapping[str, int]
-    curve: Sequence[tuple[int, str, float, int]]
+    curve: Sequence[Point]
 
 
 def report(
@@ -125,8 +127,17 @@ def summary(outcome: Outcome, temperature: float) -> dict[str, object]:
     }
 
 
+def task_curve(curve: Sequence[Point], task: str) -> tuple[list[int], list[float]]:
+    """Return versions, and the success before each.
+
+    It is that of whole groups: by the time at which episodes end, short ones that win come first.
+    """
+    points = [point for point in curve if point.task == task]
+    return [point.span.version for point in points], [point.solves.mean for point in points]
+
+
 def draw(outcome: Outcome, path: Path) -> Path:
-    """Plot the success of training episodes over time, and held-out success before and after."""
+    """Plot the success of training episodes by version, and held-out success before and after."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -134,18 +145,18 @@ def draw(outcome: Outcome, path: Path) -> Path:
 
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     for number, task in enumerate(outcome.before):
-        points = [(at, success) for at, name, success, _ in outcome.curve if name == task]
         colour = f"C{number}"
-        axes.plot([at for at, _ in points], [p for _, p in points], ".-", color=colour, label=task)
+        axes.plot(*task_curve(outcome.curve, task), ".-", color=colour, label=task)
         sampled = max(outcome.before[task])
         held_out = [m[task][sampled].success for m in (outcome.before, outcome.after)]
-        axes.plot([-1, BINS], held_out, "*", color=colour, markersize=14)
+        axes.plot([0, outcome.updates], held_out, "*", color=colour, markersize=14)
     axes.set(
-        xlabel=f"training time ({BINS} equal parts); ★ held-out items before and after",
+        xlabel=f"version (the last {POINT_GROUPS} groups); ★ held-out items before and after",
         ylabel="success",
         ylim=(0, 1),
         title=f"{outcome.updates} updates, {outcome.episodes} episodes",
     )
+    axes.locator_params(axis="x", integer=True)
     axes.legend()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
