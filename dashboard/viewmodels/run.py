@@ -32,7 +32,8 @@ EACH_POINT = (
 LATE_GROUPS = 256  # that closed last
 RECENT = (
     "Recent success: the share of finished episodes with a score of at least 1, trained on or not, "
-    f"in the groups closed since the last {progress.RECENT_UPDATES} updates began."
+    f"in the groups closed since the last {progress.RECENT_UPDATES} updates began, without those "
+    "that the end of the run cancelled."
 )
 UPDATES = 50  # rows of the updates' table
 DELAY_UPDATES = 16  # updates whose members' time is told apart

@@ -109,7 +109,9 @@ def metrics_by_version(session: Session, run_id: str) -> dict[int, Mapping[str, 
 def recent_points(session: Session, run_id: str) -> list[Point]:
     """Return a point by task for the episodes of `progress.recent_success`."""
     since = updates_began(session, run_id)
-    closed = select(Group.group_id).where(Group.run_id == run_id, Group.closed_at >= since)
+    closed = select(Group.group_id).where(
+        Group.run_id == run_id, Group.closed_at >= since, Group.state != GroupState.CANCELLED
+    )
     return _points(session, Span(0, FOREVER, 0, 0.0), closed.subquery())
 
 

@@ -1,9 +1,9 @@
 """Progress of a run, for live views and reports.
 
 Three definitions, the same in every view. Success: the share of finished episodes with a score of
-at least SOLVED; recent success: in groups closed since the last RECENT_UPDATES updates began.
-Sampled tokens: what policies wrote in finished episodes. Trained tokens: those of them that live
-updates learned from.
+at least SOLVED; recent success: in groups closed since the last RECENT_UPDATES updates began, but
+not in cancelled ones, of which only short episodes may be finished. Sampled tokens: what policies
+wrote in finished episodes. Trained tokens: those of them that live updates learned from.
 """
 
 from collections.abc import Mapping
@@ -96,13 +96,17 @@ def hours(session: Session, run_id: str) -> float:
 def recent_success(
     session: Session, run_id: str, updates: int = RECENT_UPDATES
 ) -> dict[str, float]:
-    """Return the success by task in groups closed since the last `updates` updates began."""
+    """Return the success by task in groups closed since the last `updates` updates began.
+
+    Cancelled ones do not count.
+    """
     query = (
         select(Group.task, SUCCESS)
         .join(Episode, Episode.group_id == Group.group_id)
         .where(
             Group.run_id == run_id,
             Group.closed_at >= updates_began(session, run_id, updates),
+            Group.state != GroupState.CANCELLED,
             Episode.state == EpisodeState.FINISHED,
         )
         .group_by(Group.task)

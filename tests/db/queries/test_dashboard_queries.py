@@ -150,6 +150,19 @@ def test_the_recent_points_are_of_the_episodes_of_recent_success(learnt: Learnt)
     assert progress.percent_by_task(success) == "alfworld 87.5% · dbbench 87.5%"
 
 
+def test_groups_that_the_end_of_a_run_cancels_are_in_no_recent_success(learnt: Learnt) -> None:
+    """Of their members only those that won, which are short, had finished."""
+    session, run_id = learnt
+    change(
+        session,
+        "UPDATE groups SET state = 'cancelled' WHERE position = 3",
+        "UPDATE episodes SET state = 'cancelled' WHERE score < 1 AND item_id = 'item-3'",
+    )
+    points = curves.recent_points(session, run_id)
+    assert [(p.task, p.solved, p.episodes) for p in points] == [(task, 7, 12) for task in TASKS]
+    assert progress.recent_success(session, run_id) == dict.fromkeys(TASKS, 7 / 12)
+
+
 def test_the_time_of_an_update_has_five_parts_none_below_zero(learnt: Learnt) -> None:
     session, run_id = learnt
     found = delays.delays(session, run_id, 3)
