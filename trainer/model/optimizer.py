@@ -8,7 +8,6 @@ from torch import nn
 
 from agentrl.trainer.algorithm.presets import Settings
 
-
 LOWEST = 0.1  # share of the learning rate that a decay leaves
 
 
