@@ -218,6 +218,7 @@ def warmstart(
             episodes=episodes,
             batch_tokens=batch_tokens,
             measured=measured,
+            sampling=file.sampling,
             seed=seed,
             threads=threads,
             dtype=file.model.dtype,

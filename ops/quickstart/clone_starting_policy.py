@@ -43,6 +43,7 @@ def make_start(recipe: Recipe, size: Size, config: Config) -> None:
             episodes=size.episodes,
             batch_tokens=recipe.clone_tokens,
             measured=0,  # the run measures it as its version 0
+            sampling=config.sampling,
             seed=config.run.seed,
             threads=recipe.threads,
             dtype=config.model.dtype,

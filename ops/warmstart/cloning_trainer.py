@@ -16,6 +16,7 @@ from statistics import fmean
 from types import MappingProxyType
 
 from agentrl.core.config.sections.base import Dtype
+from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.config.sections.tasks import Task
 from agentrl.envs.contract import TaskSource
 from agentrl.ops.interruption import Interruption
@@ -91,12 +92,14 @@ class PhaseRecord:
 class CloningTrainer:
     """Trains a student policy phase by phase. `fresh`: its weights are random.
 
-    `batch_tokens`: tokens of one step. `save`: keeps a record, at least every `save_s` seconds.
+    `sampling`: success is measured under its limits of tokens. `batch_tokens`: of one step.
+    `save`: keeps a record, at least every `save_s` seconds.
     """
 
     student: StudentPolicy
     tasks: Mapping[str, Task]
     sources: Mapping[str, TaskSource]
+    sampling: Sampling
     batch_tokens: int
     seed: int
     fresh: bool
@@ -197,7 +200,7 @@ class CloningTrainer:
     def skills(self, items: int) -> dict[str, Skill]:
         """Measure the skill in each task on `items` held-out items."""
         return {
-            name: self.student.skill(self.sources[name], task, items)
+            name: self.student.skill(self.sources[name], task, items, self.sampling)
             for name, task in self.tasks.items()
         }
 
@@ -205,7 +208,7 @@ class CloningTrainer:
         if not phase.checked:
             return {}
         return {
-            name: self.student.success(self.sources[name], task, phase.checked)
+            name: self.student.success(self.sources[name], task, phase.checked, self.sampling)
             for name, task in self.tasks.items()
         }
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.types import SOLVED
 from agentrl.envs.contract import Environment, Item, TaskSource
 from agentrl.serving.engine_api import Completion, Request
@@ -29,15 +30,13 @@ class Submits(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """A policy and its sampling. `step_tokens`, `tokens`: limits per turn and per episode."""
+    """A policy. `sampling`: its temperature, and the limits of tokens that a run would set it."""
 
     engine: Submits
     policy: str
     template: ChatTemplate
     style: Style
-    temperature: float = 1.0
-    step_tokens: int = 64
-    tokens: int = 1024
+    sampling: Sampling
 
 
 def scores(
@@ -79,14 +78,19 @@ class _Episode:
         )
         self.score = 0.0
 
+    def _room(self) -> int:
+        """Return how many tokens may be sampled in the next turn, as `EpisodeLoop` counts them."""
+        sampling = self._player.sampling
+        return min(sampling.max_step_tokens, sampling.max_tokens - len(self._branches.current))
+
     def ask(self, seed: int) -> Future[Completion]:
         player, prompt = self._player, self._branches.current.prompt()
         return player.engine.submit(
             Request(
                 policy=player.policy,
                 prompt=prompt,
-                max_tokens=player.step_tokens,
-                temperature=player.temperature,
+                max_tokens=max(self._room(), 1),  # also where the first prompt fills the episode
+                temperature=player.sampling.temperature,
                 stop_ids=player.template.stop_ids,
                 seed=seed * 1000 + len(prompt),
                 session=self._session,
@@ -104,8 +108,7 @@ class _Episode:
         self._turns_left -= 1
         if outcome.done:
             self.score = outcome.score
-        full = len(self._branches.current) + player.step_tokens > player.tokens
-        if outcome.done or full or not self._turns_left:
+        if outcome.done or self._room() <= 0 or not self._turns_left:
             self.close()
             return True
         return False

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from agentrl.core.config.sections.base import Dtype
+from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.config.sections.tasks import Task
 from agentrl.envs.contract import TaskSource, sample_items
 from agentrl.ops.warmstart import play, tokenizer
@@ -121,18 +123,19 @@ class StudentPolicy:
             copy_tokenizer(self._chat.base, directory)
         replace_template(directory, self._chat.chat_template)
 
-    def success(self, source: TaskSource, task: Task, items: int) -> float:
-        """Return sampled success on training items."""
-        with self._playing(1.0) as player:
+    def success(self, source: TaskSource, task: Task, items: int, sampling: Sampling) -> float:
+        """Return sampled success on training items. `sampling`: its limits of tokens apply."""
+        with self._playing(sampling, 1.0) as player:
             some = sample_items(source.items(task.split), items)
             return play.success(play.scores(player, source, some, task.max_turns, seed=0))
 
-    def skill(self, source: TaskSource, task: Task, items: int) -> Skill:
+    def skill(self, source: TaskSource, task: Task, items: int, sampling: Sampling) -> Skill:
+        """Return the skill on held-out items. `sampling`: its limits of tokens apply."""
         held_out = sample_items(source.items(task.eval_split), items)
         many = [item for item in held_out for _ in range(ATTEMPTS)]
-        with self._playing(1.0) as player:
+        with self._playing(sampling, 1.0) as player:
             sampled = play.scores(player, source, many, task.max_turns, seed=1)
-        with self._playing(0.0) as player:
+        with self._playing(sampling, 0.0) as player:
             greedy = play.scores(player, source, held_out, task.max_turns, seed=1)
         return Skill(
             len(held_out),
@@ -145,14 +148,15 @@ class StudentPolicy:
         self._engine.close()
 
     @contextmanager
-    def _playing(self, temperature: float) -> Iterator[Player]:
+    def _playing(self, sampling: Sampling, temperature: float) -> Iterator[Player]:
         """Load the current weights into the engine as a policy."""
         self._saved += 1
         name = f"step-{self._saved}"
         self.save(self._scratch / name)
         self._engine.load(name, self._scratch / name)
         try:
-            yield Player(self._engine, name, self.template, self.style, temperature)
+            chosen = msgspec.structs.replace(sampling, temperature=temperature)
+            yield Player(self._engine, name, self.template, self.style, chosen)
         finally:
             self._engine.unload(name)
             shutil.rmtree(self._scratch / name)

@@ -24,6 +24,7 @@ import torch
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.directories import publish
 from agentrl.core.config.sections.base import Dtype
+from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.errors import ConfigError
@@ -83,6 +84,7 @@ class WarmstartOptions:
     `imported`: JSONL of messages to use instead of experts. `chat_template`: a file that replaces
     the template of `model`. `episodes`: expert episodes per task
     and phase. `batch_tokens`: tokens of one step. `measured`: held-out items per task, or none.
+    `sampling`: of the configuration; success is measured under its limits of tokens.
     `dtype`: of matrix products, of played and of written weights; training uses float32. `device`:
     of training and playing. `lora`: with a rank, only an adapter of `model` is trained; it is kept
     beside `out` (start_adapter.py). `save_s`: seconds between saves of its state. `processes`: play
@@ -99,6 +101,7 @@ class WarmstartOptions:
     episodes: int = 6000
     batch_tokens: int = 2048
     measured: int = 200
+    sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
     threads: int = 1
     dtype: Dtype = "float32"
@@ -167,6 +170,7 @@ def warmstart(
                 student=student,
                 tasks=options.tasks,
                 sources=sources,
+                sampling=options.sampling,
                 batch_tokens=options.batch_tokens,
                 seed=options.seed,
                 fresh=options.model is None,
@@ -216,6 +220,8 @@ def _fingerprint(options: WarmstartOptions) -> str:
     some = {"lora": msgspec.to_builtins(options.lora)} if options.lora.rank else {}
     if options.chat_template:
         some["template"] = read_template(Path(options.chat_template))
+    if any(phase.until is not None for phase in options.phases):  # success decides its steps
+        some["limits"] = [options.sampling.max_step_tokens, options.sampling.max_tokens]
     deciding = some | {
         "tasks": msgspec.to_builtins(dict(options.tasks)),
         "phases": [asdict(phase) for phase in options.phases],

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from agent_programs import PRELUDE
 
+from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.config.sections.tasks import Task
 from agentrl.envs.gateway.task_source import GatewaySource
 from agentrl.ops.warmstart.demonstrations import Demonstrator, encode
@@ -83,6 +84,6 @@ def test_only_the_expert_s_turns_are_learned_from(rewriting: GatewaySource) -> N
 
 def test_a_policy_plays_each_branch_with_its_own_history(rewriting: GatewaySource) -> None:
     engine = Scripted()
-    player = Player(engine, "p", TEMPLATE, "plain")
+    player = Player(engine, "p", TEMPLATE, "plain", Sampling())
     assert scores(player, rewriting, rewriting.items("train"), None, seed=0) == [1.0]
     assert engine.prompts == [FIRST, SECOND]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from counting_task import Counting, CountingSource
 
+from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.errors import PolicyError
 from agentrl.envs.contract import Environment, Item
 from agentrl.ops.warmstart.play import OPEN_EPISODES, Player, scores
@@ -57,7 +58,7 @@ class EndlessWords:
 @pytest.mark.parametrize("fails_at", [0, 1, OPEN_EPISODES, OPEN_EPISODES + 3])
 def test_an_engine_that_fails_leaves_no_environment_open(fails_at: int) -> None:
     source = WatchedSource({"items": OPEN_EPISODES + 20})
-    player = Player(EndlessWords(fails_at), "p", TEMPLATE, "plain")
+    player = Player(EndlessWords(fails_at), "p", TEMPLATE, "plain", Sampling())
     with pytest.raises(PolicyError, match="the engine ended"):
         scores(player, source, source.items("all"), 2, seed=0)
     assert source.open == []
@@ -65,6 +66,38 @@ def test_an_engine_that_fails_leaves_no_environment_open(fails_at: int) -> None:
 
 def test_each_item_is_played_and_its_environment_closed() -> None:
     source = WatchedSource({"items": OPEN_EPISODES + 20})
-    player = Player(EndlessWords(), "p", TEMPLATE, "plain")
+    player = Player(EndlessWords(), "p", TEMPLATE, "plain", Sampling())
     assert scores(player, source, source.items("all"), 2, seed=0) == [0.0] * (OPEN_EPISODES + 20)
     assert source.open == []
+
+
+class FullTurns:
+    """Samples as many tokens as it may, and keeps the lengths of the prompts and of the turns."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def submit(self, request: Request) -> Future[Completion]:
+        self.asked.append((len(request.prompt), request.max_tokens))
+        future: Future[Completion] = Future()
+        tokens = [max(request.stop_ids) + 1] * request.max_tokens
+        future.set_result(Completion(tokens, [-1.0] * len(tokens), "length"))
+        return future
+
+
+def test_turns_and_episodes_are_as_long_as_the_configuration_allows() -> None:
+    source = WatchedSource({"items": 1})
+    engine = FullTurns()
+    sampling = Sampling(max_step_tokens=100, max_tokens=300)
+    scores(Player(engine, "p", TEMPLATE, "plain", sampling), source, source.items("all"), 30, 0)
+    assert [asked for _, asked in engine.asked[:-1]] == [100] * (len(engine.asked) - 1)
+    assert sum(engine.asked[-1]) == 300  # the last turn gets the tokens that are left
+    assert source.open == []
+
+
+def test_a_prompt_that_fills_the_episode_leaves_no_second_turn() -> None:
+    source = WatchedSource({"items": 1})
+    engine = FullTurns()
+    player = Player(engine, "p", TEMPLATE, "plain", Sampling(max_tokens=2))
+    assert scores(player, source, source.items("all"), 30, seed=0) == [0.0]
+    assert [asked for _, asked in engine.asked] == [1]

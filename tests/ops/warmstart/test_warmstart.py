@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch_device import DEVICE
 
 from agentrl.checkpoints import manifest
+from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import AgentRLError, CheckpointError, ConfigError
@@ -282,8 +283,11 @@ def test_a_warm_start_with_other_options_is_not_continued(tmp_path: Path) -> Non
     small = options(tmp_path / "out", episodes=2, batch_tokens=64)
     with pytest.raises(KeyboardInterrupt):
         warmstart(small, interrupt)
-    with pytest.raises(ConfigError, match="with other options"):
-        warmstart(replace(small, seed=7))
+    # which decide how many steps of the second phase there are
+    limits = Sampling(max_step_tokens=3)
+    for other in (replace(small, seed=7), replace(small, sampling=limits)):
+        with pytest.raises(ConfigError, match="with other options"):
+            warmstart(other)
 
 
 @pytest.mark.slow
