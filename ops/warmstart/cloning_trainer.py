@@ -20,8 +20,6 @@ from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.config.sections.tasks import Task
 from agentrl.envs.contract import TaskSource
 from agentrl.ops.interruption import Interruption
-from agentrl.ops.warmstart import demonstrations
-from agentrl.ops.warmstart.demonstrations import Transcript
 from agentrl.ops.warmstart.student_policy import Skill, StudentPolicy
 from agentrl.trainer.model import cloning
 from agentrl.trainer.model.cloning import Cloner, Demonstration, learns_by_muon
@@ -69,7 +67,7 @@ class Progress:
 
 
 Watch = Callable[[Progress], None]
-Transcripts = Mapping[str, Sequence[Transcript]]  # of a phase, by task
+Lessons = Mapping[str, Sequence[Demonstration]]  # of a phase, by task
 
 
 @dataclass
@@ -109,9 +107,9 @@ class CloningTrainer:
     save: Callable[[PhaseRecord, State], None]
     save_s: float = 300.0
     clock: Callable[[], float] = time.monotonic
-    before: dict[str, list[Demonstration]] = field(default_factory=dict)
+    before: Lessons = field(default_factory=dict)
 
-    def learn(self, phase: Phase, transcripts: Transcripts, begun: PhaseRecord) -> PhaseRecord:
+    def learn(self, phase: Phase, lessons: Lessons, begun: PhaseRecord) -> PhaseRecord:
         """Train one phase to its end, continuing from `begun`.
 
         Raises KeyboardInterrupt at a signal, after saving a record.
@@ -119,11 +117,10 @@ class CloningTrainer:
         cloner = Cloner(self.student.model, self._rate(phase), phase.steps, self.dtype)
         if begun.cloner is not None:
             cloner.load_state(begun.cloner)
-        now = {name: self._encode(each) for name, each in transcripts.items()}
         record = PhaseRecord(begun.phase, earlier=begun.earlier, loss=begun.loss)
         pace = _Pace(begun.phase, phase.steps, self.clock)
         try:
-            for batch in self._batches(now, phase, begun, record, pace):
+            for batch in self._batches(lessons, phase, begun, record, pace):
                 with self.interruption.whole():
                     loss = cloner.step(batch)
                     record.steps += 1
@@ -136,7 +133,7 @@ class CloningTrainer:
                 self.save(record, cloner.state())
             raise
         self.save(record, cloner.state())
-        self.before, self.fresh = now, False
+        self.pass_over(lessons)
         return record
 
     def _rate(self, phase: Phase) -> float:
@@ -149,14 +146,13 @@ class CloningTrainer:
             return ADAPTER
         return GENTLE if learns_by_muon(self.student.model) else PRETRAINED
 
-    def pass_over(self, transcripts: Transcripts) -> None:
-        """Skip a phase that an earlier process has finished."""
-        self.before = {name: self._encode(each) for name, each in transcripts.items()}
-        self.fresh = False
+    def pass_over(self, lessons: Lessons) -> None:
+        """Go on after a phase that is finished, perhaps by an earlier process."""
+        self.before, self.fresh = lessons, False
 
     def _batches(
         self,
-        now: Mapping[str, list[Demonstration]],
+        now: Lessons,
         phase: Phase,
         begun: PhaseRecord,
         record: PhaseRecord,
@@ -169,8 +165,8 @@ class CloningTrainer:
         random = Random(f"{self.seed} {begun.phase}")
         measured = list(begun.successes)
         while record.steps < phase.steps:
-            lessons = self._lessons(now, phase, record.successes[-1] if record.successes else {})
-            batches = cloning.batches(lessons, self.batch_tokens, random)
+            chosen = self._choose(now, phase, record.successes[-1] if record.successes else {})
+            batches = cloning.batches(chosen, self.batch_tokens, random)
             ahead = phase.steps if phase.until is None else phase.check_every
             end = min(record.steps + ahead, phase.steps)
             for batch in islice(batches, end - record.steps):
@@ -184,18 +180,13 @@ class CloningTrainer:
             if phase.until is not None and max(success.values(), default=0.0) <= phase.until:
                 return
 
-    def _lessons(
-        self, now: Mapping[str, list[Demonstration]], phase: Phase, success: Mapping[str, float]
+    def _choose(
+        self, now: Lessons, phase: Phase, success: Mapping[str, float]
     ) -> list[Demonstration]:
         """Return each task's demonstrations, of the previous phase if its success is too low."""
         low = {name for name, share in success.items() if share <= (phase.until or 0.0)}
         chosen = (self.before.get(name, now[name]) if name in low else now[name] for name in now)
         return [lesson for lessons in chosen for lesson in lessons]
-
-    def _encode(self, transcripts: Sequence[Transcript]) -> list[Demonstration]:
-        template, style = self.student.template, self.student.style
-        encoded = (demonstrations.encode(each, template, style) for each in transcripts)
-        return [branch for branches in encoded for branch in branches]
 
     def skills(self, items: int) -> dict[str, Skill]:
         """Measure the skill in each task on `items` held-out items."""

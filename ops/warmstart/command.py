@@ -22,7 +22,13 @@ def make(options: WarmstartOptions, watch: Watch | None = None) -> None:
     """
     lines = ProgressLines()
     try:
-        report = warmstart(options, watch or lines, lines.show_preparation, lines.show_continuation)
+        report = warmstart(
+            options,
+            watch or lines,
+            lines.show_preparation,
+            lines.show_continuation,
+            lines.show_warning,
+        )
     except KeyboardInterrupt:
         if options.out.exists():  # its last act was to make it
             raise
@@ -50,6 +56,9 @@ class ProgressLines:
 
     def show_continuation(self, step: int, folder: Path) -> None:
         self._print(f"continues the interrupted warm start in {folder} after step {step}")
+
+    def show_warning(self, text: str) -> None:
+        self._print(f"warning: {text}")
 
     def show_preparation(self, preparation: Preparation) -> None:
         if self._is_due():

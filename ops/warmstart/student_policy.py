@@ -14,10 +14,12 @@ from agentrl.core.config.sections.base import Dtype
 from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.config.sections.tasks import Task
 from agentrl.envs.contract import TaskSource, sample_items
-from agentrl.ops.warmstart import play, tokenizer
+from agentrl.ops.warmstart import demonstrations, play, tokenizer
+from agentrl.ops.warmstart.demonstrations import Transcript
 from agentrl.ops.warmstart.play import Player
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.trainer.model import cloning
+from agentrl.trainer.model.cloning import Demonstration
 from agentrl.trainer.model.files.loading import copy_tokenizer, save_as
 from agentrl.trainer.model.trainable_model import (
     AdapterModel,
@@ -122,6 +124,11 @@ class StudentPolicy:
             save_as(self.model, directory, self._dtype)
             copy_tokenizer(self._chat.base, directory)
         replace_template(directory, self._chat.chat_template)
+
+    def encode(self, transcripts: Sequence[Transcript]) -> list[Demonstration]:
+        """Tokenize transcripts, each branch by itself."""
+        encoded = (demonstrations.encode(each, self.template, self.style) for each in transcripts)
+        return [branch for branches in encoded for branch in branches]
 
     def success(self, source: TaskSource, task: Task, items: int, sampling: Sampling) -> float:
         """Return sampled success on training items. `sampling`: its limits of tokens apply."""

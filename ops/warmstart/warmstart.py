@@ -34,9 +34,9 @@ from agentrl.ops.interruption import handle_interruption
 from agentrl.ops.warmstart import demonstrations
 from agentrl.ops.warmstart.cloning_trainer import (
     CloningTrainer,
+    Lessons,
     Phase,
     PhaseRecord,
-    Transcripts,
     Watch,
 )
 from agentrl.ops.warmstart.demonstrations import Preparation, Transcript
@@ -44,6 +44,7 @@ from agentrl.ops.warmstart.expert_processes import Experts
 from agentrl.ops.warmstart.start_adapter import StartAdapter, StartRecord
 from agentrl.ops.warmstart.state import WarmstartState
 from agentrl.ops.warmstart.student_policy import ChatFormat, Skill, StudentPolicy
+from agentrl.ops.warmstart.token_limits import limit_warnings
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import prepare_torch
@@ -127,6 +128,8 @@ class WarmstartReport:
 
 WatchPreparation = Callable[[Preparation], None]
 WatchContinuation = Callable[[int, Path], None]
+Warn = Callable[[str], None]
+Transcripts = Mapping[str, Sequence[Transcript]]  # of a phase, by task
 
 
 def warmstart(
@@ -134,12 +137,13 @@ def warmstart(
     progress: Watch = lambda _: None,
     watch_preparation: WatchPreparation = lambda _: None,
     watch_continuation: WatchContinuation = lambda _step, _folder: None,
+    warn: Warn = lambda _: None,
 ) -> WarmstartReport:
     """Create `options.out` atomically, and measure it; continue an interrupted warm start.
 
     `watch_continuation`: called first if an interrupted warm start is continued, with its step and
     the folder of its state. `watch_preparation`: called after each expert episode; `progress`:
-    after each step.
+    after each step. `warn`: called with each sentence about demonstrations that do not fit the run.
 
     The same options give the same demonstrations in the same order. Of a finished warm start whose
     adapter alone is here, only `options.out` is made again. Raises KeyboardInterrupt at SIGINT and
@@ -166,6 +170,12 @@ def warmstart(
         ]
         student = _make_student(options, transcripts, Path(scratch))
         try:
+            lessons = [
+                {name: student.encode(each) for name, each in phase.items()}
+                for phase in transcripts
+            ]
+            for text in limit_warnings(lessons, options.sampling):
+                warn(text)
             trainer = CloningTrainer(
                 student=student,
                 tasks=options.tasks,
@@ -180,7 +190,7 @@ def warmstart(
                 save=kept.save,
                 save_s=options.save_s,
             )
-            steps, loss = _learn(trainer, options.phases, transcripts, begun)
+            steps, loss = _learn(trainer, options.phases, lessons, begun)
             report = WarmstartReport(
                 out=options.out,
                 parameters=student.parameters,
@@ -200,17 +210,17 @@ def warmstart(
 def _learn(
     trainer: CloningTrainer,
     phases: Sequence[Phase],
-    transcripts: Sequence[Transcripts],
+    lessons: Sequence[Lessons],
     begun: PhaseRecord,
 ) -> tuple[int, float]:
     """Train from where the warm start was interrupted. Return its steps and last loss."""
     steps, loss = 0, math.nan
     for number, phase in enumerate(phases):
         if number < begun.phase:
-            trainer.pass_over(transcripts[number])
+            trainer.pass_over(lessons[number])
             continue
         record = begun if number == begun.phase else PhaseRecord(number, earlier=steps)
-        ended = trainer.learn(phase, transcripts[number], record)
+        ended = trainer.learn(phase, lessons[number], record)
         steps, loss = ended.earlier + ended.steps, ended.loss
     return steps, loss
 
