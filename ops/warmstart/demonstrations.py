@@ -7,7 +7,8 @@ An expert's calls are rendered as text like a policy's, so a demonstration has e
 a real episode with those turns.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ItemError
+from agentrl.core.types import SOLVED
 from agentrl.envs.contract import Item, Message, Outcome, TaskSource, Tool, ToolCall
 from agentrl.envs.play import Act, take_turns
 from agentrl.trainer.model.cloning import Demonstration
@@ -27,6 +29,11 @@ from agentrl.workers.conversation.branches import Branches
 from agentrl.workers.conversation.conversation import Conversation
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style
+
+UNSOLVED = "they do not solve their items"  # why episodes are unfit
+HINTS = {
+    UNSOLVED: "raise tasks.{task}.max_turns, or clone failures, too: give the phase noise",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +51,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """An episode as text."""
+    """An episode as text. `unfit`: why it may not be cloned; empty: it may."""
 
     tools: tuple[Tool, ...]
     first: tuple[Message, ...]
     turns: tuple[Turn, ...]
+    unfit: str = ""
 
     def texts(self) -> Iterator[str]:
         yield from (message.content for message in self.first)
@@ -69,7 +77,10 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True)
 class Demonstrator:
-    """A task's experts on its training items. `noise`: probability of a fault per turn."""
+    """A task's experts on its training items. `noise`: probability of a fault per turn.
+
+    Where an expert is to play without faults, an episode that does not solve its item is unfit.
+    """
 
     source: TaskSource
     task: Task
@@ -100,12 +111,40 @@ class Demonstrator:
             texts.append(act if isinstance(act, str) else toolcalls.render(act, self.style))
             return toolcalls.parse(texts[-1], environment.tools, self.style)
 
+        last = Outcome(())
         most = self.task.max_turns or self.source.max_turns
         with closing(self.source.make(item)) as environment:
             first, tools = environment.start().messages, environment.tools
-            for _, said in take_turns(environment, first, agent, most):
-                turns.append(Turn(texts[-1], said.messages, said.follows, environment.tools))
-        return Transcript(tools, first, tuple(turns))
+            for _, last in take_turns(environment, first, agent, most):
+                turns.append(Turn(texts[-1], last.messages, last.follows, environment.tools))
+        solved = last.done and last.score >= SOLVED
+        unfit = "" if solved or self._has_faults else UNSOLVED
+        return Transcript(tools, first, tuple(turns), unfit)
+
+    @property
+    def _has_faults(self) -> bool:
+        """Return whether failures are wanted: with noise, and with a task's option `careless`."""
+        return self.noise > 0 or bool(self.task.options.get("careless"))
+
+
+def select_fit(
+    task: str, transcripts: Sequence[Transcript], warn: Callable[[str], None]
+) -> list[Transcript]:
+    """Return what may be cloned of a task's episodes; warn of what is left out.
+
+    Raises ItemError if nothing is left.
+    """
+    fit = [each for each in transcripts if not each.unfit]
+    unfit = Counter(each.unfit for each in transcripts if each.unfit)
+    lines = [
+        f"{task}: {count:,} of {len(transcripts):,} expert episodes are left out: {reason}"
+        for reason, count in unfit.items()
+    ]
+    if not fit:
+        raise ItemError("; ".join(lines), hint=HINTS[next(iter(unfit))].format(task=task))
+    for line in lines:
+        warn(line)
+    return fit
 
 
 def encode(transcript: Transcript, template: ChatTemplate, style: Style) -> list[Demonstration]:

@@ -165,7 +165,7 @@ def warmstart(
     }
     with tempfile.TemporaryDirectory() as scratch, handle_interruption() as interruption:
         transcripts = [
-            _transcripts(options, sources, phase, watch_preparation)
+            _transcripts(options, sources, phase, watch_preparation, warn)
             for phase in range(len(options.phases))
         ]
         student = _make_student(options, transcripts, Path(scratch))
@@ -248,8 +248,12 @@ def _transcripts(
     sources: Mapping[str, TaskSource],
     phase: int,
     watch_preparation: WatchPreparation,
+    warn: Warn,
 ) -> Transcripts:
-    """Return the training transcripts of a phase, by task; imported ones belong to no task."""
+    """Return the training transcripts of a phase, by task; imported ones belong to no task.
+
+    Raises ItemError.
+    """
     if options.imported:
         return {"": demonstrations.import_transcripts(options.imported, options.style)}
     seed = options.seed * len(options.phases) + phase
@@ -259,7 +263,9 @@ def _transcripts(
     for name, transcript in experts.episodes(options.episodes, seed, options.processes):
         transcripts[name].append(transcript)
         watch_preparation(Preparation(phase, name, len(transcripts[name]), options.episodes))
-    return transcripts
+    return {
+        name: demonstrations.select_fit(name, played, warn) for name, played in transcripts.items()
+    }
 
 
 def _make_student(

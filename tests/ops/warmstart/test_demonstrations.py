@@ -11,7 +11,12 @@ from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Tool
 from agentrl.envs.registry import source
 from agentrl.ops.warmstart import demonstrations
-from agentrl.ops.warmstart.demonstrations import Demonstrator
+from agentrl.ops.warmstart.demonstrations import (
+    UNSOLVED,
+    Demonstrator,
+    Transcript,
+    select_fit,
+)
 from agentrl.workers.conversation.template import ChatTemplate
 
 
@@ -69,6 +74,31 @@ def test_a_few_demonstrations_show_items_of_the_whole_split() -> None:
     first = {known.make(item).start().messages[1].content for item in known.items("train")[:20]}
     shown = Demonstrator(known, task, "plain", noise=0.0).episodes(20, seed=0)
     assert len(first & {transcript.first[1].content for transcript in shown}) < 10
+
+
+def unfit(noise: float = 0.0, careless: float = 0.0) -> list[bool]:
+    """Which of ten errands cannot be cloned if there are five turns for each."""
+    task = Task(options={"items": 20, "test_items": 1, "careless": careless}, max_turns=5)
+    known = source("alfworld", task.options)
+    shown = Demonstrator(known, task, "plain", noise).episodes(10, seed=0)
+    return [bool(each.unfit) for each in shown]
+
+
+def test_an_expert_that_plays_without_faults_is_cloned_only_where_it_succeeds() -> None:
+    assert set(unfit()) == {False, True}
+    assert not any(unfit(noise=1e-9))
+    assert not any(unfit(careless=1e-9))
+
+
+def test_what_is_left_out_is_counted_and_nothing_left_is_an_error() -> None:
+    fit, failed = Transcript((), (), ()), Transcript((), (), (), UNSOLVED)
+    said: list[str] = []
+    assert select_fit("kg", [fit, failed, fit, failed], said.append) == [fit, fit]
+    assert select_fit("kg", [fit], said.append) == [fit]
+    assert said == ["kg: 2 of 4 expert episodes are left out: they do not solve their items"]
+    with pytest.raises(ItemError, match="kg: 1 of 1 expert episodes are left out") as caught:
+        select_fit("kg", [failed], said.append)
+    assert "raise tasks.kg.max_turns" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["dbbench", "alfworld"])

@@ -35,7 +35,7 @@ def test_expert_episodes_are_counted_every_ten_seconds(
     def stop(_: Progress) -> None:
         raise KeyboardInterrupt
 
-    task = Task(options={"style": "compact", "items": 20, "test_items": 4}, max_turns=2)
+    task = Task(options={"style": "compact", "items": 20, "test_items": 4})
     tasks = {"dbbench": task, "alfworld": task}
     small = WarmstartOptions(
         out=tmp_path / "out", tasks=tasks, episodes=3, phases=(Phase(noise={}, steps=1),)

@@ -1,6 +1,7 @@
 """Whole warm starts, of all weights and of adapters: made, continued, made again, refused."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +27,12 @@ from agentrl.ops.warmstart.tokenizer import OPENINGS
 from agentrl.ops.warmstart.warmstart import WarmstartOptions, warmstart
 from agentrl.workers.conversation.template import ChatTemplate
 
+OPTIONS = {"style": "compact", "difficulty": "easy", "items": 20, "test_items": 4}
 TASKS = {
-    name: Task(options={"style": "compact", "items": 20, "test_items": 4}, max_turns=2)
-    for name in ("dbbench", "alfworld")
+    "dbbench": Task(options=OPTIONS, max_turns=2),
+    "alfworld": Task(options=OPTIONS, max_turns=12),
 }
+SHORT = Sampling(max_step_tokens=16)  # policies that know nothing measure sooner
 PHASES = (
     Phase(noise={}, steps=2, checked=1),
     Phase(noise={"dbbench": 0.5}, steps=9, until=1.0, check_every=3, checked=1),
@@ -38,7 +41,8 @@ PHASES = (
 
 def options(out: Path, **changes: Any) -> WarmstartOptions:
     small: dict[str, Any] = {"episodes": 12, "batch_tokens": 512, "measured": 1, "phases": PHASES}
-    return WarmstartOptions(out=out, tasks=TASKS, **(small | {"device": DEVICE} | changes))
+    small |= {"device": DEVICE, "sampling": SHORT}
+    return WarmstartOptions(out=out, tasks=TASKS, **(small | changes))
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +78,19 @@ def test_a_phase_ends_when_success_is_low_enough(made: tuple[Path, list[Progress
     last = seen[-1]
     assert (last.phase, last.step, last.steps) == (1, 3, 9)
     assert set(last.success) == set(TASKS)
+
+
+def test_a_failed_episode_of_an_expert_without_faults_is_not_learned_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = {"alfworld": Task(options=OPTIONS, max_turns=4)}
+    one = (Phase(noise={}, steps=1, checked=0),)
+    make(replace(options(tmp_path / "out", phases=one, measured=0), tasks=few))
+    printed = capsys.readouterr()
+    found = re.search(r"alfworld: (\d+) of 12 expert episodes are left out", printed.err)
+    assert found, printed.err
+    assert 0 < int(found[1]) < 12
+    assert f"{12 - int(found[1])} demonstrations" in printed.out
 
 
 @pytest.mark.slow
