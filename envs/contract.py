@@ -259,7 +259,11 @@ def has_methods(value: object, *names: str) -> bool:
 
 
 class Expert(Protocol):
-    """An expert that solves generated items."""
+    """An expert that solves generated items.
+
+    One with `answers_unseen = True` gives an answer that an agent would have to find out first: it
+    shows that the reward can be reached, and is not cloned.
+    """
 
     def act(self, messages: Sequence[Message]) -> ToolCall | str:
         """Return the next turn, given the messages since its last one."""

@@ -31,7 +31,9 @@ from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style
 
 UNSOLVED = "they do not solve their items"  # why episodes are unfit
+UNSEEN = "their experts give an answer that an agent would have to find out first"
 HINTS = {
+    UNSEEN: "choose another split or origin for tasks.{task}, or import episodes",
     UNSOLVED: "raise tasks.{task}.max_turns, or clone failures, too: give the phase noise",
 }
 
@@ -79,7 +81,8 @@ class Preparation:
 class Demonstrator:
     """A task's experts on its training items. `noise`: probability of a fault per turn.
 
-    Where an expert is to play without faults, an episode that does not solve its item is unfit.
+    Where an expert is to play without faults, an episode that does not solve its item is unfit. An
+    expert that answers what it has not seen does not play: its empty episode is unfit.
     """
 
     source: TaskSource
@@ -103,6 +106,8 @@ class Demonstrator:
 
     def _episode(self, item: Item, seed: int) -> Transcript:
         expert = self.source.expert(item, seed=seed, noise=self.noise)
+        if getattr(expert, "answers_unseen", False):
+            return Transcript((), (), (), UNSEEN)
         texts: list[str] = []
         turns: list[Turn] = []
 

@@ -29,7 +29,7 @@ DONE = "done"  # the answer committed after a change
 
 class DbbenchExpert:
     """An Expert; `noise`: probability of an error a turn. `careless`: probability that it is
-    careless for the whole episode.
+    careless for the whole episode. `answers_unseen`: it knows no SQL, only the answers.
     """
 
     def __init__(self, problem: Problem, *, seed: int, noise: float, careless: float = 0.0) -> None:
@@ -39,6 +39,7 @@ class DbbenchExpert:
         self._tries = 0
         is_careless = careless > 0 and self._random.random() < careless
         self._sql = without_condition(problem.gold_sql) if is_careless else problem.gold_sql
+        self.answers_unseen = not problem.gold_sql
 
     def act(self, messages: Sequence[Message]) -> ToolCall:
         table = self._problem.tables[0]

@@ -41,13 +41,17 @@ _CONFUSED: Mapping[str, tuple[str, ...]] = {
 
 
 class OsExpert:
-    """An Expert; `noise`: probability of an error a turn."""
+    """An Expert; `noise`: probability of an error a turn.
+
+    `answers_unseen`: it knows no commands, only the answer.
+    """
 
     def __init__(self, problem: Problem, *, seed: int, noise: float) -> None:
         self._problem = problem
         self._random = Random(seed)
         self._noise = noise
         self._commands = commands_of(problem)
+        self.answers_unseen = not self._commands
         self._next = 0
 
     def act(self, messages: Sequence[Message]) -> ToolCall:

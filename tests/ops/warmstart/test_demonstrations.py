@@ -9,9 +9,11 @@ from running import ROOT
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Tool
+from agentrl.envs.play import play
 from agentrl.envs.registry import source
 from agentrl.ops.warmstart import demonstrations
 from agentrl.ops.warmstart.demonstrations import (
+    UNSEEN,
     UNSOLVED,
     Demonstrator,
     Transcript,
@@ -88,6 +90,32 @@ def test_an_expert_that_plays_without_faults_is_cloned_only_where_it_succeeds() 
     assert set(unfit()) == {False, True}
     assert not any(unfit(noise=1e-9))
     assert not any(unfit(careless=1e-9))
+
+
+QUERY = {
+    "description": "Where does Kim live?",
+    "label": ["Oslo"],
+    "type": ["other"],
+    "table": {
+        "table_name": "Staff",
+        "table_info": {"columns": [{"name": "home"}], "rows": [["Oslo"]]},
+    },
+}
+ORDER = QUERY | {"type": ["INSERT"], "label": ["INSERT INTO `Staff` VALUES ('Rome')"]}
+
+
+def test_an_expert_that_answers_what_it_has_not_seen_is_not_cloned(tmp_path: Path) -> None:
+    (tmp_path / "dbbench").mkdir()
+    lines = "\n".join(map(json.dumps, [QUERY, ORDER]))
+    (tmp_path / "dbbench" / "agentbench_dev.jsonl").write_text(lines)
+    given = {"origin": "agentbench", "data": str(tmp_path), "dialect": "sqlite"}
+    known = source("dbbench", given)
+    query, _ = known.items("dev")
+    assert play(known, query, known.expert(query, seed=0)).reward == 1.0
+    for noise in (0.0, 0.5):
+        demonstrator = Demonstrator(known, Task(split="dev", options=given), "plain", noise)
+        shown = sorted(demonstrator.episodes(2, seed=0), key=lambda each: each.unfit)
+        assert [(each.unfit, bool(each.turns)) for each in shown] == [("", True), (UNSEEN, False)]
 
 
 def test_what_is_left_out_is_counted_and_nothing_left_is_an_error() -> None:

@@ -25,6 +25,7 @@ def test_values_are_read_row_by_row() -> None:
 
 def test_it_queries_then_commits_what_it_read() -> None:
     expert = DbbenchExpert(Problem("?", [TABLE], gold_sql=SQL), seed=0, noise=0.0)
+    assert not expert.answers_unseen
     assert expert.act([Message("user", "?")]).arguments == {"query": SQL}
     assert expert.act([Message("tool", "[('52',)]")]).arguments == {"answers": ["52"]}
 
@@ -32,6 +33,7 @@ def test_it_queries_then_commits_what_it_read() -> None:
 def test_without_sql_it_commits_the_answers_of_the_item() -> None:
     problem = Problem("?", [TABLE], answers=["oslo", "rome"])
     expert = DbbenchExpert(problem, seed=0, noise=0.0)
+    assert expert.answers_unseen
     assert expert.act([Message("user", "?")]).arguments == {"answers": ["oslo", "rome"]}
     errs = DbbenchExpert(problem, seed=0, noise=1.0)
     assert errs.act([Message("user", "?")]).arguments != {"answers": ["oslo", "rome"]}

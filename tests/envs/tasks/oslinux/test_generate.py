@@ -72,8 +72,10 @@ def test_the_expert_of_a_benchmarks_item_runs_its_example_or_gives_its_answer() 
         expert = OsExpert(Problem("?", check=check, example=script), seed=0, noise=0.0)
         assert expert.act([]) == ToolCall("bash_action", {"script": command})
         assert expert.act(reply("7\n")) == ToolCall("answer_action", {"answer": "7"})
+        assert not expert.answers_unseen
     known = OsExpert(Problem("?", match=Match(answer="1")), seed=0, noise=0.0)
     assert known.act([]) == ToolCall("answer_action", {"answer": "1"})
+    assert known.answers_unseen
 
 
 def test_an_expert_runs_the_command_and_answers_what_it_read() -> None:
