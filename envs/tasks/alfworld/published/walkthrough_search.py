@@ -156,7 +156,14 @@ class _Searcher:
         return f"open {opened[0]}" if opened else self._go(min(places, default=""))
 
     def _look_on(self) -> str:
-        return self._go(next((name for name in self._order if name not in self._seen), ""))
+        for place in self._order:
+            if place in self._seen:
+                continue
+            for command in (self._go(place), f"open {place}"):
+                if command in self._play.commands:
+                    return command
+            self._seen.add(place)  # it stands where the player is: what it holds can be taken
+        return ""
 
     def _go(self, place: str) -> str:
         self._at = place

@@ -67,6 +67,27 @@ class Flat:
             yield from (f"take {mug} from {self._at}" for mug in here)
 
 
+class Corner(Flat):
+    """A flat whose drawers stand in one place: who is at one of them cannot go to the other."""
+
+    def do(self, command: str) -> str:
+        if command.startswith("open"):
+            self._closed.remove(command.removeprefix("open "))
+            self.log.append(command)
+            return ""
+        return super().do(command)
+
+    def _offered(self) -> Iterator[str]:
+        there = {"drawer 1", "drawer 2"}
+        if self._at not in there:
+            yield from super()._offered()
+            return
+        yield from (f"go to {place}" for place in PLACES if place not in there)
+        yield from (f"open {place}" for place in self._closed)
+        here = (mug for mug, place in self.where.items() if place in there - self._closed)
+        yield from (f"take {mug} from {self.where[mug]}" for mug in here)
+
+
 KNOWN = {"mug": {"drawer": 6, "shelf": 1}}
 STRAIGHT = ["go to shelf 1", "take mug 1 from shelf 1", "go to table 1", "move mug 1 to table 1"]
 
@@ -76,6 +97,25 @@ def test_likely_places_are_searched_first_and_closed_ones_opened() -> None:
     found = search_game(flat, STRAIGHT, KNOWN, 20)
     drawers = ["go to drawer 1", "open drawer 1", "go to drawer 2", "open drawer 2"]
     assert found == flat.log == [*drawers, *STRAIGHT]
+
+
+@pytest.mark.parametrize("place", ["drawer 2", "shelf 1"])
+def test_a_place_where_one_stands_already_is_opened_and_the_search_goes_on(place: str) -> None:
+    flat = Corner({"mug 1": place})
+    found = search_game(flat, STRAIGHT, KNOWN, 20)
+    assert flat.won
+    assert found[:3] == ["go to drawer 1", "open drawer 1", "open drawer 2"]
+    assert f"take mug 1 from {place}" in found
+
+
+def test_a_place_where_one_stands_already_and_that_is_open_is_passed_over() -> None:
+    flat = Corner({"mug 1": "shelf 1"})
+    flat.do("open drawer 2")
+    assert search_game(flat, STRAIGHT, KNOWN, 20) == [
+        "go to drawer 1",
+        "open drawer 1",
+        *STRAIGHT,
+    ]
 
 
 def test_a_thing_that_is_met_on_the_way_is_taken_and_two_are_brought_one_by_one() -> None:
