@@ -23,7 +23,7 @@ from agentrl.core.errors import (
 )
 from agentrl.envs import registry
 from agentrl.envs.call_timeouts import TimeLimitedSource
-from agentrl.envs.contract import Expert, Item, TaskSource, Tool
+from agentrl.envs.contract import Expert, Item, TaskSource, Tool, sample_items
 from agentrl.envs.play import acts_of, play, take_turns
 from agentrl.envs.server.in_process import host_sandboxes
 from agentrl.envs.tasks.check import Figure, RandomCall
@@ -105,13 +105,13 @@ def _splits(source: TaskSource, again: TaskSource) -> Iterator[Figure]:
 
 def _held_out(source: TaskSource, settings: AuditSettings) -> Sequence[Item]:
     """Some items of the last split. Raises ItemError if it is empty."""
-    return _some_items(source, source.splits[-1])[: settings.items]
+    return _some_items(source, source.splits[-1], settings.items)
 
 
-def _some_items(source: TaskSource, split: str) -> Sequence[Item]:
+def _some_items(source: TaskSource, split: str, count: int) -> Sequence[Item]:
     if not (items := source.items(split)):
         raise ItemError(f"split {split} has no items")
-    return items
+    return sample_items(items, count)
 
 
 def _rewards(source: TaskSource, settings: AuditSettings) -> Iterator[Figure]:
@@ -154,7 +154,7 @@ def _same_answers(source: TaskSource, settings: AuditSettings) -> Iterator[Figur
 
 def _endurance(source: TaskSource, settings: AuditSettings) -> Iterator[Figure]:
     """Times of calls, calls that hang, and what many episodes leave behind."""
-    items = _some_items(source, source.splits[0])
+    items = _some_items(source, source.splits[0], settings.episodes)
     tools = _tools(source, items[0])
     threads, processes = threading.active_count(), _child_processes()
     seen = Endurance()

@@ -23,6 +23,7 @@ from agentrl.envs.contract import (
     Tool,
     ToolCall,
     recovery_of,
+    sample_items,
 )
 from agentrl.envs.play import play
 from agentrl.envs.server.in_process import host_sandboxes, needs_container
@@ -77,7 +78,7 @@ def adapter_figures(task: str, settings: Settings) -> Iterator[Figure]:
     source, again = registry.source(task, {}), registry.source(task, {})
     for split in source.splits:
         yield from _attempt_figures(f"items {split}", split_figures(source, again, split))
-    items = source.items(source.splits[-1])[: _few(source, settings)]
+    items = sample_items(source.items(source.splits[-1]), _few(source, settings))
     with _hosting(source, settings):
         yield from _attempt_figures("expert", _imported_expert(source, items, source.splits[-1]))
         tools = _tools(source, items[0])
@@ -226,7 +227,7 @@ def _imported_figures(source: TaskSource, origin: str, settings: Settings) -> It
                 continue
             found[split] = set(map(fingerprint, items))
             yield Figure(f"items {split}", f"{len(items):,}", "> 0", bool(items))
-            if some := items[: _few(source, settings)]:
+            if some := sample_items(items, _few(source, settings)):
                 yield from _attempt_figures(
                     f"expert {split}", _imported_expert(source, some, split)
                 )

@@ -30,8 +30,8 @@ class VerifiersOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options. `python`: the Python that has verifiers and the package. `config`: verifiers' own
     configuration of an environment (its `[env]`). `env`: variables of its process, `${NAME}` from
     ours. `solved`: the reward from which the score is 1; the score is the reward where absent.
-    `items`: how many tasks are taken, for `train` and `test` together. `timeout_s`: of one turn.
-    `list_s`: of the list of tasks.
+    `items`: how many of the first tasks are taken, for `train` and `test` together. `timeout_s`: of
+    one turn. `list_s`: of the list of tasks.
     """
 
     python: str = "python3"
