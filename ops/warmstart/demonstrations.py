@@ -7,6 +7,7 @@ An expert's calls are rendered as text like a policy's, so a demonstration has e
 a real episode with those turns.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -182,11 +183,7 @@ def import_transcripts(path: Path, style: Style) -> list[Transcript]:
     number of an invalid line, or if there is none.
     """
     transcripts = []
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise ItemError(f"{path}: {error.strerror}") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_read(path).splitlines(), 1):
         try:
             if line.strip():
                 transcripts.append(_transcript(msgspec.json.decode(line, type=_Line), style))
@@ -195,6 +192,18 @@ def import_transcripts(path: Path, style: Style) -> list[Transcript]:
     if not transcripts:
         raise ItemError(f"{path}: no episode to learn from", hint="write a line for each episode")
     return transcripts
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file of imported episodes. Raises ItemError."""
+    return hashlib.sha256(_read(path)).hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ItemError(f"{path}: {error.strerror}") from error
 
 
 class _Function(msgspec.Struct):

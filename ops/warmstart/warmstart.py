@@ -226,17 +226,18 @@ def _learn(
 
 
 def _fingerprint(options: WarmstartOptions) -> str:
-    """Return a hash of all options that determine the weights."""
-    some = {"lora": msgspec.to_builtins(options.lora)} if options.lora.rank else {}
+    """Return a hash of all options that determine the weights. Raises ItemError."""
+    optional = {"lora": msgspec.to_builtins(options.lora)} if options.lora.rank else {}
     if options.chat_template:
-        some["template"] = read_template(Path(options.chat_template))
+        optional["template"] = read_template(Path(options.chat_template))
     if any(phase.until is not None for phase in options.phases):  # success decides its steps
-        some["limits"] = [options.sampling.max_step_tokens, options.sampling.max_tokens]
-    deciding = some | {
+        optional["limits"] = [options.sampling.max_step_tokens, options.sampling.max_tokens]
+    imported = demonstrations.digest(options.imported) if options.imported else None
+    deciding = optional | {
         "tasks": msgspec.to_builtins(dict(options.tasks)),
         "phases": [asdict(phase) for phase in options.phases],
         "model": manifest.weight_digests(options.model) if options.model else None,
-        "imported": str(options.imported),
+        "imported": str(imported),
         "sizes": [options.episodes, options.batch_tokens, options.seed],
         "style": [options.style, options.dtype, options.device],
     }

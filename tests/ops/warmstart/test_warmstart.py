@@ -17,7 +17,7 @@ from agentrl.checkpoints import manifest
 from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.config.sections.training import Lora
-from agentrl.core.errors import AgentRLError, CheckpointError, ConfigError
+from agentrl.core.errors import AgentRLError, CheckpointError, ConfigError, ItemError
 from agentrl.ops.interruption import Interrupted
 from agentrl.ops.warmstart import tokenizer
 from agentrl.ops.warmstart.cloning_trainer import Phase, Progress
@@ -250,7 +250,8 @@ def test_an_existing_directory_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_absent_is_refused_before_the_experts_play(tmp_path: Path) -> None:
-    absent = options(tmp_path / "out", device="cuda:99", imported=tmp_path / "absent.jsonl")
+    (tmp_path / "broken.jsonl").write_text("{")
+    absent = options(tmp_path / "out", device="cuda:99", imported=tmp_path / "broken.jsonl")
     with pytest.raises(ConfigError, match="this machine has no cuda:99"):
         warmstart(absent)
 
@@ -305,6 +306,35 @@ def test_a_warm_start_with_other_options_is_not_continued(tmp_path: Path) -> Non
     for other in (replace(small, seed=7), replace(small, sampling=limits)):
         with pytest.raises(ConfigError, match="with other options"):
             warmstart(other)
+
+
+def test_imported_episodes_are_known_by_their_content_not_by_their_place(tmp_path: Path) -> None:
+    def interrupt(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    episode = json.dumps(
+        {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    )
+    first, moved = tmp_path / "first.jsonl", tmp_path / "moved.jsonl"
+    first.write_text(episode)
+    one = (Phase(noise={}, steps=5, checked=0),)
+    small = options(tmp_path / "out", imported=first, phases=one)
+    with pytest.raises(KeyboardInterrupt):
+        warmstart(small, interrupt)
+    first.rename(moved)
+    with pytest.raises(ItemError, match=r"first\.jsonl: No such file"):
+        warmstart(small)
+    steps: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        warmstart(
+            replace(small, imported=moved),
+            interrupt,
+            watch_continuation=lambda step, _: steps.append(step),
+        )
+    assert steps == [1]
+    moved.write_text(f"{episode}\n{episode}")
+    with pytest.raises(ConfigError, match="with other options"):
+        warmstart(replace(small, imported=moved))
 
 
 @pytest.mark.slow
