@@ -41,6 +41,7 @@ from agentrl.ops.warmstart.cloning_trainer import (
 )
 from agentrl.ops.warmstart.demonstrations import Preparation, Transcript
 from agentrl.ops.warmstart.expert_processes import Experts
+from agentrl.ops.warmstart.model_card import REPORTED, card
 from agentrl.ops.warmstart.start_adapter import StartAdapter, StartRecord
 from agentrl.ops.warmstart.state import WarmstartState
 from agentrl.ops.warmstart.student_policy import ChatFormat, Skill, StudentPolicy
@@ -52,30 +53,6 @@ from agentrl.trainer.model import cloning
 from agentrl.trainer.model.trainable_model import AdapterModel
 from agentrl.workers.conversation.template import read_template
 from agentrl.workers.conversation.toolcalls import Style
-
-CARD = """\
-# {name}
-
-A starting policy, made by behaviour cloning and not yet trained by reinforcement: it knows the form
-of the tasks and fails most of the time. {parameters:,} parameters, {dtype}; {origin}.
-
-    {command}
-
-It learned from experts, who err with the given chance a turn, or from imported episodes.
-
-| phase | noise | steps, at most | until success |
-|---|---|---|---|
-{phases}
-
-{steps} steps, {demonstrations:,} demonstrations, {seconds:.0f} s, seed {seed}; at the end
-{loss:.3f} nats a token.{skills}
-"""
-SKILLS = """ On {measured} held-out items a task:
-
-| task | success, sampled at temperature 1 | solved in 8 attempts | greedy |
-|---|---|---|---|
-"""
-REPORTED = ("parameters", "steps", "demonstrations", "seconds", "loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,35 +264,6 @@ def _load(path: Path, options: WarmstartOptions) -> Any:
         return cloning.load(path, options.device)
     settings = resolve_settings(Trainer(lora=options.lora, packing=False))  # packed by Cloner
     return AdapterModel(path, settings, Hardware(options.device, options.dtype))
-
-
-def card(options: WarmstartOptions, report: WarmstartReport) -> str:
-    """Return the model's README: what it is, how it was made, what it can do."""
-    phases = "\n".join(
-        f"| {number} | {_noise_text(phase.noise)} | {phase.steps} | {phase.until or ''} |"
-        for number, phase in enumerate(options.phases, 1)
-    )
-    skills = "\n".join(
-        f"| {name} | {skill.sampled:.3f} | {skill.pass_at_8:.3f} | {skill.greedy:.3f} |"
-        for name, skill in report.skills.items()
-    )
-    if skills:
-        skills = SKILLS.format(measured=options.measured) + skills
-    origin = f"from `{options.model}`" if options.model else "new weights and a new tokenizer"
-    return CARD.format(
-        name=options.out.name,
-        origin=origin,
-        phases=phases,
-        skills=skills,
-        command=options.command,
-        seed=options.seed,
-        dtype="in the data type of the starting model" if options.lora.rank else options.dtype,
-        **{name: getattr(report, name) for name in REPORTED},
-    )
-
-
-def _noise_text(noise: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {share:g}" for name, share in noise.items())
 
 
 def _restore(options: WarmstartOptions, fingerprint: str) -> WarmstartReport | None:
