@@ -17,8 +17,6 @@ from agentrl.core.errors import ItemError, nearest
 from agentrl.core.types import ID_LENGTH, Status
 
 PROGRESS = "progress"  # the metric that says which share of the item is done, 0 to 1
-GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples, modulo 1, are spread evenly
-ITEM_CHOICE = "golden ratio"  # of `sample_items`: another choice needs another name
 UNSTORABLE = re.compile("[\\0\\ud800-\\udfff]")  # NUL and halves of characters
 
 
@@ -74,16 +72,6 @@ def require_split(task: str, split: str, known: Collection[str]) -> None:
     """Raises ItemError, with the nearest known split, unless the task has this one."""
     if split not in known:
         raise ItemError(f"{task}: unknown split {split}{nearest(split, known)}")
-
-
-def sample_items(items: "Sequence[Item]", count: int) -> "list[Item]":
-    """Return at most `count` items, spread evenly over all of them.
-
-    The first items of a benchmark are often all of one kind. The choice is the same at each call,
-    and a larger one contains a smaller one.
-    """
-    order = sorted(range(len(items)), key=lambda place: place * GOLDEN_RATIO % 1)
-    return [items[place] for place in order[:count]]
 
 
 def shortened(text: str, most: int = 1000) -> str:

@@ -23,7 +23,8 @@ from agentrl.core.errors import (
 )
 from agentrl.envs import registry
 from agentrl.envs.call_timeouts import TimeLimitedSource
-from agentrl.envs.contract import Expert, Item, TaskSource, Tool, sample_items
+from agentrl.envs.contract import Expert, Item, TaskSource, Tool
+from agentrl.envs.item_choice import sample_items
 from agentrl.envs.play import acts_of, play, take_turns
 from agentrl.envs.server.in_process import host_sandboxes
 from agentrl.envs.tasks.check import Figure, RandomCall

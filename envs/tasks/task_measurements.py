@@ -23,8 +23,8 @@ from agentrl.envs.contract import (
     Tool,
     ToolCall,
     recovery_of,
-    sample_items,
 )
+from agentrl.envs.item_choice import sample_items
 from agentrl.envs.play import play
 from agentrl.envs.server.in_process import host_sandboxes, needs_container
 from agentrl.envs.tasks.check import Figure, Settings

@@ -23,7 +23,8 @@ from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CURRENT, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import ClaimedEpisode
-from agentrl.envs.contract import Item, TaskSource, sample_items
+from agentrl.envs.contract import Item, TaskSource
+from agentrl.envs.item_choice import sample_items
 from agentrl.ops.evaluation.ending_event import EndingEvent
 from agentrl.workers.attempt_errors import OutOfTime
 from agentrl.workers.episode import EpisodeLoop

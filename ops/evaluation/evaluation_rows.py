@@ -22,7 +22,7 @@ from agentrl.core.types import Status
 from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
 from agentrl.db.store import Store
 from agentrl.db.transitions import evaluations
-from agentrl.envs.contract import ITEM_CHOICE
+from agentrl.envs.item_choice import ITEM_CHOICE
 from agentrl.ops.evaluation.evaluate import (
     EpisodePlayer,
     EpisodeScore,

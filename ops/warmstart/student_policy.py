@@ -13,7 +13,8 @@ import torch
 from agentrl.core.config.sections.base import Dtype
 from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.config.sections.tasks import Task
-from agentrl.envs.contract import TaskSource, sample_items
+from agentrl.envs.contract import TaskSource
+from agentrl.envs.item_choice import sample_items
 from agentrl.ops.warmstart import demonstrations, play, tokenizer
 from agentrl.ops.warmstart.demonstrations import Transcript
 from agentrl.ops.warmstart.play import Player

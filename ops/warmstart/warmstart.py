@@ -60,13 +60,13 @@ class WarmstartOptions:
     """`out`: the directory to create. `model`: the starting model; None: a new tiny one.
 
     `imported`: JSONL of messages to use instead of experts. `chat_template`: a file that replaces
-    the template of `model`. `episodes`: expert episodes per task
-    and phase. `batch_tokens`: tokens of one step. `measured`: held-out items per task, or none.
-    `sampling`: of the configuration; success is measured under its limits of tokens.
-    `dtype`: of matrix products, of played and of written weights; training uses float32. `device`:
-    of training and playing. `lora`: with a rank, only an adapter of `model` is trained; it is kept
-    beside `out` (start_adapter.py). `save_s`: seconds between saves of its state. `processes`: play
-    experts' episodes. `command`: the command line, for the model card.
+    the template of `model`. `episodes`: expert episodes per task and phase. `batch_tokens`: tokens
+    of one step. `measured`: held-out items per task, or none. `sampling`: of the configuration;
+    success is measured under its limits of tokens. `dtype`: of matrix products, of played and of
+    written weights; training uses float32. `device`: of training and playing. `lora`: with a rank,
+    only an adapter of `model` is trained; it is kept beside `out` (start_adapter.py). `save_s`:
+    seconds between saves of its state. `processes`: play experts' episodes. `command`: the command
+    line, for the model card.
     """
 
     out: Path

@@ -7,7 +7,7 @@ from policy_servers import ScriptedEnvironment, ScriptedSource, won
 from agentrl.core.errors import ItemError
 from agentrl.core.types import ID_LENGTH
 from agentrl.db.models.episodes import Episode
-from agentrl.envs.contract import ITEM_CHOICE, Item, recovery_of, sample_items
+from agentrl.envs.contract import Item, recovery_of
 from agentrl.envs.gateway.task_source import read
 
 
@@ -43,19 +43,3 @@ def test_a_source_declares_how_an_episode_goes_on_or_starts_again() -> None:
     with pytest.raises(ItemError, match="talk: recovery 'replayble' is unknown") as found:
         recovery_of(source)
     assert found.value.hint == "declare one of replayable, restart_only"
-
-
-def test_some_items_of_a_sorted_split_are_of_all_kinds() -> None:
-    items = [Item("kg", f"{kind}-{number}", {}) for kind in "abc" for number in range(50)]
-    some, more, every = (sample_items(items, count) for count in (20, 40, 500))
-    assert some == sample_items(items, 20)
-    assert more[:20] == some
-    assert {item.item_id[0] for item in some} == set("abc")
-    assert sorted(every, key=items.index) == items
-
-
-def test_the_choice_of_items_has_the_name_that_stands_in_the_ids_of_evaluations() -> None:
-    """Another order needs another name, or evaluations mix the items of both."""
-    items = [Item("kg", str(number), {}) for number in range(8)]
-    order = "".join(item.item_id for item in sample_items(items, 8))
-    assert (ITEM_CHOICE, order) == ("golden ratio", "05274163")
