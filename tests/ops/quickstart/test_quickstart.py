@@ -18,7 +18,7 @@ from sqlalchemy import update
 
 from agentrl.core import config_loading
 from agentrl.core.config.sections.tasks import Task
-from agentrl.core.errors import ConfigError
+from agentrl.core.errors import ConfigError, ItemError
 from agentrl.core.types import GroupState
 from agentrl.db.models.episodes import Group
 from agentrl.db.queries import progress
@@ -120,6 +120,17 @@ def test_a_recipe_without_its_model_names_what_makes_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="models/none does not exist") as error:
         make_start(here, here.full, config)
     assert error.value.hint == "run `make models/smollm2`"
+
+
+def test_a_split_that_is_not_there_is_refused_before_experts_are_cloned(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        f'[model]\npath = "{ROOT}/models/tiny"\n[tasks.dbbench]\neval_split = "tests"\n'
+    )
+    here = replace(SMOLLM, file=file, without_data={})
+    config, _ = prepare(here, Choices(), tmp_path)
+    with pytest.raises(ItemError, match="dbbench: unknown split tests"):
+        make_start(here, here.full, config)
 
 
 def test_an_unknown_recipe_is_refused_by_name() -> None:
