@@ -16,7 +16,7 @@ from agentrl.checkpoints import directories, manifest
 from agentrl.checkpoints.manifest import SaveReport
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.ops.warmstart.student_policy import Skill, StudentPolicy
-from agentrl.trainer.model.files.export import merge_adapter
+from agentrl.trainer.model.files.export import add_in_float64, merge_adapter
 
 FILE = "warmstart.json"
 CARD = "README.md"
@@ -96,7 +96,7 @@ class StartAdapter:
 
     def _merge(self, adapter: Path, card: str, target: Path) -> dict[str, str]:
         """Fill `target`; return the SHA-256 of each file of weights."""
-        merge_adapter(adapter, self._base, target)
+        merge_adapter(adapter, self._base, target, add_in_float64)
         (target / CARD).write_text(card, "utf-8")
         return manifest.weight_digests(target)
 

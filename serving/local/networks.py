@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from agentrl.checkpoints.manifest import find_base
 from agentrl.core.errors import CheckpointError, PolicyError
-from agentrl.serving.local.adapter_sum import add_product
+from agentrl.serving.local.adapter_sum import is_plain, merge_layer
 from agentrl.serving.local.packed_linear import WeightPacker, multiplies_bfloat16
 
 
@@ -97,7 +97,7 @@ def _merge_adapter(network: Any, path: Path) -> Any:
         load_peft_weights,
         set_peft_model_state_dict,
     )
-    from peft.tuners.lora import LoraLayer
+    from peft.tuners.tuners_utils import BaseTunerLayer
 
     config = PeftConfig.from_pretrained(str(path))
     config.base_model_name_or_path = network.name_or_path  # it may have moved
@@ -108,21 +108,11 @@ def _merge_adapter(network: Any, path: Path) -> Any:
         raise CheckpointError(f"{path}: the weight {min(odd)} does not fit adapter_config.json")
     set_peft_model_state_dict(tuner, weights)
     for module in tuner.modules():
-        if isinstance(module, LoraLayer):
-            _merge_layer(module)
+        if is_plain(module):
+            merge_layer(module)
+        elif isinstance(module, BaseTunerLayer):
+            module.merge(safe_merge=True)
     return tuner.unload().requires_grad_(False).eval()
-
-
-def _merge_layer(layer: Any) -> None:
-    """Add scaling · B·A of the only adapter to the weight of a linear module."""
-    (name,) = layer.active_adapters
-    product = layer.lora_B[name].weight.float() @ layer.lora_A[name].weight.float()
-    linear = layer.get_base_layer()
-    scaled = layer.scaling[name] * (product.T if layer.fan_in_fan_out else product)
-    merged = add_product(linear.weight.data, scaled)
-    if not merged.isfinite().all():
-        raise ValueError("it is not finite")
-    linear.weight = nn.Parameter(merged, requires_grad=False)
 
 
 def _load_whole(path: Path, device: str, dtype: torch.dtype) -> Any:

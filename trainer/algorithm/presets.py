@@ -116,9 +116,16 @@ def resolve_settings(config: Trainer) -> Settings:
     """Return the settings: the configuration's values, else the preset's.
 
     Raises ConfigError for contradictions: `old = "behaviour"` with importance weights (the ratio
-    π/μ already corrects for the behaviour policy), bounds that the loss does not use.
+    π/μ already corrects for the behaviour policy), bounds that the loss does not use, a decay that
+    ends before the warm-up does.
     """
     _check_engine(config)
+    if 0 < config.decay_updates <= config.warmup_updates:
+        raise ConfigError(
+            f"trainer.decay_updates = {config.decay_updates} is not above warmup_updates = "
+            f"{config.warmup_updates}",
+            hint="set it to the number of updates of the run",
+        )
     values = _configured_values(config)
     importance = _importance(config, values.pop("importance"), values["old"])
     if config.dual_clip is not None and not known_losses()[values["loss"]].dual_clip:

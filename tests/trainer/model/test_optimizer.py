@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from agentrl.core.config.sections.training import Trainer
+from agentrl.core.errors import ConfigError
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.model.optimizer import learning_rate, make_optimizer, set_learning_rate
 
@@ -16,6 +17,11 @@ def test_the_learning_rate_warms_up_and_stays() -> None:
     assert [learning_rate(chosen, n) for n in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
     several = replace(chosen, warmup_updates=1, optimizer_steps=3)
     assert [learning_rate(several, n) for n in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+
+
+def test_a_decay_that_ends_with_the_warm_up_is_refused() -> None:
+    with pytest.raises(ConfigError, match="decay_updates = 3 is not above warmup_updates = 3"):
+        resolve_settings(Trainer(warmup_updates=3, decay_updates=3))
 
 
 def test_the_learning_rate_falls_to_a_tenth_and_stays() -> None:

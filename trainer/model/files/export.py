@@ -1,6 +1,7 @@
 """Exports a checkpoint as a directory that transformers can load."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +13,32 @@ from agentrl.checkpoints.manifest import find_base
 from agentrl.core.errors import CheckpointError
 from agentrl.trainer.model.files.loading import copy_tokenizer, make_savable
 
+Merge = Callable[[Any], None]  # adds the only adapter of peft's linear layer to its weight
 
-def export(checkpoint_dir: Path, out: Path, *, merge_lora: bool = False) -> None:
-    """Verify a checkpoint and copy it; `merge_lora` merges an adapter into its base.
+
+def export(checkpoint_dir: Path, out: Path, merge: Merge | None = None) -> None:
+    """Verify a checkpoint and copy it; `merge` merges an adapter into its base.
 
     Raises CheckpointError for a corrupt checkpoint, an existing `out`, or a merge without peft.
     """
     verify(checkpoint_dir)
     with write_directory(out) as partial:
-        fill(checkpoint_dir, partial, merge_lora=merge_lora)
+        fill(checkpoint_dir, partial, merge)
 
 
-def fill(checkpoint_dir: Path, out: Path, *, merge_lora: bool) -> None:
+def fill(checkpoint_dir: Path, out: Path, merge: Merge | None) -> None:
     """Like `export`, for a verified checkpoint and an existing directory."""
-    base = find_base(checkpoint_dir) if merge_lora else None
-    if base is not None:
-        merge_adapter(checkpoint_dir, base, out)
+    base = find_base(checkpoint_dir)
+    if merge and base:
+        merge_adapter(checkpoint_dir, base, out, merge)
     else:
         ignored = shutil.ignore_patterns(manifest.FILE)
         shutil.copytree(checkpoint_dir, out, ignore=ignored, dirs_exist_ok=True)
 
 
-def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
+def merge_adapter(adapter: Path, base: Path, out: Path, merge: Merge) -> None:
     """Write the base model with the adapter added into an existing directory.
 
-    Products are summed in float64 and rounded once, so that every machine writes the same weights.
     Raises CheckpointError without peft.
     """
     try:
@@ -55,14 +57,17 @@ def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
     tuned: Any = PeftModel.from_pretrained(model, adapter)
     for module in tuned.modules():
         if isinstance(module, LoraLayer):
-            _add_product(module)
+            merge(module)
     tuned.unload().save_pretrained(out)
     copy_tokenizer(base, out)
     copy_tokenizer(adapter, out)
 
 
-def _add_product(layer: Any) -> None:
-    """Add scaling · B·A of the only adapter to the weight of a linear module."""
+def add_in_float64(layer: Any) -> None:
+    """Add scaling · B·A of the only adapter to the weight of a linear module.
+
+    It is summed in float64 and rounded once, so that every machine writes the same weights.
+    """
     (name,) = layer.active_adapters
     product = layer.lora_B[name].weight.double() @ layer.lora_A[name].weight.double()
     weight = layer.get_base_layer().weight

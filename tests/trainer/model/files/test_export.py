@@ -7,7 +7,8 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.checkpoints import directories
 from agentrl.core.errors import CheckpointError
-from agentrl.trainer.model.files.export import export
+from agentrl.serving.local.adapter_sum import merge_layer
+from agentrl.trainer.model.files.export import Merge, add_in_float64, export
 from agentrl.trainer.model.files.loading import copy_tokenizer, load_model
 
 CPU = torch.device("cpu")
@@ -31,7 +32,10 @@ def test_an_exported_checkpoint_loads_in_plain_transformers(tiny: Path, tmp_path
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_lora_checkpoint_is_merged_into_its_base(tiny: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("merge", [add_in_float64, merge_layer])
+def test_a_lora_checkpoint_is_merged_into_its_base(
+    tiny: Path, tmp_path: Path, merge: Merge
+) -> None:
     from peft import LoraConfig, get_peft_model
 
     base = Path(shutil.copytree(tiny, tmp_path / "base"))
@@ -49,7 +53,7 @@ def test_a_lora_checkpoint_is_merged_into_its_base(tiny: Path, tmp_path: Path) -
         version=1,
         parent=None,
     )
-    export(tmp_path / "c1", tmp_path / "merged", merge_lora=True)
+    export(tmp_path / "c1", tmp_path / "merged", merge)
     merged = load_model(tmp_path / "merged", CPU)
     assert torch.allclose(merged(PROMPT).logits, expected, atol=1e-5)
     assert (tmp_path / "merged" / "chat_template.jinja").exists()

@@ -34,7 +34,7 @@ from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.model.files.export import export
+from agentrl.trainer.model.files.export import add_in_float64, export
 from agentrl.workers.conversation.template import ChatTemplate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -167,7 +167,7 @@ def exported(
             path, training.path if rank else path, learner.probe(), greedy, training.dtype
         )
     merged = folder / "merged-out"
-    export(folder / "adapter", merged, merge_lora=True)
+    export(folder / "adapter", merged, add_in_float64)
     return made | {"merged": made["adapter"]._replace(path=merged, base=merged)}
 
 
