@@ -108,7 +108,7 @@ SMOLLM = Recipe(
     name="smollm",
     file=CONFIGS / "smollm.toml",
     model="SmolLM2-135M-Instruct (de-quantised from Q4_1), behaviour-cloned from scripted experts",
-    full=Size(updates=None, items=64, clones=1200, episodes=2000),
+    full=Size(updates=None, items=64, clones=300, episodes=2000),
     fast=Size(
         updates=4,
         items=10,
