@@ -33,10 +33,10 @@ def begin_evaluation(
         if getattr(row, column.name) is not None
     }
     _insert_new(session, Evaluation, [values | {"created_at": now()}])
+    own = Evaluation.evaluation_id == row.evaluation_id
+    planned = session.scalars(select(Evaluation.planned).where(own).with_for_update()).one()
     done = measured_items(session, row.evaluation_id)
     every = done | requested_items
-    own = Evaluation.evaluation_id == row.evaluation_id
-    planned = session.scalars(select(Evaluation.planned).where(own)).one()
     session.execute(
         update(Evaluation)
         .where(own)
