@@ -6,12 +6,13 @@ import pytest
 from alembic import command
 from backends import DATABASES
 from known_runs import write_known_runs
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from agentrl.core.errors import StoreError
 from agentrl.db.admin import migrate
 from agentrl.db.audit.accounting import VIEWS
 from agentrl.db.audit.reporting_views import READING
+from agentrl.db.models.evaluations import Evaluation
 from agentrl.db.questions import answer_question
 from agentrl.db.store import Store, open_store
 
@@ -41,6 +42,42 @@ def test_steps_recorded_before_the_column_trained_do_not_say_whether_they_are_in
         assert set(session.scalars(text("SELECT trained FROM steps"))) == {None}
     assert answer_question(unmigrated, "learned-tokens").rows == learned
     assert answer_question(unmigrated, "untraceable-tokens").rows == []
+
+
+def test_evaluations_recorded_before_failed_episodes_were_left_out_of_planned_are_complete(
+    unmigrated: Store,
+) -> None:
+    """An interrupted one stays incomplete: fewer failed than are missing."""
+    migrate.upgrade(unmigrated)
+    with unmigrated.write() as session:
+        for name, episodes, failed in (("failed", 3, 1), ("interrupted", 2, 1), ("lost", 0, 4)):
+            session.add(evaluation(name, episodes, metrics={"failed": failed}))
+        session.add(evaluation("unknown", 3, metrics={}))
+    with unmigrated.engine.begin() as connection:
+        command.downgrade(migrate._config(connection), "0025")
+    migrate.ensure(unmigrated)
+    with unmigrated.read() as session:
+        rows = {row.evaluation_id: row.planned for row in session.scalars(select(Evaluation))}
+    assert rows == {"failed": 3, "interrupted": 4, "lost": 4, "unknown": 4}
+
+
+def evaluation(name: str, episodes: int, metrics: dict[str, int]) -> Evaluation:
+    """Return one of which 4 episodes are planned."""
+    return Evaluation(
+        evaluation_id=name,
+        checkpoint_id="somebody",
+        task="dbbench",
+        split="test",
+        temperature=0.0,
+        items=4,
+        planned=4,
+        episodes=episodes,
+        success=0.0,
+        low=0.0,
+        high=1.0,
+        metrics=metrics,
+        created_at=0.0,
+    )
 
 
 def test_every_view_can_be_asked(store: Store) -> None:
