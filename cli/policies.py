@@ -201,13 +201,11 @@ def warmstart(
     import msgspec
 
     from agentrl.core import config_loading
-    from agentrl.ops.configuration.configs import check_items
     from agentrl.ops.warmstart.command import make
     from agentrl.ops.warmstart.expert_processes import usable_processes
     from agentrl.ops.warmstart.warmstart import WarmstartOptions
 
     file = config_loading.load(config)
-    check_items(file)
     make(
         WarmstartOptions(
             out=out,

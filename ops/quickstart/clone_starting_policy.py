@@ -13,6 +13,7 @@ from agentrl.ops.configuration.configs import check_items
 from agentrl.ops.quickstart.recipes import Recipe, Size
 from agentrl.ops.warmstart.command import make
 from agentrl.ops.warmstart.expert_processes import usable_processes
+from agentrl.ops.warmstart.start_adapter import StartAdapter
 from agentrl.ops.warmstart.warmstart import WarmstartOptions
 from agentrl.trainer.model.malloc_tuning import release_unused
 
@@ -20,8 +21,8 @@ from agentrl.trainer.model.malloc_tuning import release_unused
 def make_start(recipe: Recipe, size: Size, config: Config) -> None:
     """Create `config.model.path` if missing, or continue an interrupted warm start.
 
-    Raises ConfigError if the recipe's model is missing, ItemError for a split without items,
-    Interrupted, and the errors of `warmstart`.
+    Raises ConfigError if the recipe's model is missing, ItemError for a split without items
+    if experts are to be cloned, Interrupted, and the errors of `warmstart`.
     """
     out = Path(config.model.path)
     if not size.clones or out.exists():
@@ -29,7 +30,8 @@ def make_start(recipe: Recipe, size: Size, config: Config) -> None:
     model = recipe.model_path(config_loading.load(recipe.file, {}))
     if not model.exists():
         raise ConfigError(f"{model} does not exist", hint=recipe.hint)
-    check_items(config)
+    if not StartAdapter(out, model).folder.exists():  # from which OUT is made without items
+        check_items(config)
     print(
         f"warm start: {size.clones} steps on {size.episodes} episodes of each task's expert",
         file=sys.stderr,

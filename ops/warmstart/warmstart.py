@@ -27,7 +27,7 @@ from agentrl.core.config.sections.base import Dtype
 from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.config.sections.training import Lora, Trainer
-from agentrl.core.errors import ConfigError
+from agentrl.core.errors import ConfigError, ItemError
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.registry import source
 from agentrl.ops.interruption import handle_interruption
@@ -140,6 +140,7 @@ def warmstart(
     sources = {
         name: source(name, task.options, task.source) for name, task in options.tasks.items()
     }
+    _check_items(options, sources)
     with tempfile.TemporaryDirectory() as scratch, handle_interruption() as interruption:
         transcripts = [
             _transcripts(options, sources, phase, watch_preparation, warn)
@@ -219,6 +220,14 @@ def _fingerprint(options: WarmstartOptions) -> str:
         "style": [options.style, options.dtype, options.device],
     }
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+
+
+def _check_items(options: WarmstartOptions, sources: Mapping[str, TaskSource]) -> None:
+    """Raise ItemError if a split that is played has no items."""
+    for name, task in options.tasks.items():
+        for split in (task.split, task.eval_split)[: 2 if options.measured else 1]:
+            if not sources[name].items(split):
+                raise ItemError(f"task {name}: split {split} is empty")
 
 
 def _transcripts(

@@ -253,6 +253,16 @@ def test_a_phase_of_a_warm_start_that_cannot_be_read(person: Person) -> None:
     )
 
 
+def test_a_warm_start_measured_on_a_split_that_is_not_there(person: Person) -> None:
+    """Unless it is finished: then it is made again from its adapter, without items."""
+    person.write('[tasks.dbbench]\neval_split = "tests"\n')
+    start = ("warmstart", str(person.file), "--out", str(person.folder / "out"), "--model")
+    start = (*start, str(TINY), "--lora-rank", "4")
+    assert "dbbench: unknown split tests" in person.types(*start)
+    (person.folder / "out-adapter").mkdir()
+    assert f"{person.folder / 'out-adapter'}" in person.types(*start)
+
+
 def test_an_evaluation_of_nothing(person: Person) -> None:
     file, tiny = str(person.file), str(TINY)
     line = person.types("eval", file, "--policy", str(person.folder / "none"))

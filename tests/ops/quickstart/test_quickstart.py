@@ -18,7 +18,7 @@ from sqlalchemy import update
 
 from agentrl.core import config_loading
 from agentrl.core.config.sections.tasks import Task
-from agentrl.core.errors import ConfigError, ItemError
+from agentrl.core.errors import CheckpointError, ConfigError, ItemError
 from agentrl.core.types import GroupState
 from agentrl.db.models.episodes import Group
 from agentrl.db.queries import progress
@@ -130,6 +130,9 @@ def test_a_split_that_is_not_there_is_refused_before_experts_are_cloned(tmp_path
     here = replace(SMOLLM, file=file, without_data={})
     config, _ = prepare(here, Choices(), tmp_path)
     with pytest.raises(ItemError, match="dbbench: unknown split tests"):
+        make_start(here, here.full, config)
+    Path(f"{config.model.path}-adapter").mkdir(parents=True)  # no items are needed to restore it
+    with pytest.raises(CheckpointError, match="start-adapter"):
         make_start(here, here.full, config)
 
 

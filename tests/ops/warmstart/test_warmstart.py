@@ -256,6 +256,19 @@ def test_a_device_that_is_absent_is_refused_before_the_experts_play(tmp_path: Pa
         warmstart(absent)
 
 
+def test_held_out_items_are_needed_only_where_success_is_measured(tmp_path: Path) -> None:
+    def interrupt(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    tasks = {"dbbench": Task(options=OPTIONS, eval_split="tests")}
+    one = (Phase(noise={}, steps=1, checked=0),)
+    unmeasured = replace(options(tmp_path / "out", episodes=2, phases=one, measured=0), tasks=tasks)
+    with pytest.raises(ItemError, match="dbbench: unknown split tests"):
+        warmstart(replace(unmeasured, measured=1), interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        warmstart(unmeasured, interrupt)
+
+
 def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(AgentRLError):
         warmstart(options(tmp_path / "out", model=tmp_path / "absent"))
