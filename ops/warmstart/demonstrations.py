@@ -31,6 +31,7 @@ from agentrl.workers.conversation.conversation import Conversation
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style
 
+EXPERT_CHOICE = "shuffled items, fit episodes"  # another choice needs another name
 UNSOLVED = "they do not solve their items"  # why episodes are unfit
 UNSEEN = "their experts give an answer that an agent would have to find out first"
 HINTS = {

@@ -10,7 +10,7 @@ from agentrl.trainer.snapshots.snapshots import State
 
 
 class WarmstartState:
-    """Stores the newest record. `fingerprint`: of the options that determine the weights."""
+    """Stores the newest record. `fingerprint`: of all that determines the remaining steps."""
 
     def __init__(self, out: Path, fingerprint: str) -> None:
         self.folder = out.with_name(f".{out.name}.warmstart")
@@ -19,7 +19,7 @@ class WarmstartState:
     def load(self) -> PhaseRecord:
         """Load the newest complete record, or return an initial one.
 
-        Raises ConfigError if the folder belongs to a warm start with other options.
+        Raises ConfigError if it would go on otherwise than it began.
         """
         found = sorted(path for path in self.folder.glob("*") if not path.name.startswith("."))
         if not found:
@@ -27,7 +27,8 @@ class WarmstartState:
         state, _ = snapshots.load(found[-1])
         if state.values["fingerprint"] != self._fingerprint:
             raise ConfigError(
-                f"{self.folder} contains an interrupted warm start with other options",
+                f"{self.folder} contains an interrupted warm start with other options, or of "
+                "another version of AgentRL",
                 hint="run its command again, or delete the folder",
             )
         values = state.values

@@ -132,7 +132,7 @@ def warmstart(
     if report := _restore(options, fingerprint):
         return report
     began = time.monotonic()
-    kept = WarmstartState(options.out, fingerprint)
+    kept = WarmstartState(options.out, f"{fingerprint} {demonstrations.EXPERT_CHOICE}")
     begun = kept.load()
     if begun.cloner:
         watch_continuation(begun.earlier + begun.steps, kept.folder)

@@ -20,11 +20,13 @@ from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import AgentRLError, CheckpointError, ConfigError, ItemError
 from agentrl.ops.interruption import Interrupted
 from agentrl.ops.warmstart import tokenizer
-from agentrl.ops.warmstart.cloning_trainer import Phase, Progress
+from agentrl.ops.warmstart.cloning_trainer import Phase, PhaseRecord, Progress
 from agentrl.ops.warmstart.command import make
 from agentrl.ops.warmstart.start_adapter import FILE, StartAdapter, StartRecord
+from agentrl.ops.warmstart.state import WarmstartState
 from agentrl.ops.warmstart.tokenizer import OPENINGS
-from agentrl.ops.warmstart.warmstart import WarmstartOptions, warmstart
+from agentrl.ops.warmstart.warmstart import WarmstartOptions, _fingerprint, warmstart
+from agentrl.trainer.snapshots.snapshots import State
 from agentrl.workers.conversation.template import ChatTemplate
 
 OPTIONS = {"style": "compact", "difficulty": "easy", "items": 20, "test_items": 4}
@@ -319,6 +321,17 @@ def test_a_warm_start_with_other_options_is_not_continued(tmp_path: Path) -> Non
     for other in (replace(small, seed=7), replace(small, sampling=limits)):
         with pytest.raises(ConfigError, match="with other options"):
             warmstart(other)
+
+
+def test_a_warm_start_with_demonstrations_chosen_otherwise_is_not_continued(
+    tmp_path: Path,
+) -> None:
+    """Once the options alone were its fingerprint, as they still are of a finished adapter."""
+    small = options(tmp_path / "out")
+    former = WarmstartState(small.out, _fingerprint(small))
+    former.save(PhaseRecord(0, steps=1), State({}, {}))
+    with pytest.raises(ConfigError, match="or of another version of AgentRL"):
+        warmstart(small)
 
 
 def test_imported_episodes_are_known_by_their_content_not_by_their_place(tmp_path: Path) -> None:
