@@ -34,7 +34,8 @@ def begin_evaluation(
     }
     _insert_new(session, Evaluation, [values | {"created_at": now()}])
     own = Evaluation.evaluation_id == row.evaluation_id
-    planned = session.scalars(select(Evaluation.planned).where(own).with_for_update()).one()
+    before = select(Evaluation.planned, Evaluation.items, Evaluation.repeats).where(own)
+    planned, items, repeats = session.execute(before.with_for_update()).one()
     done = measured_items(session, row.evaluation_id)
     every = done | requested_items
     session.execute(
@@ -42,8 +43,8 @@ def begin_evaluation(
         .where(own)
         .values(
             policy=row.policy,
-            items=len({item for item, _ in every}),
-            repeats=max((repeat for _, repeat in every), default=0) + 1,
+            items=max(items, len({item for item, _ in every})),
+            repeats=max([repeats, *(repeat + 1 for _, repeat in every)]),
             planned=max(planned, len(every)),
         )
     )

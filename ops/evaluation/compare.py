@@ -52,16 +52,49 @@ def compare(path: Path, pair: PairRequest, *, as_json: bool) -> None:
     """Print the comparison. Raises ConfigError without common evaluations, StoreError."""
     config = config_loading.load(path)
     with closing(open_history(config.store_url())) as store, store.read() as session:
-        comparisons = findings(session, pair, config, store.url)
+        firsts = _read_evaluations(session, pair.first, config, store.url)
+        seconds = _read_evaluations(session, pair.second, config, store.url)
+        found = _findings(session, pair, firsts, seconds)
+        comparisons = sorted(found, key=lambda one: (one.task, one.split, one.temperature))
     if not comparisons:
-        raise ConfigError(
-            f"{pair.first} and {pair.second} have no complete evaluations with items in common",
-            hint=f"run `{config_loading.command('eval', path)} {_measuring(pair)}`",
-        )
+        raise _nothing_in_common(path, pair, firsts, seconds)
     if as_json:
         print(json.dumps([_flat(one) for one in comparisons]))
     else:
         show(pair, comparisons)
+
+
+def _nothing_in_common(
+    path: Path, pair: PairRequest, firsts: Sequence[Evaluation], seconds: Sequence[Evaluation]
+) -> ConfigError:
+    """Return an error that says what is missing, and which command measures it."""
+    lines = [f"{pair.first} and {pair.second} have no complete evaluations with items in common"]
+    command = f"{config_loading.command('eval', path)} {_measuring(pair)}"
+    rows = {
+        row.evaluation_id: row for row in [*_unfinished(pair, firsts), *_unfinished(pair, seconds)]
+    }
+    if not rows:
+        return ConfigError(lines[0], hint=f"run `{command}`")
+    for row in rows.values():
+        where = f"{row.task} {row.split} at temperature {row.temperature:g}"
+        ended = f"{row.episodes} of {row.planned} episodes have ended"
+        lines.append(f"of {row.policy} on {where}, {ended}")
+    return ConfigError(
+        "; ".join(lines),
+        hint=f"run `{command} {_finishing(list(rows.values()))}`; with --again and fewer items it "
+        "begins anew",
+    )
+
+
+def _finishing(rows: Sequence[Evaluation]) -> str:
+    """Return the options of `agentrl eval` that finish all of the first one's temperature."""
+    temperature = rows[0].temperature
+    alike = [row for row in rows if row.temperature == temperature]
+    tasks = ",".join(sorted({row.task for row in alike}))
+    splits = ",".join(sorted({row.split for row in alike}))
+    items, repeats = max(row.items for row in alike), max(row.repeats for row in alike)
+    where = f"--tasks {tasks} --splits {splits} --temperature {temperature:g}"
+    return f"{where} --items {items} --repeats {repeats}"
 
 
 def _measuring(pair: PairRequest) -> str:
@@ -78,18 +111,6 @@ def _of_this_run(name: str) -> bool:
     return name == "latest" or name.isdecimal()
 
 
-def findings(
-    session: Session, pair: PairRequest, config: Config, where: str
-) -> list[PlanComparison]:
-    """Compare a pair by task, split and temperature. Raises ConfigError, StoreError."""
-    firsts = _read_evaluations(session, pair.first, config, where)
-    seconds = _read_evaluations(session, pair.second, config, where)
-    return sorted(
-        _findings(session, pair, firsts, seconds),
-        key=lambda one: (one.task, one.split, one.temperature),
-    )
-
-
 def _findings(
     session: Session, pair: PairRequest, firsts: Sequence[Evaluation], seconds: Sequence[Evaluation]
 ) -> Iterator[PlanComparison]:
@@ -98,12 +119,23 @@ def _findings(
     after = {_alike(row): row for row in seconds if row.is_complete}
     for key in before.keys() & after.keys():
         first, second = before[key], after[key]
-        is_chosen = not pair.tasks or first.task in pair.tasks
-        if not is_chosen or (pair.splits and first.split not in pair.splits):
+        if not _is_chosen(pair, first):
             continue
         compared = compare_items(_success(session, first), _success(session, second))
         if compared is not None:
             yield PlanComparison(first.task, first.split, first.temperature, compared)
+
+
+def _is_chosen(pair: PairRequest, row: Evaluation) -> bool:
+    is_chosen = not pair.tasks or row.task in pair.tasks
+    return is_chosen and (not pair.splits or row.split in pair.splits)
+
+
+def _unfinished(pair: PairRequest, rows: Sequence[Evaluation]) -> list[Evaluation]:
+    """Return the newest of equal evaluations, where none is complete."""
+    complete = {_alike(row) for row in rows if row.is_complete}
+    newest = {_alike(row): row for row in rows if _is_chosen(pair, row)}
+    return [row for key, row in newest.items() if key not in complete]
 
 
 def _read_evaluations(session: Session, name: str, config: Config, where: str) -> list[Evaluation]:

@@ -175,8 +175,16 @@ def test_an_interruption_keeps_what_has_ended_and_the_same_command_goes_on(
     (row,), kept = rows(config)
     assert 2 <= len(kept) < 12
     assert (row.episodes, row.planned) == (len(kept), 12)
-    with pytest.raises(ConfigError, match="no complete evaluations with items in common"):
+    few = dataclasses.replace(request, items=1, repeats=1)
+    evaluate(file, few, as_json=True)  # is less than what was interrupted
+    told(capsys)
+    with pytest.raises(ConfigError, match="no complete evaluations with items in common") as caught:
         compare(file, PairRequest(str(TINY), str(TINY)), as_json=True)
+    kept = rows(config)[1]
+    ended = f"of {TINY} on dbbench test at temperature 0.9, {len(kept)} of 12 episodes have ended"
+    assert str(caught.value).endswith(f"items in common; {ended}")
+    missing = "--tasks dbbench --splits test --temperature 0.9 --items 4 --repeats 3"
+    assert f"{missing}`; with --again" in (caught.value.hint or "")
     evaluate(file, request, as_json=True)
     (whole,) = told(capsys)
     assert whole["episodes"] == 12
