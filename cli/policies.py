@@ -203,7 +203,7 @@ def warmstart(
     from agentrl.core import config_loading
     from agentrl.ops.warmstart.command import make
     from agentrl.ops.warmstart.expert_processes import usable_processes
-    from agentrl.ops.warmstart.warmstart import WarmstartOptions
+    from agentrl.ops.warmstart.options import WarmstartOptions
 
     file = config_loading.load(config)
     make(

@@ -13,8 +13,8 @@ from agentrl.ops.configuration.configs import check_items
 from agentrl.ops.quickstart.recipes import Recipe, Size
 from agentrl.ops.warmstart.command import make
 from agentrl.ops.warmstart.expert_processes import usable_processes
+from agentrl.ops.warmstart.options import WarmstartOptions
 from agentrl.ops.warmstart.start_adapter import StartAdapter
-from agentrl.ops.warmstart.warmstart import WarmstartOptions
 from agentrl.trainer.model.malloc_tuning import release_unused
 
 

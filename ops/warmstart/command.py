@@ -10,7 +10,8 @@ from agentrl.ops.interruption import Interrupted
 from agentrl.ops.tables import console, plain
 from agentrl.ops.warmstart.cloning_trainer import Progress, Watch
 from agentrl.ops.warmstart.demonstrations import Preparation
-from agentrl.ops.warmstart.warmstart import WarmstartOptions, WarmstartReport, warmstart
+from agentrl.ops.warmstart.options import WarmstartOptions, WarmstartReport
+from agentrl.ops.warmstart.warmstart import warmstart
 
 EVERY_S = 10.0  # seconds between two lines where nothing was measured
 

@@ -1,10 +1,8 @@
 """The README of a policy that a warm start made."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from agentrl.ops.warmstart.warmstart import WarmstartOptions, WarmstartReport
+from agentrl.ops.warmstart.options import WarmstartOptions, WarmstartReport
 
 CARD = """\
 # {name}
@@ -31,7 +29,7 @@ SKILLS = """ On {measured} held-out items a task:
 REPORTED = ("parameters", "steps", "demonstrations", "seconds", "loss")
 
 
-def card(options: "WarmstartOptions", report: "WarmstartReport") -> str:
+def card(options: WarmstartOptions, report: WarmstartReport) -> str:
     """Return the model's README: what it is, how it was made, what it can do."""
     phases = "\n".join(
         f"| {number} | {_noise_text(phase.noise)} | {phase.steps} | {phase.until or ''} |"

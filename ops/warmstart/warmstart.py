@@ -14,7 +14,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,7 @@ import torch
 
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.directories import publish
-from agentrl.core.config.sections.base import Dtype
-from agentrl.core.config.sections.episodes import Sampling
-from agentrl.core.config.sections.tasks import Task
-from agentrl.core.config.sections.training import Lora, Trainer
+from agentrl.core.config.sections.training import Trainer
 from agentrl.core.errors import ConfigError, ItemError
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.registry import source
@@ -42,9 +39,10 @@ from agentrl.ops.warmstart.cloning_trainer import (
 from agentrl.ops.warmstart.demonstrations import Preparation, Transcript
 from agentrl.ops.warmstart.expert_processes import Experts
 from agentrl.ops.warmstart.model_card import REPORTED, card
+from agentrl.ops.warmstart.options import WarmstartOptions, WarmstartReport
 from agentrl.ops.warmstart.start_adapter import StartAdapter, StartRecord
 from agentrl.ops.warmstart.state import WarmstartState
-from agentrl.ops.warmstart.student_policy import ChatFormat, Skill, StudentPolicy
+from agentrl.ops.warmstart.student_policy import ChatFormat, StudentPolicy
 from agentrl.ops.warmstart.token_limits import limit_warnings
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware
@@ -52,56 +50,6 @@ from agentrl.trainer.engines.torch_learner import prepare_torch
 from agentrl.trainer.model import cloning
 from agentrl.trainer.model.trainable_model import AdapterModel
 from agentrl.workers.conversation.template import read_template
-from agentrl.workers.conversation.toolcalls import Style
-
-
-@dataclass(frozen=True, slots=True)
-class WarmstartOptions:
-    """`out`: the directory to create. `model`: the starting model; None: a new tiny one.
-
-    `imported`: JSONL of messages to use instead of experts. `chat_template`: a file that replaces
-    the template of `model`. `episodes`: expert episodes per task and phase. `batch_tokens`: tokens
-    of one step. `measured`: held-out items per task, or none. `sampling`: of the configuration;
-    success is measured under its limits of tokens. `dtype`: of matrix products, of played and of
-    written weights; training uses float32. `device`: of training and playing. `lora`: with a rank,
-    only an adapter of `model` is trained; it is kept beside `out` (start_adapter.py). `save_s`:
-    seconds between saves of its state. `processes`: play experts' episodes. `command`: the command
-    line, for the model card.
-    """
-
-    out: Path
-    tasks: Mapping[str, Task]
-    phases: tuple[Phase, ...]
-    model: Path | None = None
-    imported: Path | None = None
-    style: Style = "plain"
-    chat_template: str = ""
-    episodes: int = 6000
-    batch_tokens: int = 2048
-    measured: int = 200
-    sampling: Sampling = field(default_factory=Sampling)
-    seed: int = 0
-    threads: int = 1
-    dtype: Dtype = "float32"
-    device: str = "cpu"
-    lora: Lora = field(default_factory=Lora)
-    save_s: float = 300.0
-    processes: int = 1
-    command: str = "agentrl warmstart"
-
-
-@dataclass(frozen=True, slots=True)
-class WarmstartReport:
-    """`loss`: of the last steps, nats per token. `skills`: by task, on held-out items."""
-
-    out: Path
-    parameters: int
-    demonstrations: int
-    steps: int
-    loss: float
-    seconds: float
-    skills: Mapping[str, Skill]
-
 
 WatchPreparation = Callable[[Preparation], None]
 WatchContinuation = Callable[[int, Path], None]

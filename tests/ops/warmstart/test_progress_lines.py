@@ -7,7 +7,8 @@ import pytest
 from agentrl.core.config.sections.tasks import Task
 from agentrl.ops.warmstart.cloning_trainer import Phase, Progress
 from agentrl.ops.warmstart.command import ProgressLines
-from agentrl.ops.warmstart.warmstart import WarmstartOptions, warmstart
+from agentrl.ops.warmstart.options import WarmstartOptions
+from agentrl.ops.warmstart.warmstart import warmstart
 
 
 def test_progress_is_printed_every_ten_seconds_and_after_a_measurement(
