@@ -19,7 +19,7 @@ from agentrl.experiments.simulation.simulator import interruption_error
 from agentrl.experiments.simulation.training import ReportProgress
 from agentrl.ops.evaluation.command import Matrix
 from agentrl.ops.evaluation.evaluate import Plan, work_of
-from agentrl.ops.evaluation.evaluation_rows import policy_name
+from agentrl.ops.evaluation.evaluation_rows import evaluation_id
 from agentrl.ops.evaluation.target import Target, fit_config, resolve
 from agentrl.ops.runs.begin import make_home
 from agentrl.ops.tasks.task_sources import task_sources
@@ -87,7 +87,7 @@ class _Measuring:
         with closing(Matrix(config, self.store, found, work, self.stop)) as matrix:
             matrix.one(self.target, tick)
         own = fit_config(config, self.target)
-        return [self._solved(bench, plan, policy_name(own, self.target, plan)) for plan in plans]
+        return [self._solved(bench, plan, evaluation_id(own, self.target, plan)) for plan in plans]
 
     def _solved(self, bench: Bench, plan: Plan, evaluation_id: str) -> Solved:
         with self.store.read() as session:

@@ -48,7 +48,7 @@ class EvaluationRecord:
         self._store = store
         self._prices = target.external.external if target.external else External()
         self._work = work
-        self._names = {plan: policy_name(config, target, plan) for plan in work}
+        self._names = {plan: evaluation_id(config, target, plan) for plan in work}
         self._failed = dict.fromkeys(work, 0)
         self._planned: dict[Plan, int] = {}
         self._summed = time.monotonic()
@@ -138,11 +138,11 @@ class EvaluationRecord:
 def forget_evaluations(store: Store, config: Config, target: Target, plans: Sequence[Plan]) -> None:
     """Drop what was measured of the plans."""
     for plan in plans:
-        name = policy_name(config, target, plan)
+        name = evaluation_id(config, target, plan)
         store.transact(partial(evaluations.delete_evaluation, evaluation_id=name))
 
 
-def policy_name(config: Config, target: Target, plan: Plan) -> str:
+def evaluation_id(config: Config, target: Target, plan: Plan) -> str:
     """The id of an evaluation. Raises ConfigError if the chat template cannot be read."""
     model = config.model
     named = model.chat_template

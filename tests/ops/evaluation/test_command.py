@@ -25,7 +25,7 @@ from agentrl.db.transitions import runs
 from agentrl.ops.evaluation.command import EvalRequest, Matrix, evaluate, make_plans
 from agentrl.ops.evaluation.compare import PairRequest, compare
 from agentrl.ops.evaluation.evaluate import Plan, work_of
-from agentrl.ops.evaluation.evaluation_rows import policy_name
+from agentrl.ops.evaluation.evaluation_rows import evaluation_id
 from agentrl.ops.evaluation.target import resolve
 from agentrl.ops.runs.begin import begin
 from agentrl.ops.runs.export_checkpoint import export
@@ -230,7 +230,7 @@ def test_a_model_of_the_same_name_with_other_weights_is_another_policy(
         (folder / "config.json").write_text((TINY / "config.json").read_text() + change)
         target = resolve(str(folder), config)
         assert target.checkpoint_id == "mine"
-        names.add(policy_name(config, target, plan))
+        names.add(evaluation_id(config, target, plan))
     assert len(names) == 2
 
 

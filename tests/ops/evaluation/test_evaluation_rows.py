@@ -16,7 +16,7 @@ from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
 from agentrl.db.store import Store
 from agentrl.envs.contract import Item
 from agentrl.ops.evaluation.evaluate import EpisodeScore, Plan, Work
-from agentrl.ops.evaluation.evaluation_rows import EvaluationRecord, policy_name, settings
+from agentrl.ops.evaluation.evaluation_rows import EvaluationRecord, evaluation_id, settings
 from agentrl.ops.evaluation.target import EXPERT
 
 CONFIG = Config(tasks={"dbbench": Task()})
@@ -100,7 +100,7 @@ def test_episodes_of_items_that_were_chosen_otherwise_are_not_counted(store: Sto
     end_episodes(record, [0.0, 0.0])
     assert [(one.episodes, one.success) for one in record.measured()] == [(2, 0.0)]
     with store.read() as session:
-        row = session.get_one(Evaluation, policy_name(CONFIG, EXPERT, PLAN))
+        row = session.get_one(Evaluation, evaluation_id(CONFIG, EXPERT, PLAN))
         assert (row.items, row.episodes, row.success) == (2, 2, 0.0)
 
 
@@ -112,7 +112,7 @@ def test_a_chat_template_counts_by_its_text(
 
     def name(path: Path) -> str:
         own = msgspec.structs.replace(CONFIG, model=Model(chat_template=str(path)))
-        return policy_name(own, EXPERT, PLAN)
+        return evaluation_id(own, EXPERT, PLAN)
 
     file.write_text("short")
     before = name(file)
