@@ -194,7 +194,7 @@ def test_a_pretrained_model_is_warm_started_and_trained(tmp_path: Path) -> None:
         "DISPATCH__GROUPS_PER_UPDATE": "2",
         "DISPATCH__GROUP_SIZE": "3",
         "TASKS__DBBENCH__MAX_TURNS": "3",
-        "TASKS__ALFWORLD__MAX_TURNS": "3",
+        "TASKS__ALFWORLD__MAX_TURNS": "12",
     }
     size = Size(updates=1, items=1, clones=2, episodes=8, settings=settings)
     done = quickstart(replace(SMOLLM, file=file, full=size), Choices(), tmp_path)
