@@ -22,8 +22,8 @@ TWO = """(exists (?r - receptacle) (exists (?o1 - object) (and (objectType ?o1 M
     (receptacleType ?r ShelfType) (inReceptacle ?o1 ?r) (exists (?o2 - object) (and
     (not (= ?o1 ?o2)) (objectType ?o2 MugType) (receptacleType ?r ShelfType)
     (inReceptacle ?o2 ?r))))))"""
-LAMP = """(and (exists (?ot - object ?r - receptacle ?a - agent ?l - location) (and
-    (objectType ?ot DeskLampType) (toggleable ?ot) (isToggled ?ot) (atLocation ?a ?l)))
+LAMP = """(and (exists (?lamp - object ?r - receptacle ?a - agent ?l - location) (and
+    (objectType ?lamp DeskLampType) (toggleable ?lamp) (isToggled ?lamp) (atLocation ?a ?l)))
     (exists (?o - object ?a - agent) (and (objectType ?o MugType) (holds ?a ?o))))"""
 FACTS: dict[str, list[tuple[str, ...]]] = {
     "objecttype": [("m1", "mugtype"), ("m2", "mugtype"), ("l1", "desklamptype")],
