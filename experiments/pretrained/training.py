@@ -91,7 +91,7 @@ def _curve(session: Session, run_id: str) -> list[At]:
     success: dict[int, dict[str, float]] = {}
     for point in curves.success_by_version(session, run_id, POINTS, GROUPS):
         at = success.setdefault(point.span.version, {})
-        at[point.task] = round(point.solved / max(point.episodes, 1), 4)
+        at[point.task] = round(point.solves.mean, 4)
     metrics = curves.metrics_by_version(session, run_id)
     return [
         At(

@@ -8,6 +8,7 @@ Only what is admissible can be done; the words for it are in `voice.py`.
 from collections.abc import Iterator, Mapping
 
 from agentrl.envs.tasks.alfworld.problem import APPLIANCES, LAMP, MADE, AlfworldProblem, kind_of
+from agentrl.envs.tasks.alfworld.stages import ErrandStages
 
 Command = tuple[str, ...]  # a verb and the names it takes
 
@@ -78,16 +79,13 @@ class Household:
         errand = self.scene.errand
         if errand.kind == "look":
             return 0.5 if self.fits(self.held) else 0.0
-        treated = errand.kind in MADE
-        things = filter(self.fits, {*self.where, self.held})
-        done = sorted((self._stages(thing, treated=treated) for thing in things), reverse=True)
-        return sum(done[: errand.count]) / (errand.count * (2 + treated))
-
-    def _stages(self, thing: str, *, treated: bool) -> int:
-        """Return the stages of a thing that are done, of two, or of three if it must be treated."""
-        if thing in self.delivered():
-            return 2 + treated
-        return (thing == self.held) + (treated and self.ready(thing))
+        stages, delivered = ErrandStages(errand.count, errand.kind in MADE), self.delivered()
+        return stages.share(
+            stages.of_thing(
+                held=thing == self.held, ready=self.ready(thing), brought=thing in delivered
+            )
+            for thing in filter(self.fits, {*self.where, self.held})
+        )
 
     def _commands(self) -> Iterator[tuple[str, Command]]:
         for place in self.scene.places:

@@ -2,8 +2,7 @@
 
     goal ─▶ read_goal() ─▶ GoalConditions + World ─▶ progress()
 
-The stages are those of generated households: each thing of the goal is taken, treated if it must
-be, and brought.
+The stages are those of generated households (stages.py), all of them towards one place.
 """
 
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 
 from agentrl.envs.tasks.alfworld.published.pddl import And, Atom, Condition, Exists, Not, Or
 from agentrl.envs.tasks.alfworld.published.world_state import World
+from agentrl.envs.tasks.alfworld.stages import ErrandStages
 
 STATES = ("isclean", "ishot", "iscool")
 
@@ -53,18 +53,17 @@ def progress(goal: GoalConditions, world: World) -> float:
     if not goal.target:
         return 0.5 if held.intersection(things) else 0.0
     ready = {thing for (thing,) in world[goal.state].rows} if goal.state else set(things)
+    lying = world["inreceptacle"].rows
+    stages = ErrandStages(goal.count, bool(goal.state))
 
-    def stages(thing: str, place: str) -> int:
-        treated = bool(goal.state) and thing in ready
-        if thing in ready and (thing, place) in world["inreceptacle"].rows:
-            return 2 + treated
-        return (thing in held) + treated
+    def share(place: str) -> float:
+        return stages.share(
+            stages.of_thing(held=each in held, ready=each in ready, brought=(each, place) in lying)
+            for each in things
+        )
 
-    def best(place: str) -> int:
-        return sum(sorted((stages(each, place) for each in things), reverse=True)[: goal.count])
-
-    places = [place for place, _ in world["receptacletype"].at(1, goal.target)]
-    return max(map(best, places), default=0) / (goal.count * (2 + bool(goal.state)))
+    places = (place for place, _ in world["receptacletype"].at(1, goal.target))
+    return max(map(share, places), default=0.0)
 
 
 def _atoms(condition: Condition) -> Iterator[Atom]:
