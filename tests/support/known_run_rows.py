@@ -1,8 +1,10 @@
 """Rows beside the episodes of the known runs: runs, lineage, processes, evaluations."""
 
+from evaluation_rows import evaluation_row
+
 from agentrl.core.types import CheckpointState, RunState, Status, Transition
 from agentrl.db.models.base import Base
-from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
+from agentrl.db.models.evaluations import EvaluationEpisode
 from agentrl.db.models.processes import PolicyServer, ServiceOutage, Serving, Spending, Worker
 from agentrl.db.models.runs import Mixture, Refusal, Run
 from agentrl.db.models.updates import Alarm, Checkpoint
@@ -120,21 +122,15 @@ def side_rows() -> list[Base]:
         )
     for version, success in ((0, 0.25), (2, 0.75)):
         found.append(
-            Evaluation(
-                evaluation_id=f"v{version}",
+            evaluation_row(
+                f"v{version}",
                 run_id="story-1",
                 checkpoint_id=f"c{version}",
                 version=version,
-                task="dbbench",
-                split="test",
-                temperature=0.0,
-                items=4,
                 planned=4,
                 episodes=4,
                 success=success,
                 low=success / 2,
-                high=1.0,
-                metrics={},
                 created_at=BEGAN,
             )
         )

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from alembic import command
 from backends import DATABASES
+from evaluation_rows import evaluation_row
 from known_runs import write_known_runs
 from sqlalchemy import select, text
 
@@ -49,35 +50,17 @@ def test_evaluations_recorded_before_failed_episodes_were_left_out_of_planned_ar
 ) -> None:
     """An interrupted one stays incomplete: fewer failed than are missing."""
     migrate.upgrade(unmigrated)
+    old = {"planned": 4, "created_at": 0.0}
     with unmigrated.write() as session:
         for name, episodes, failed in (("failed", 3, 1), ("interrupted", 2, 1), ("lost", 0, 4)):
-            session.add(evaluation(name, episodes, metrics={"failed": failed}))
-        session.add(evaluation("unknown", 3, metrics={}))
+            session.add(evaluation_row(name, **old, episodes=episodes, metrics={"failed": failed}))
+        session.add(evaluation_row("unknown", **old, episodes=3))
     with unmigrated.engine.begin() as connection:
         command.downgrade(migrate._config(connection), "0025")
     migrate.ensure(unmigrated)
     with unmigrated.read() as session:
         rows = {row.evaluation_id: row.planned for row in session.scalars(select(Evaluation))}
     assert rows == {"failed": 3, "interrupted": 4, "lost": 4, "unknown": 4}
-
-
-def evaluation(name: str, episodes: int, metrics: dict[str, int]) -> Evaluation:
-    """Return one of which 4 episodes are planned."""
-    return Evaluation(
-        evaluation_id=name,
-        checkpoint_id="somebody",
-        task="dbbench",
-        split="test",
-        temperature=0.0,
-        items=4,
-        planned=4,
-        episodes=episodes,
-        success=0.0,
-        low=0.0,
-        high=1.0,
-        metrics=metrics,
-        created_at=0.0,
-    )
 
 
 def test_every_view_can_be_asked(store: Store) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from threading import Thread
 
+from evaluation_rows import evaluation_row
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -12,20 +13,7 @@ from agentrl.db.transitions import evaluations
 
 
 def begin(session: Session, items: Sequence[str]) -> None:
-    row = Evaluation(
-        evaluation_id="one",
-        checkpoint_id="somebody",
-        policy="somebody",
-        task="dbbench",
-        split="test",
-        temperature=0.0,
-        items=0,
-        episodes=0,
-        success=0.0,
-        low=0.0,
-        high=1.0,
-        metrics={},
-    )
+    row = evaluation_row("one", policy="somebody", items=0, episodes=0)
     evaluations.begin_evaluation(session, row, {(item, 0) for item in items})
 
 

@@ -3,18 +3,10 @@
 import json
 from pathlib import Path
 
+from agentbench_records import QUESTION
+
 from agentrl.envs.tasks.check import Figure, Settings
 from agentrl.envs.tasks.task_measurements import origin_figures
-
-QUESTION = {
-    "description": "Where does Kim live?",
-    "label": ["Oslo"],
-    "type": ["other"],
-    "table": {
-        "table_name": "Staff",
-        "table_info": {"columns": [{"name": "home"}], "rows": [["Oslo"]]},
-    },
-}
 
 
 def figures(folder: Path, *lines: object, limit: int = 0) -> list[Figure]:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from agentbench_records import QUESTION
 from running import ROOT
 
 from agentrl.core.config.sections.tasks import Task
@@ -92,21 +93,12 @@ def test_an_expert_that_plays_without_faults_is_cloned_only_where_it_succeeds() 
     assert not any(unfit(careless=1e-9))
 
 
-QUERY = {
-    "description": "Where does Kim live?",
-    "label": ["Oslo"],
-    "type": ["other"],
-    "table": {
-        "table_name": "Staff",
-        "table_info": {"columns": [{"name": "home"}], "rows": [["Oslo"]]},
-    },
-}
-ORDER = QUERY | {"type": ["INSERT"], "label": ["INSERT INTO `Staff` VALUES ('Rome')"]}
+ORDER = QUESTION | {"type": ["INSERT"], "label": ["INSERT INTO `Staff` VALUES ('Rome')"]}
 
 
 def test_an_expert_that_answers_what_it_has_not_seen_is_not_cloned(tmp_path: Path) -> None:
     (tmp_path / "dbbench").mkdir()
-    lines = "\n".join(map(json.dumps, [QUERY, ORDER]))
+    lines = "\n".join(map(json.dumps, [QUESTION, ORDER]))
     (tmp_path / "dbbench" / "agentbench_dev.jsonl").write_text(lines)
     given = {"origin": "agentbench", "data": str(tmp_path), "dialect": "sqlite"}
     known = source("dbbench", given)
