@@ -107,7 +107,7 @@ GENERATED_GAMES = {  # smaller houses, so shorter episodes
 SMOLLM = Recipe(
     name="smollm",
     file=CONFIGS / "smollm.toml",
-    model="SmolLM2-135M-Instruct (de-quantised from Q4_1), behaviour-cloned from scripted experts",
+    model="SmolLM2-135M-Instruct (de-quantised from Q4_1), behaviour-cloned from experts",
     full=Size(updates=None, items=64, clones=300, episodes=2000),
     fast=Size(
         updates=4,
