@@ -14,7 +14,7 @@ from agentrl.ops.doctor.findings import Finding
 from agentrl.ops.doctor.memory import Machine
 from agentrl.ops.doctor.memory_items import GIB
 from agentrl.ops.models import hub
-from agentrl.trainer.model.bfloat16_cost import is_bfloat16_emulated
+from agentrl.trainer.model import bfloat16_cost
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
 CONTAINED = "[tasks.dbbench.options]\ncontainer = true\n"
@@ -269,14 +269,22 @@ def test_bounds_that_the_noise_of_bfloat16_exceeds_are_told(tmp_path: Path) -> N
     assert ratios("float32", "behaviour") is None
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_bfloat16_on_a_cpu_that_emulates_it_is_reported(tmp_path: Path, dtype: str) -> None:
-    model = f'[model]\npath = "{TINY}"\ndtype = "{dtype}"\n[tasks.dbbench]\n'
-    run = f'[run]\nhome = "{tmp_path}"\n'
-    finding = found(config_loading.loads(run + model)).get("precision")
-    assert (finding is not None) == (dtype == "bfloat16" and is_bfloat16_emulated("cpu"))
-    if finding:
-        assert finding.hint == 'set model.dtype = "float32"'
+def test_bfloat16_on_a_cpu_that_is_slower_with_it_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def precision(dtype: str, speed: float, device: str = "cpu") -> Finding | None:
+        monkeypatch.setattr(bfloat16_cost, "bfloat16_speed", lambda: speed)
+        model = f'[model]\npath = "{TINY}"\ndtype = "{dtype}"\ndevice = "{device}"\n'
+        run = f'[run]\nhome = "{tmp_path}"\n[tasks.dbbench]\n'
+        return found(config_loading.loads(model + run)).get("precision")
+
+    told = precision("bfloat16", 0.5)
+    assert told is not None
+    assert "0.5 times as fast as in float32" in told.detail
+    assert told.hint == 'set model.dtype = "float32"'
+    assert precision("bfloat16", 4.0) is None
+    assert precision("bfloat16", 0.5, "cuda") is None
+    assert precision("float32", 0.5) is None
 
 
 @pytest.mark.parametrize(
