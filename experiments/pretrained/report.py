@@ -4,6 +4,7 @@ measured-*.json, training-*.json ─▶ rates, changes ─▶ *.svg ─▶ page 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,7 +17,14 @@ from agentrl.experiments.pretrained.findings import (
     StudyDesign,
     Trained,
 )
-from agentrl.experiments.pretrained.success_rates import GREEDY, Rate, changes, mean_change, rates
+from agentrl.experiments.pretrained.success_rates import (
+    GREEDY,
+    Key,
+    Rate,
+    change,
+    common_keys,
+    rates,
+)
 from agentrl.experiments.report.comparison import START
 from agentrl.experiments.report.markdown import image, place, table
 from agentrl.experiments.report.page import write_page
@@ -33,7 +41,8 @@ warm-started by {clones} steps on experts' episodes ({episodes:,} of each task),
 dispatcher, worker, recorder, trainer and policy server, tasks mixed, {updates} updates. `whole`
 draws policies anew at every step and normalises advantages by task; each other arm leaves out what
 it is named after. Prompts are compact. Items measured are none of those trained on. Intervals are
-95 %: Wilson's for a rate; for a change the bootstrap over items, paired by item.
+95 %: Wilson's for a rate; for a change the bootstrap over items, paired by item, and over seeds
+where an arm has several. Few seeds make it too narrow.
 """
 
 
@@ -90,8 +99,7 @@ def _lines(
     yield "## Success on held-out items\n"
     yield from _success(design, {name: rates(measured[name]) for name in shown})
     yield "## What training changed\n"
-    after = {run.policy: measured[run.policy] for run in runs if run.policy in measured}
-    yield from _changes(measured[START], after)
+    yield from _changes(measured[START], _policies_of(runs, measured))
     yield "## The runs\n"
     yield from table(RUN_HEADS, map(_run, runs))
     yield from image(out, "curves.svg")
@@ -114,14 +122,28 @@ def _success(
     yield from table(["items", "decoding", *found], rows)
 
 
-def _changes(start: Measurement, after: Mapping[str, Measurement]) -> Iterator[str]:
+def _policies_of(
+    runs: Sequence[Trained], measured: Mapping[str, Measurement]
+) -> dict[str, list[Measurement]]:
+    """Return each measured policy by its name, and those of an arm after its last, if several."""
+    found: dict[str, list[Measurement]] = {}
+    for arm, same in groupby(runs, key=lambda run: run.arm):
+        own = [measured[run.policy] for run in same if run.policy in measured]
+        found |= {each.policy: [each] for each in own}
+        if len(own) > 1:
+            found[f"{arm}, {len(own)} seeds"] = own
+    return found
+
+
+def _changes(start: Measurement, after: Mapping[str, Sequence[Measurement]]) -> Iterator[str]:
     rows = []
-    for policy, measurement in after.items():
-        mean = mean_change(start, measurement)
-        rows.append([policy, "mean of all", "greedy", _change(mean.mean, mean.low, mean.high)])
-        for (bench, temperature), found in changes(start, measurement).items():
-            change = _change(found.difference, found.low, found.high)
-            rows.append([policy, bench, _decoding(temperature), change])
+    for name, policies in after.items():
+        keys = common_keys([start, *policies])
+        greedy = [key for key in keys if key[1] == GREEDY]
+        rows.append([name, "mean of all", "greedy", _change(start, policies, greedy)])
+        for bench, temperature in keys:
+            shown = _change(start, policies, [(bench, temperature)])
+            rows.append([name, bench, _decoding(temperature), shown])
     yield from table(["policy", "items", "decoding", "after − warm start"], rows)
 
 
@@ -152,8 +174,9 @@ def _rate(rate: Rate | None) -> str:
     return f"{rate.success:.3f} ({rate.low:.2f} – {rate.high:.2f})" if rate else "–"
 
 
-def _change(mean: float, low: float, high: float) -> str:
-    return f"{mean:+.3f} ({low:+.3f} … {high:+.3f})"
+def _change(start: Measurement, policies: Sequence[Measurement], keys: Sequence[Key]) -> str:
+    found = change(start, policies, keys)
+    return f"{found.mean:+.3f} ({found.low:+.3f} … {found.high:+.3f})"
 
 
 def _decoding(temperature: float) -> str:

@@ -35,7 +35,7 @@ from agentrl.experiments.pretrained.study import (
     make_design,
     study_config,
 )
-from agentrl.experiments.pretrained.success_rates import changes, mean_change, rates
+from agentrl.experiments.pretrained.success_rates import GREEDY, change, common_keys, rates
 from agentrl.experiments.runner import Lines
 from agentrl.ops.configuration.configs import check_items
 from agentrl.ops.quickstart.recipes import SMOLLM, Recipe, Size
@@ -76,13 +76,32 @@ def measured(policy: str, dbbench: list[int], alfworld: list[int]) -> Measuremen
 def test_changes_are_paired_by_item_and_every_bench_weighs_the_same() -> None:
     before, after = measured("start", [0, 0, 0, 1], [0, 0]), measured("a", [1, 1, 0, 0], [1, 0])
     assert rates(before)["dbbench", 0.0].success == 0.25
-    change = changes(before, after)["dbbench", 0.0]
-    assert (change.difference, change.gained, change.lost) == (0.25, ["0", "1"], ["3"])
-    mean = mean_change(before, after)
+    dbbench, alfworld = ("dbbench", GREEDY), ("alfworld", GREEDY)
+    assert change(before, [after], [dbbench]).mean == 0.25
+    mean = change(before, [after], [dbbench, alfworld])
     assert mean.mean == pytest.approx((0.25 + 0.5) / 2)
     assert mean.low < 0 < mean.high
-    sure = mean_change(measured("start", [0] * 4, [0, 0]), measured("a", [1] * 4, [1, 1]))
+    start, all_won = measured("start", [0] * 4, [0, 0]), measured("a", [1] * 4, [1, 1])
+    sure = change(start, [all_won], [dbbench, alfworld])
     assert (sure.mean, sure.low, sure.high) == (1.0, 1.0, 1.0)
+
+
+def test_the_change_of_an_arm_varies_with_its_seeds_and_with_the_items_that_they_share() -> None:
+    start, key = measured("start", [0] * 4, [0]), ("dbbench", GREEDY)
+    won, lost, half = (measured("a", wins, [0]) for wins in ([1] * 4, [0] * 4, [1, 1, 0, 0]))
+    seeds = change(start, [won, lost], [key])  # drawn: both won or both lost 1/4 each, else mixed
+    assert (seeds.mean, seeds.low, seeds.high) == (0.5, 0.0, 1.0)
+    for alike in ([half], [half] * 3):  # the items drawn all won, as all lost: 1/16
+        items = change(start, alike, [key])
+        assert (items.mean, items.low, items.high) == (0.5, 0.0, 1.0)
+
+
+def test_seeds_are_compared_on_what_all_of_them_measured() -> None:
+    start = measured("start", [0, 0, 0], [0])
+    more, less = measured("a", [1, 0, 1], [1]), measured("b", [1, 0], [1])
+    shorter = replace(less, solved=less.solved[:2])
+    assert common_keys([start, more, shorter]) == [("dbbench", 0.0), ("alfworld", 0.0)]
+    assert change(start, [more, less], [("dbbench", GREEDY)]).mean == 0.5
 
 
 def test_the_page_tells_every_policy_what_changed_and_how_the_runs_went(tmp_path: Path) -> None:
@@ -102,6 +121,26 @@ def test_the_page_tells_every_policy_what_changed_and_how_the_runs_went(tmp_path
     run = "| whole-0 | 2 | 48 | 1,000 | 2.0 | current 75%, lagged 25% | fresh 0.5, lagged 2.2 |"
     assert f"{run} 0.0030 | agrees |" in page
     assert (out / "curves.svg").exists()
+    assert "seeds |" not in page
+
+
+def test_the_page_pools_the_seeds_of_an_arm(tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    out.mkdir()
+    for each in (
+        measured("start", [0, 0, 0, 0], [0, 0]),
+        measured("whole-0", [1, 1, 1, 1], [1, 1]),
+        measured("whole-1", [0, 0, 0, 0], [0, 0]),
+        measured("no-task-norm-0", [0, 0, 0, 0], [0, 0]),
+        RUN,
+        replace(RUN, seed=1),
+        replace(RUN, arm="no-task-norm"),
+    ):
+        keep(out, each)
+    page = report.write(out).read_text()
+    assert "| whole, 2 seeds | mean of all | greedy | +0.500 (+0.000 … +1.000) |" in page
+    assert "| whole, 2 seeds | dbbench | T = 1 | +0.500 (+0.000 … +1.000) |" in page
+    assert "no-task-norm, " not in page
 
 
 def test_a_study_without_its_start_and_one_of_two_designs_are_refused(tmp_path: Path) -> None:
