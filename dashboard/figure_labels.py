@@ -96,6 +96,11 @@ SECTIONS: dict[str, tuple[Figure, ...]] = {
             "The same by the estimator k1, the mean difference of log-probabilities. Its sign may "
             "change.",
         ),
+        Figure(
+            "mismatch_abs",
+            "Absolute Δlogp, sampling to training policy",
+            "The mean absolute difference of log-probabilities, in nats per token.",
+        ),
     ),
     "Staleness": (
         Figure(

@@ -149,13 +149,12 @@ def _changes(start: Measurement, after: Mapping[str, Sequence[Measurement]]) -> 
 
 RUN_HEADS = [
     *("run", "updates", "episodes", "tokens learned from", "hours", "steps sampled by"),
-    *("updates behind", "k3 of engine and trainer", "accounting"),
+    *("updates behind", "k3 of engine and trainer", "absolute Δlogp", "accounting"),
 ]
 
 
 def _run(run: Trained) -> list[str]:
     steps = max(sum(run.tracks.values()), 1)
-    mismatch = [at.metrics["mismatch_k3"] for at in run.curve if "mismatch_k3" in at.metrics]
     faults = len(run.disagreements)
     return [
         run.policy,
@@ -165,9 +164,16 @@ def _run(run: Trained) -> list[str]:
         f"{run.seconds / 3600:.1f}",
         ", ".join(f"{track} {count / steps:.0%}" for track, count in sorted(run.tracks.items())),
         ", ".join(f"{name} {mean:.1f}" for name, mean in sorted(run.staleness.items())),
-        f"{fmean(mismatch):.4f}" if mismatch else "–",
+        _mean_metric(run, "mismatch_k3"),
+        _mean_metric(run, "mismatch_abs"),
         f"{faults} disagreements" if faults else "agrees",
     ]
+
+
+def _mean_metric(run: Trained, name: str) -> str:
+    """Return the mean over updates; a dash if none stored it."""
+    values = [at.metrics[name] for at in run.curve if name in at.metrics]
+    return f"{fmean(values):.4f}" if values else "–"
 
 
 def _rate(rate: Rate | None) -> str:

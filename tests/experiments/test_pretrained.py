@@ -55,7 +55,7 @@ RUN = Trained(
     checkpoint="there",
     curve=[
         At(1, 3600.0, 500, {"dbbench": 0.25}, {"mismatch_k3": 0.002}),
-        At(2, 7200.0, 1000, {"dbbench": 0.75}, {"mismatch_k3": 0.004}),
+        At(2, 7200.0, 1000, {"dbbench": 0.75}, {"mismatch_k3": 0.004, "mismatch_abs": 0.03}),
     ],
     tracks={"current": 30, "lagged": 10},
     staleness={"fresh": 0.5, "lagged": 2.25},
@@ -119,7 +119,7 @@ def test_the_page_tells_every_policy_what_changed_and_how_the_runs_went(tmp_path
     assert "| dbbench | greedy | 0.000 (0.00 – 0.49) | 0.250 (0.05 – 0.70) |" in page
     assert "| whole-0 | mean of all | greedy | +0.500 (" in page
     run = "| whole-0 | 2 | 48 | 1,000 | 2.0 | current 75%, lagged 25% | fresh 0.5, lagged 2.2 |"
-    assert f"{run} 0.0030 | agrees |" in page
+    assert f"{run} 0.0030 | 0.0300 | agrees |" in page
     assert (out / "curves.svg").exists()
     assert "seeds |" not in page
 
@@ -255,7 +255,7 @@ def test_a_study_trains_with_the_whole_system_and_measures_every_policy(
     assert "| agrees |" in page
     (run,) = read(request.out, "training", Trained)
     assert run.updates == 1
-    assert set(run.curve[0].metrics) >= {"mismatch_k3", "grad_norm"}
+    assert set(run.curve[0].metrics) >= {"mismatch_k3", "mismatch_abs", "grad_norm"}
     assert (request.out / run.checkpoint).is_dir()
     policies = {each.policy for each in read(request.out, "measured", Measurement)}
     assert policies == {"pretrained", "start", "whole-0"}

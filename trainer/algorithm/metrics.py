@@ -44,11 +44,11 @@ class TokenRecord:
 def measure(batch: Batch, recorded: TokenRecord) -> dict[str, float]:
     """Compute the metrics of the batch and, as `task/name`, of each task; only finite ones.
 
-    `mismatch_k1`, `mismatch_k3`: estimates of KL(μ ‖ π) over tokens of μ.
-    `effective_sample_size`: (Σw)²/Σw² of w = π/μ, as a share of the tokens. These three also of
-    `_fresh` and `_lagged` tokens, with their number, `loss_tokens`. `max_ratio`: largest w.
-    `success`: share of trajectories with a score of at least 1. `reverse_kl`: mean of log π −
-    log π_teacher over the tokens that a teacher scored.
+    `mismatch_k1`, `mismatch_k3`: estimates of KL(μ ‖ π) over tokens of μ. `mismatch_abs`: mean of
+    |log π − log μ|. `effective_sample_size`: (Σw)²/Σw² of w = π/μ, as a share of the tokens. These
+    four also of `_fresh` and `_lagged` tokens, with their number, `loss_tokens`. `max_ratio`:
+    largest w. `success`: share of trajectories with a score of at least 1. `reverse_kl`: mean of
+    log π − log π_teacher over the tokens that a teacher scored.
     """
     values = {"tokens": float(batch.tokens.size), "kl": _mean(recorded.kl[batch.loss_mask])}
     values |= _of_tokens(batch, recorded, batch.loss_mask)
@@ -141,6 +141,7 @@ def _of_tokens(batch: Batch, recorded: TokenRecord, chosen: Bools) -> dict[str, 
         values[f"effective_sample_size{suffix}"] = _mean(weights) ** 2 / _mean(weights**2)
         values[f"mismatch_k1{suffix}"] = -_mean(difference)
         values[f"mismatch_k3{suffix}"] = _mean(np.expm1(difference) - difference)
+        values[f"mismatch_abs{suffix}"] = _mean(np.abs(difference))
     return values
 
 

@@ -221,6 +221,7 @@ def test_metrics_are_split_by_task_and_by_freshness(tiny: Path, batch: Batch) ->
         assert values[f"mismatch_k3{suffix}"] == pytest.approx(
             (np.exp(part) - part - 1).mean(), rel=1e-4
         )
+        assert values[f"mismatch_abs{suffix}"] == pytest.approx(np.abs(part).mean(), rel=1e-4)
         weights = np.exp(part)
         share = weights.sum() ** 2 / (weights**2).sum() / weights.size
         assert values[f"effective_sample_size{suffix}"] == pytest.approx(share, rel=1e-4)
