@@ -26,7 +26,7 @@ from agentrl.experiments.pretrained.success_rates import (
     rates,
 )
 from agentrl.experiments.report.comparison import START
-from agentrl.experiments.report.markdown import image, place, table
+from agentrl.experiments.report.markdown import describe_tasks, image, place, table
 from agentrl.experiments.report.page import write_page
 from agentrl.experiments.report.plots import picture
 
@@ -37,12 +37,12 @@ HEADER = """\
 
 SmolLM2-135M-Instruct, whose weights were quantised to Q4_1 and de-quantised when they were read, is
 warm-started by {clones} steps on experts' episodes ({episodes:,} of each task), which train
-{trained}. Every run begins there and is a run of the whole system: its own
-dispatcher, worker, recorder, trainer and policy server, tasks mixed, {updates} updates. `whole`
-draws policies anew at every step and normalises advantages by task; each other arm leaves out what
-it is named after. Prompts are compact. Items measured are none of those trained on. Intervals are
-95 %: Wilson's for a rate; for a change the bootstrap over items, paired by item, and over seeds
-where an arm has several. Few seeds make it too narrow.
+{trained}; the share `careless` of a task's experts leaves out a step. Every run begins there and is
+a run of the whole system: its own dispatcher, worker, recorder, trainer and policy server, tasks
+mixed, {updates} updates. `whole` draws policies anew at every step and normalises advantages by
+task; each other arm leaves out what it is named after. Prompts are compact. Items measured are none
+of those trained on. Intervals are 95 %: Wilson's for a rate; for a change the bootstrap over items,
+paired by item, and over seeds where an arm has several. Few seeds make it too narrow.
 """
 
 
@@ -96,6 +96,7 @@ def _lines(
     )
     policies = [PRETRAINED, START, *(run.policy for run in runs)]
     shown = [name for name in policies if name in measured]
+    yield from describe_tasks(design.config["tasks"])
     yield "## Success on held-out items\n"
     yield from _success(design, {name: rates(measured[name]) for name in shown})
     yield "## What training changed\n"

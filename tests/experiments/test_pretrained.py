@@ -44,7 +44,11 @@ BENCHES = [
     Bench("dbbench", "dbbench", "test", 4, {}),
     Bench("alfworld", "alfworld", "test", 2, {}),
 ]
-DESIGN = StudyDesign(config={"updates": 2}, benches=BENCHES, clones=3, episodes=8)
+TASKS = {
+    "dbbench": {"weight": 3.0, "options": {"careless": 0.6}},
+    "alfworld": {"weight": 1.0, "options": {"style": "compact"}},
+}
+DESIGN = StudyDesign({"updates": 2, "tasks": TASKS}, benches=BENCHES, clones=3, episodes=8)
 RUN = Trained(
     design=DESIGN,
     arm="whole",
@@ -115,6 +119,7 @@ def test_the_page_tells_every_policy_what_changed_and_how_the_runs_went(tmp_path
     ):
         keep(out, each)
     page = report.write(out).read_text()
+    assert "- dbbench, 75% of the groups: careless 0.6\n" in page
     assert "| items | decoding | pretrained | start | whole-0 |" in page
     assert "| dbbench | greedy | 0.000 (0.00 – 0.49) | 0.250 (0.05 – 0.70) |" in page
     assert "| whole-0 | mean of all | greedy | +0.500 (" in page
