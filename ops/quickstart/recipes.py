@@ -83,7 +83,7 @@ class Recipe:
         return self.without_data
 
     def phase(self, size: Size) -> Phase:
-        """Return the only phase of the warm start: experts without faults, no measurements."""
+        """Return the only phase of the warm start: no noise, no measurements."""
         return Phase(noise={}, steps=size.clones, rate=self.clone_rate, checked=0)
 
 
