@@ -117,6 +117,7 @@ QUESTIONS: dict[str, dict[str, Question]] = {
         "hours": lambda s: progress.hours(s, RUN),
         "recent_groups": lambda s: progress.recent_groups(s, RUN, 10),
         "groups_since_update": lambda s: alarms.groups_since_update(s, RUN),
+        "first_metrics": lambda s: episode_outcomes.first_metrics(s, RUN, 10),
         "staleness": lambda s: progress.staleness(s, RUN),
     },
     "worker": {

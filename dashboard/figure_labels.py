@@ -55,6 +55,12 @@ SECTIONS: dict[str, tuple[Figure, ...]] = {
             share=True,
         ),
         Figure(
+            "reward_std",
+            "Spread of rewards within groups",
+            "Mean standard deviation of the rewards in a group, with 0 for groups whose episodes "
+            "all got the same. A fall while success is low is an early sign of collapse.",
+        ),
+        Figure(
             "stale_share",
             "Groups discarded as too old",
             "Share of closed groups that were sampled too many updates ago to be trained on.",
@@ -178,6 +184,7 @@ KNOWN = {figure.name: figure for section in SECTIONS.values() for figure in sect
 ALARM_FIGURES = {
     "mismatch_kl": "mismatch_k3",
     "entropy_fall": "entropy",
+    "reward_std_fall": "reward_std",
     "skipped": "loss",
     "snapshot_failed": "update_s",
 }

@@ -20,7 +20,8 @@ from agentrl.db.transitions import alarms, updates
 from agentrl.db.transitions.alarms import AlarmReading
 from agentrl.db.transitions.updates import NewUpdate
 from agentrl.trainer.algorithm.alarms import (
-    LATE,
+    COMPARED,
+    EarlierMetrics,
     alarm_changes,
     group_metrics,
     share_readings,
@@ -57,13 +58,16 @@ class AlarmRecorder:
         """Return the update with the metrics of groups, and the alarms that it begins or ends."""
         taken = {member.group_id for member in new.members}.union(new.left_out)
         counted = group_metrics(
-            alarms.groups_since_update(session, self._run_id, taken, new.started_at)
+            alarms.groups_since_update(session, self._run_id, taken, new.started_at), new.metrics
         )
-        late = episode_outcomes.recent_metrics(session, self._run_id, LATE)
+        earlier = EarlierMetrics(
+            first=episode_outcomes.first_metrics(session, self._run_id, COMPARED),
+            last=episode_outcomes.recent_metrics(session, self._run_id, COMPARED),
+        )
         standing = alarms.raised_alarms(session, self._run_id)
         new = dataclasses.replace(new, metrics=new.metrics | counted)
         readings = update_readings(
-            new.metrics, late, self._config, self._max_grad_norm, skipped=new.reason
+            new.metrics, earlier, self._config, self._max_grad_norm, skipped=new.reason
         )
         return new, alarm_changes(readings, standing)
 

@@ -96,7 +96,7 @@ def has_spread(group: TrainableGroup, abnormal_reward: float | None = None) -> b
 
     Otherwise there is no gradient.
     """
-    return len(set(_rewards(group, abnormal_reward))) > 1
+    return len(set(group_rewards(group, abnormal_reward))) > 1
 
 
 def split_by_variance(
@@ -115,7 +115,9 @@ def split_by_variance(
         own = [group for group in groups if group.task == task]
         if task not in taught_tasks:
             count = math.ceil(round(share * len(own), 6))  # 0.3 · 10 exceeds 3 by a rounding error
-            own.sort(key=lambda group: -round(float(np.var(_rewards(group, abnormal_reward))), 9))
+            own.sort(
+                key=lambda group: -round(float(np.var(group_rewards(group, abnormal_reward))), 9)
+            )
             own = own[:count]
         kept.update(group.group_id for group in own)
     return TakenGroups(
@@ -124,7 +126,7 @@ def split_by_variance(
     )
 
 
-def _rewards(group: TrainableGroup, abnormal_reward: float | None) -> list[float]:
+def group_rewards(group: TrainableGroup, abnormal_reward: float | None) -> list[float]:
     """Return the rewards of members, or of their branches, without penalties."""
     return [
         reward

@@ -24,7 +24,7 @@ from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.types import GroupState
 from agentrl.db.transitions.updates import RunEnded
-from agentrl.trainer.algorithm.metrics import environment_metrics, staleness
+from agentrl.trainer.algorithm.metrics import environment_metrics, reward_stds, staleness
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import TakenGroups, TrainableGroup, assemble_batch, with_advantages
 from agentrl.trainer.checkpoint_writer import Position
@@ -84,14 +84,21 @@ def _update(  # noqa: PLR0913, PLR0917 - all that the loop holds
     began, groups = time.time(), taken.trained
     batch = assemble_batch(groups, settings)
     figures = learner.update(batch, before_step=ledger.settle)
-    own = environment_metrics(groups)
-    values = {**own, **figures.values, **staleness(groups, at.version)}
-    figures = replace(figures, values=values)
+    figures = replace(figures, values=_update_metrics(taken, figures, settings, at.version))
     taken = replace(taken, trained=with_advantages(groups, batch))
     count = update_counter(taken, figures, began, at.version + 1)
     then = ledger.publish(learner, at, taken, figures, started_at, on_commit=count)
     inbox.forget([*groups, *taken.left_out])
     return then
+
+
+def _update_metrics(
+    taken: TakenGroups, figures: Metrics, settings: Settings, version: int
+) -> dict[str, float]:
+    """Add the metrics of the groups to those of the learner, which win where names are equal."""
+    values = {**environment_metrics(taken.trained), **figures.values}
+    stds = reward_stds([*taken.trained, *taken.left_out], settings.abnormal_reward)
+    return {**values, **staleness(taken.trained, version), **stds}
 
 
 def _next_update(

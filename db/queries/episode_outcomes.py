@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Subquery, func, select
+from sqlalchemy import Select, Subquery, func, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import ABORT, SOLVED, EpisodeState, UpdateState
@@ -55,10 +55,17 @@ def recent_episodes(session: Session, run_id: str, task: str, groups: int) -> li
 
 def recent_metrics(session: Session, run_id: str, updates: int) -> list[dict[str, Any]]:
     """Return the metrics of the last updates of the live lineage, newest first."""
-    query = (
-        select(Update.metrics)
-        .where(Update.run_id == run_id, Update.state == UpdateState.COMMITTED)
-        .order_by(Update.version.desc())
-        .limit(updates)
-    )
+    query = _live_metrics(run_id).order_by(Update.version.desc()).limit(updates)
     return list(session.scalars(query))
+
+
+def first_metrics(session: Session, run_id: str, updates: int) -> list[dict[str, Any]]:
+    """Return the metrics of the first updates of the live lineage, oldest first."""
+    query = _live_metrics(run_id).order_by(Update.version).limit(updates)
+    return list(session.scalars(query))
+
+
+def _live_metrics(run_id: str) -> Select[tuple[dict[str, Any]]]:
+    return select(Update.metrics).where(
+        Update.run_id == run_id, Update.state == UpdateState.COMMITTED
+    )

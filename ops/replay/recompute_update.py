@@ -17,7 +17,7 @@ from agentrl.core.types import GroupState
 from agentrl.ops.processes.trainer import bounds
 from agentrl.trainer.algorithm import presets
 from agentrl.trainer.algorithm.alarms import group_metrics
-from agentrl.trainer.algorithm.metrics import CLIPPED, TokenRecord, measure
+from agentrl.trainer.algorithm.metrics import CLIPPED, TokenRecord, measure, reward_stds
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch, Bools, TrainableGroup, assemble_batch
 from agentrl.trainer.group_selection import CLOSED_AS, classify_group, select_varied
@@ -96,7 +96,8 @@ def recompute_update(seen: SeenGroups, config: Config, scorer: "Scorer | None") 
         state: sum(by_state.get(state, 0) for by_state in counts.values()) for state in GroupState
     }
     rows[ALL] = _row(batch, recorded, settings, total, ALL)
-    return RecomputedUpdate(rows, metrics | group_metrics(with_spread))
+    metrics |= reward_stds(taken, limits.abnormal_reward)
+    return RecomputedUpdate(rows, metrics | group_metrics(with_spread, metrics))
 
 
 def of_policy(name: str) -> bool:

@@ -111,6 +111,22 @@ def test_the_fall_of_entropy_is_from_updates_of_late(world: World) -> None:
     assert _commit(world, 4, {"dbbench/entropy": 0.1}) == [("entropy_fall", True)]
 
 
+def test_the_fall_of_the_spread_of_rewards_is_from_the_first_updates(world: World) -> None:
+    for version in range(1, 11):
+        assert _commit(world, version, {"dbbench/reward_std": 0.4}, min_groups=1) == []
+    told = []
+    for version in range(11, 15):
+        told += _commit(world, version, {"dbbench/reward_std": 0.3}, min_groups=1)
+    assert told == []
+    for position in range(2):
+        world.ready(position, (1.0, 1.0))
+    world.sql("UPDATE groups SET state = 'filtered', closed_at = 145 WHERE state = 'ready'")
+    metrics = {"dbbench/reward_std": 0.3}  # of one group; two have none: 1 - 0.1 / 0.4
+    assert _commit(world, 15, metrics, min_groups=3) == [("reward_std_fall", True)]
+    assert _metrics(world, "u15")["dbbench/reward_std"] == pytest.approx(0.1)
+    assert world.ask("SELECT value FROM alarms") == [(pytest.approx(0.75),)]
+
+
 def test_groups_without_spread_since_the_last_update_are_counted(world: World) -> None:
     for position in range(8):
         world.ready(position, (1.0, 1.0))

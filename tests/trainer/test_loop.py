@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from run_transitions import World
+from sqlalchemy import select
 from torch_device import DEVICE
 from training_loops import BOUNDS, SETTINGS, run_loop
 
@@ -17,6 +18,7 @@ from agentrl.checkpoints.manifest import SaveReport, verify
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import RunState
+from agentrl.db.models.updates import Update
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.trainer.batch import Batch, TakenGroups
@@ -119,6 +121,26 @@ def test_a_trainer_killed_during_an_update_leaves_out_the_same_groups_when_it_st
     assert world.ask(query) == [("trained", None)] * 2 + [("filtered", "low_spread")]
     assert world.ask("SELECT groups FROM updates") == [(2,)]
     assert world.accounting() == []
+
+
+def test_an_update_stores_the_mean_spread_of_rewards_also_of_groups_that_it_did_not_train_on(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    world.ready(0, (1.0, 1.0))  # filtered
+    world.ready(1)  # σ = 1/2
+    world.ready(2, (0.0, 0.0, 0.0, 1.0))  # σ = √3/4; left out: the less varied half
+    learner = TorchLearner(tiny, SETTINGS, Hardware(DEVICE))
+    bounds = replace(BOUNDS, min_groups=2, max_groups=2, keep_share=0.5)
+    _train(world, learner, tmp_path, bounds=bounds, stop_updates=1)
+    query = "SELECT state, reason FROM groups ORDER BY position"
+    assert world.ask(query) == [
+        ("filtered", "zero_spread"),
+        ("trained", None),
+        ("filtered", "low_spread"),
+    ]
+    with world.store.read() as session:
+        [metrics] = session.scalars(select(Update.metrics))
+    assert metrics["dbbench/reward_std"] == pytest.approx((0 + 1 / 2 + 3**0.5 / 4) / 3)
 
 
 class Unanswered(Inbox):

@@ -1,20 +1,29 @@
 """Alarms: thresholds for the metrics of an update. Pure functions; docs/alarms.md has the formulas.
 
-metrics, those of late ─▶ readings ─▶ edges: what is raised now and was not, what ended
+metrics, those of earlier updates ─▶ readings ─▶ edges: what is raised now and was not, what ended
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from agentrl.core.config.sections.training import Alarms
 from agentrl.core.types import GroupState
 from agentrl.db.transitions.alarms import AlarmReading, Counts, RaisedAlarm
+from agentrl.trainer.algorithm.metrics import REWARD_STD
 
 Metrics = Mapping[str, float]
 Key = tuple[str, str]
 
-LATE = 10  # updates whose mean entropy is the one to fall from
-FEWEST_LATE = 3  # of them, to tell a fall from noise
+COMPARED = 10  # updates whose mean is the one to fall from
+FEWEST_COMPARED = 3  # of them, to tell a fall from noise
+
+
+class EarlierMetrics(NamedTuple):
+    """Metrics of the run's `first` updates, oldest first, and of its `last` ones, newest first."""
+
+    first: Sequence[Metrics] = ()
+    last: Sequence[Metrics] = ()
 
 
 class Rule(NamedTuple):
@@ -39,30 +48,36 @@ SHARES = (
 )
 
 
-def group_metrics(counts: Counts) -> dict[str, float]:
+def group_metrics(counts: Counts, update: Metrics = MappingProxyType({})) -> dict[str, float]:
     """Return `task/groups`, and the shares of groups without spread and of stale groups.
 
-    Groups with failed members are counted separately, as `task/failed_groups`.
+    Groups with failed members are counted separately, as `task/failed_groups`. `update`: metrics of
+    the update that takes the ready groups. Its `task/reward_std`, their mean, is averaged with the
+    zeros of the filtered groups.
     """
     values: dict[str, float] = {}
     for task, by_state in counts.items():
         filtered = by_state.get(GroupState.FILTERED, 0)
         stale = by_state.get(GroupState.STALE, 0)
-        groups = filtered + stale + by_state.get(GroupState.READY, 0)
+        ready = by_state.get(GroupState.READY, 0)
+        groups = filtered + stale + ready
         values[f"{task}/groups"] = float(groups)
         values[f"{task}/failed_groups"] = float(by_state.get(GroupState.FAILED, 0))
         if groups:
             values[f"{task}/zero_spread_share"] = filtered / groups
             values[f"{task}/stale_share"] = stale / groups
+        name = f"{task}/{REWARD_STD}"
+        if name in update or (filtered and not ready):
+            values[name] = update.get(name, 0.0) * ready / max(1, filtered + ready)
     return values
 
 
 def update_readings(
-    metrics: Metrics, late: Sequence[Metrics], config: Alarms, max_grad_norm: float, *, skipped: str
+    metrics: Metrics, earlier: EarlierMetrics, config: Alarms, max_grad_norm: float, *, skipped: str
 ) -> list[AlarmReading]:
-    """Return the readings of an update. `late`: metrics of earlier updates, newest first.
+    """Return the readings of an update. A missing metric has no reading.
 
-    `max_grad_norm`: norm to which gradients are clipped. A missing metric has no reading.
+    `max_grad_norm`: norm to which gradients are clipped.
     """
     readings = [_reading("", "skipped", float(bool(skipped)), 0.0, above=True)]
     if "snapshot_failed" in metrics:
@@ -74,11 +89,7 @@ def update_readings(
         readings.append(_reading("", "grad_norm", metrics["grad_norm"], bound, above=True))
     for task in _tasks(metrics):
         readings += _task_readings(task, metrics, RULES, config)
-        fall = entropy_fall(task, metrics, late)
-        if fall is not None:
-            readings.append(
-                _reading(task, "entropy_fall", fall, config.max_entropy_fall, above=True)
-            )
+        readings += _fall_readings(task, metrics, earlier, config)
     return _without_disabled(readings, config) + share_readings(metrics, config)
 
 
@@ -91,11 +102,13 @@ def share_readings(metrics: Metrics, config: Alarms) -> list[AlarmReading]:
     return _without_disabled(readings, config)
 
 
-def entropy_fall(task: str, metrics: Metrics, late: Sequence[Metrics]) -> float | None:
-    """Return 1 - H / mean(H of the task's last `LATE` updates); None before `FEWEST_LATE`."""
-    name = f"{task}/entropy"
-    before = [each[name] for each in late if name in each][:LATE]
-    if name not in metrics or len(before) < FEWEST_LATE or sum(before) <= 0.0:
+def relative_fall(name: str, metrics: Metrics, compared: Sequence[Metrics]) -> float | None:
+    """Return 1 - x / mean(x of the first `COMPARED` of `compared` that have the metric `name`).
+
+    None if fewer than `FEWEST_COMPARED` have it, or if that mean is not positive.
+    """
+    before = [each[name] for each in compared if name in each][:COMPARED]
+    if name not in metrics or len(before) < FEWEST_COMPARED or sum(before) <= 0.0:
         return None
     return 1.0 - metrics[name] * len(before) / sum(before)
 
@@ -130,6 +143,24 @@ def _task_readings(
         )
         for rule in rules
         if f"{task}/{rule.metric}" in metrics
+    ]
+
+
+def _fall_readings(
+    task: str, metrics: Metrics, earlier: EarlierMetrics, config: Alarms
+) -> list[AlarmReading]:
+    """Return how far entropy fell of late, and the spread of rewards since the run began."""
+    entropy = relative_fall(f"{task}/entropy", metrics, earlier.last)
+    enough = metrics.get(f"{task}/groups", 0.0) >= config.min_groups
+    spread = relative_fall(f"{task}/{REWARD_STD}", metrics, earlier.first) if enough else None
+    falls = (
+        ("entropy_fall", entropy, config.max_entropy_fall),
+        ("reward_std_fall", spread, config.max_reward_std_fall),
+    )
+    return [
+        _reading(task, name, fall, threshold, above=True)
+        for name, fall, threshold in falls
+        if fall is not None
     ]
 
 

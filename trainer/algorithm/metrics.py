@@ -8,9 +8,10 @@ import numpy as np
 
 from agentrl.core.types import CURRENT
 from agentrl.trainer.algorithm.advantages import Floats
-from agentrl.trainer.batch import Batch, Bools, Ints, TrainableGroup
+from agentrl.trainer.batch import Batch, Bools, Ints, TrainableGroup, group_rewards
 
 CLIPPED = "clip_fraction"  # the only metric of the last of several optimizer steps
+REWARD_STD = "reward_std"
 MOST_METRICS = 20  # of an environment
 TAKEN_NAME = re.compile(r"[A-Za-z][\w.-]{0,59}", re.ASCII)
 
@@ -103,6 +104,20 @@ def staleness(groups: Sequence[TrainableGroup], version: int) -> dict[str, float
                     lags.setdefault(f"staleness{name}", []).append(version - policy.version)
                 lags.setdefault(f"{group.task}/staleness", []).append(version - policy.version)
     return {name: sum(each) / len(each) for name, each in lags.items()}
+
+
+def reward_stds(
+    groups: Sequence[TrainableGroup], abnormal_reward: float | None = None
+) -> dict[str, float]:
+    """Return, as `task/reward_std`, the mean over a task's groups of σ of a group's rewards.
+
+    σ = √(Σ(r − mean)² / G) of the G rewards by which groups are filtered, without penalties.
+    """
+    found: dict[str, list[float]] = {}
+    for group in groups:
+        deviation = float(np.std(group_rewards(group, abnormal_reward)))
+        found.setdefault(f"{group.task}/{REWARD_STD}", []).append(deviation)
+    return {name: sum(each) / len(each) for name, each in found.items()}
 
 
 def environment_metrics(groups: Sequence[TrainableGroup]) -> dict[str, float]:

@@ -172,6 +172,7 @@ AlarmName = Literal[
     "clip_fraction",
     "entropy",
     "entropy_fall",
+    "reward_std_fall",
     "zero_spread_share",
     "stale_share",
 ]
@@ -192,6 +193,9 @@ class Alarms(Section, frozen=True):
     """Smallest mean entropy, in nats per token."""
     max_entropy_fall: Share = 0.5
     """Largest fall of the entropy below its mean over the last ten updates, as a share of it."""
+    max_reward_std_fall: Share = 0.5
+    """Largest fall of the spread of rewards within groups below its mean over the run's first ten
+    updates, as a share of it."""
     max_grad_norm: AtLeast0 = 10.0
     """Largest gradient norm, as a multiple of `trainer.max_grad_norm`."""
     max_zero_spread_share: Share = 0.8
@@ -199,6 +203,6 @@ class Alarms(Section, frozen=True):
     max_stale_share: Share = 0.2
     """Largest share of stale groups since the last update."""
     min_groups: Positive = 8
-    """Fewest groups for the two alarms above."""
+    """Fewest groups for the alarms of groups: zero_spread_share, stale_share, reward_std_fall."""
     off: list[AlarmName] = []
     """Alarms that are switched off."""

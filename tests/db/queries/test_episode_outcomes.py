@@ -2,7 +2,12 @@ import msgspec
 from run_transitions import World
 
 from agentrl.core.types import UpdateState
-from agentrl.db.queries.episode_outcomes import EpisodeOutcome, recent_episodes, recent_metrics
+from agentrl.db.queries.episode_outcomes import (
+    EpisodeOutcome,
+    first_metrics,
+    recent_episodes,
+    recent_metrics,
+)
 from agentrl.db.store import Store
 
 
@@ -47,3 +52,5 @@ def test_metrics_are_those_of_updates_that_stand(store: Store) -> None:
     with store.read() as session:
         assert recent_metrics(session, world.run_id, 2) == [{"v": 4}, {"v": 3}]
         assert recent_metrics(session, world.run_id, 9) == [{"v": 4}, {"v": 3}, {"v": 1}]
+        assert first_metrics(session, world.run_id, 2) == [{"v": 1}, {"v": 3}]
+        assert first_metrics(session, "another", 2) == []

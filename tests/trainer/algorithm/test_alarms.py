@@ -12,9 +12,10 @@ from agentrl.db.transitions.alarms import AlarmReading, RaisedAlarm
 from agentrl.trainer.algorithm.alarms import (
     RULES,
     SHARES,
+    EarlierMetrics,
     alarm_changes,
-    entropy_fall,
     group_metrics,
+    relative_fall,
     share_readings,
     update_readings,
 )
@@ -27,18 +28,23 @@ CALM = {
     "db/clip_fraction": 0.02,
     "snapshot_failed": 0.0,
     "db/entropy": 0.2,
+    "db/reward_std": 0.4,
 }
 LATE = [{"db/entropy": 0.2}, {"db/entropy": 0.3}, {"db/entropy": 0.4}]
+FIRST = [{"db/reward_std": 0.3}, {"db/reward_std": 0.5}, {"db/reward_std": 0.4}]
+ENTROPY, REWARD_STD = "db/entropy", "db/reward_std"
 
 
 def _readings(
     metrics: dict[str, float],
     late: Sequence[dict[str, float]] = LATE,
+    first: Sequence[dict[str, float]] = FIRST,
     *,
     skipped: str = "",
     **keys: Any,
 ) -> list[AlarmReading]:
-    return update_readings(metrics, late, Alarms(**keys), 1.0, skipped=skipped)
+    earlier = EarlierMetrics(first=first, last=late)
+    return update_readings(metrics, earlier, Alarms(**keys), 1.0, skipped=skipped)
 
 
 def _raised(readings: Sequence[AlarmReading]) -> list[tuple[str, str, float, float]]:
@@ -74,16 +80,29 @@ def test_entropy_is_too_low_or_falls_too_fast() -> None:
     assert _raised(low) == [("db", "entropy", 0.009, 0.01)]
     fallen = _raised(_readings(CALM | {"db/entropy": 0.12}))  # 1 - 0.12 / 0.3
     assert fallen == [("db", "entropy_fall", pytest.approx(0.6), 0.5)]
-    assert entropy_fall("db", CALM, LATE) == pytest.approx(1 / 3)
-    assert entropy_fall("db", CALM, [*LATE[:2], {"os/entropy": 9.0}]) is None
+    assert relative_fall(ENTROPY, CALM, LATE) == pytest.approx(1 / 3)
+    assert relative_fall(ENTROPY, CALM, [*LATE[:2], {"os/entropy": 9.0}]) is None
     long = [{"db/entropy": 0.4}] * 10 + [{"db/entropy": 99.0}]
-    assert entropy_fall("db", CALM, long) == pytest.approx(0.5)
+    assert relative_fall(ENTROPY, CALM, long) == pytest.approx(0.5)
+
+
+def test_the_spread_of_rewards_falls_below_its_level_when_the_run_began() -> None:
+    low = CALM | {REWARD_STD: 0.1, "db/groups": 8.0}  # 1 - 0.1 / 0.4
+    late = [{**each, REWARD_STD: 0.1} for each in LATE]  # it has been low for long
+    expected = [("db", "reward_std_fall", pytest.approx(0.75), 0.5)]
+    assert _raised(_readings(low, late)) == expected
+    assert _raised(_readings(low, late, max_reward_std_fall=0.8)) == []
+    assert _raised(_readings(low, late, FIRST[:2])) == [], "too few updates"
+    assert _raised(_readings(low | {"db/groups": 7.0}, late)) == [], "too few groups"
+    assert _raised(_readings(low, late, [{REWARD_STD: 0.0}] * 9)) == [], "there was none"
 
 
 def test_large_gradients_are_told_in_terms_of_where_they_are_clipped() -> None:
     (reading,) = [
         r
-        for r in update_readings(CALM | {"grad_norm": 6.0}, [], Alarms(), 0.5, skipped="")
+        for r in update_readings(
+            CALM | {"grad_norm": 6.0}, EarlierMetrics(), Alarms(), 0.5, skipped=""
+        )
         if r.name == "grad_norm"
     ]
     assert (reading.threshold, reading.raised) == (5.0, True)
@@ -114,10 +133,24 @@ def test_shares_are_of_groups_that_closed_or_are_ready() -> None:
     assert share_readings(metrics, Alarms(min_groups=11)) == []
 
 
+def test_the_spread_of_rewards_is_a_mean_over_groups_with_and_without_spread() -> None:
+    counts = {
+        "db": {GroupState.FILTERED: 3, GroupState.STALE: 9, GroupState.READY: 1},
+        "os": {GroupState.FILTERED: 2},
+        "kg": {GroupState.READY: 2},
+        "web": {GroupState.STALE: 2},
+    }
+    metrics = group_metrics(counts, {REWARD_STD: 0.4, "kg/reward_std": 0.3})
+    found = {name: value for name, value in metrics.items() if name.endswith("/reward_std")}
+    assert found == {REWARD_STD: pytest.approx(0.1), "os/reward_std": 0.0, "kg/reward_std": 0.3}
+    between_updates = group_metrics({"db": {GroupState.FILTERED: 3, GroupState.READY: 1}})
+    assert REWARD_STD not in between_updates, "the spread of ready groups is not known yet"
+
+
 def test_each_alarm_can_be_switched_off_and_then_ends() -> None:
     loud = dict.fromkeys(CALM, 1e9) | {"db/effective_sample_size": 0.0, "db/entropy": 0.0}
     loud |= group_metrics({"db": {GroupState.FILTERED: 90, GroupState.STALE: 60}})
-    loud["db/zero_spread_share"] = 0.9
+    loud |= {"db/zero_spread_share": 0.9, "db/reward_std": 0.0}
     every = _readings(loud, skipped="x")
     assert {name for _, name, _, _ in _raised(every)} == set(get_args(AlarmName))
     for name in get_args(AlarmName):
