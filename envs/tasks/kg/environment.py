@@ -2,10 +2,21 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.types import Status
-from agentrl.envs.contract import Message, Observation, Outcome, Tool, ToolCall, shortened, strings
+from agentrl.envs.contract import (
+    PROGRESS,
+    Message,
+    Observation,
+    Outcome,
+    Tool,
+    ToolCall,
+    shortened,
+    strings,
+)
+from agentrl.envs.tasks.kg.gold_progress import GoldProgress, gold_programs
 from agentrl.envs.tasks.kg.problem import Problem, exact_match, f1
 from agentrl.envs.tasks.kg.tools import (
     MAX_VARIABLES,
@@ -63,6 +74,8 @@ class KgEnvironment:
         self._problem = problem
         self._bench: Workbench | None = bench
         self._style = style
+        gold = gold_programs(problem)
+        self._progress = GoldProgress(gold) if gold else None
 
     def start(self) -> Observation:
         if self._style == "compact":
@@ -70,14 +83,21 @@ class KgEnvironment:
         return Observation.of(SYSTEM, full_prompt(self._problem))
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
+        outcome = self._answer(calls)
+        if self._progress is None:
+            return outcome
+        share = self._progress.share(self._open_workbench().variables)
+        return replace(outcome, metrics={PROGRESS: 1.0 if outcome.reward else share})
+
+    def close(self) -> None:
+        self._bench = None
+
+    def _answer(self, calls: Sequence[ToolCall] | str) -> Outcome:
         if isinstance(calls, str):
             return self._read(calls)
         if not calls:
             return Outcome((Message("user", NO_CALL),))
         return Outcome(tuple(Message("tool", self._reply(call), call.name) for call in calls))
-
-    def close(self) -> None:
-        self._bench = None
 
     def _read(self, text: str) -> Outcome:
         index = final_answer(text)

@@ -13,10 +13,11 @@ from agentrl.envs.play import play
 from agentrl.envs.tasks import options
 from agentrl.envs.tasks.datasets import Dataset, locate
 from agentrl.envs.tasks.kg import datasets
+from agentrl.envs.tasks.kg.gold_progress import gold_programs
 from agentrl.envs.tasks.kg.graph import LocalGraph
 from agentrl.envs.tasks.kg.problem import Problem, Rules
 from agentrl.envs.tasks.kg.program import And, Count, Entity, Extreme, Join, Program, answers
-from agentrl.envs.tasks.kg.questions import action
+from agentrl.envs.tasks.kg.questions import action, replay
 from agentrl.envs.tasks.kg.task_source import KgSource
 from agentrl.envs.tasks.kg.tools import PARAMETERS, ToolError, Workbench
 
@@ -79,6 +80,19 @@ def test_gold_actions_find_the_answers_and_strictly_where_the_original_accepts_t
     found = accepted(items, "strict")
     assert found == {item.item_id for item in items if status[item.item_id] == "ok"}
     assert (len(items), len(found)) == (count, replayed)
+
+
+@pytest.mark.parametrize("split", ["dev", pytest.param("rl", marks=pytest.mark.slow)])
+def test_progress_counts_the_variables_that_the_gold_actions_make(
+    split: str, questions: Callable[[str], Sequence[Item]]
+) -> None:
+    for item in questions(split):
+        problem = options.read(item, Problem)
+        graph = LocalGraph(problem.triples, problem.attributes)
+        bench = Workbench(graph, problem.ontology("permissive"), problem.entities, "permissive")
+        replay(problem.actions, bench)
+        made = [variable.program for variable in bench.variables]
+        assert gold_programs(problem) == made != [], item.item_id
 
 
 def forward(program: Program, back: Mapping[str, str]) -> Program:
