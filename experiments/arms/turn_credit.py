@@ -71,8 +71,7 @@ ARMS_TABLE = "\n".join(
 )
 MEANING = """
 [Credit](../credit.md) says what the credits compute, here with their default options. Without
-rewards before the last turn `turn` is `outcome`, so it has no arm of its own. kg reports no
-progress: the arms that reward it are rewarded in alfworld only. `filter` is RAGEN's
+rewards before the last turn `turn` is `outcome`, so it has no arm of its own. `filter` is RAGEN's
 (arXiv:2504.20073): of the groups with spread in a task's part of a round, the share
 [`keep_share`](../algorithms.md) with the highest variance of rewards is trained on. `horizon` is
 AgentGym-RL's (arXiv:2509.08755): [turn limits](../curriculum.md#horizons) that grow with the
