@@ -2,16 +2,16 @@
 
     /v1/chat/completions   messages and tools in, a message out            `tokens = false`
     /v1/completions        token ids in and out, checked against ours      `tokens = true`
+    /v1/score              token ids in, their log-probabilities out       for a [[teacher]]
 
 404: the model is no longer served. 503: no answer this time. 422: no answer to this request, which
 the API refused or answered with something malformed. In each case the worker draws another policy.
 """
 
 import asyncio
-import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +28,14 @@ from agentrl.core.http.server import make_application, read_body
 from agentrl.core.logging import get_logger
 from agentrl.serving import wire
 from agentrl.serving.engine_api import RequestError
+from agentrl.serving.external.answers import first_choice, usable_logprobs
+from agentrl.serving.external.scoring import (
+    EchoChoice,
+    ScoreBody,
+    TokenTexts,
+    read_scores,
+    score_fields,
+)
 from agentrl.serving.external.upstream import BudgetSpent, RequestRefused, Upstream
 from agentrl.serving.served_checkpoints import NotServedError, ServedCheckpoints
 from agentrl.serving.server import Handler, measure_completions
@@ -78,10 +86,11 @@ class CompletionBody(msgspec.Struct, frozen=True):
 class ExternalModel:
     """How the API is called, and the status when the budget is spent (`spent_status`).
 
-    `vocabulary`: token ids are below it; 0: the API uses messages.
+    `texts`: of the policy's tokens. `vocabulary`: token ids are below it; 0: the API uses messages.
     """
 
     upstream: Upstream
+    texts: TokenTexts
     answer_tokens: int
     patience_s: float
     vocabulary: int = 0
@@ -106,6 +115,7 @@ class ExternalApp:
             path, answer = ("/v1/completions", self._complete)
         routes = [
             Route(path, measure_completions(self._guard(answer)), methods=["POST"]),
+            Route("/v1/score", self._guard(self._score), methods=["POST"]),
             Route("/health", self._health),
         ]
         return make_application(routes, _fault)
@@ -147,7 +157,7 @@ class ExternalApp:
             fields["tools"] = body.tools
         with self._served.request(body.model):
             answer = voice.upstream.ask("/chat/completions", fields, until - time.monotonic())
-        choice = _first(answer, Choice)
+        choice = first_choice(answer, Choice)
         return msgspec.json.encode({"choices": [choice]})
 
     def _complete(self, raw: bytes, until: float) -> bytes:
@@ -165,7 +175,7 @@ class ExternalApp:
         }
         with self._served.request(body.model):
             answer = voice.upstream.ask("/completions", fields, until - time.monotonic())
-        choice = _first(answer, _Tokens)
+        choice = first_choice(answer, _Tokens)
         tokens = choice.token_ids
         if not tokens or len(tokens) > body.max_tokens:
             raise RequestRefused(
@@ -190,6 +200,17 @@ class ExternalApp:
         )
         return msgspec.json.encode({"choices": [sampled]})
 
+    def _score(self, raw: bytes, until: float) -> bytes:
+        """Raises NotServedError, UpstreamUnavailable, BudgetSpent, MsgspecError, ConfigError."""
+        body = msgspec.json.decode(raw, type=ScoreBody)
+        upstream, fields = self._voice.upstream, score_fields(body.tokens)
+        with self._served.request(body.model):
+            answer = upstream.ask("/completions", fields, until - time.monotonic())
+        choice = first_choice(answer, EchoChoice)
+        return msgspec.json.encode(
+            read_scores(choice, body.tokens, self._voice.texts, upstream.host)
+        )
+
     async def _health(self, _: Request) -> Response:
         tracks = self._served.tracks()
         return _json(200, msgspec.json.encode({"ready": bool(tracks), "served": tracks}))
@@ -199,18 +220,6 @@ class _Tokens(msgspec.Struct, frozen=True):
     token_ids: list[int] = []
     logprobs: Any = None
     finish_reason: str | None = None
-
-
-def usable_logprobs(field: Any, count: int) -> list[float] | None:
-    """Return usable log-probabilities (one per token, finite, at most 0), or None."""
-    logprobs = field.get("token_logprobs") if isinstance(field, Mapping) else None
-    if not isinstance(logprobs, Sequence) or len(logprobs) != count:
-        return None
-    if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in logprobs):
-        return None
-    return (
-        [float(x) for x in logprobs] if all(math.isfinite(x) and x <= 0 for x in logprobs) else None
-    )
 
 
 def _on_a_thread(work: Callable[[], bytes]) -> "Future[bytes]":
@@ -228,14 +237,6 @@ def _on_a_thread(work: Callable[[], bytes]) -> "Future[bytes]":
 
     threading.Thread(target=run, name="external", daemon=True).start()
     return reply
-
-
-def _first(answer: Mapping[str, Any], kind: type[Any]) -> Any:
-    """Return the first choice. Raises RequestRefused."""
-    try:
-        return msgspec.convert(answer["choices"][0], kind)
-    except (msgspec.ValidationError, KeyError, IndexError, TypeError) as error:
-        raise RequestRefused(f"external model: malformed answer: {type(error).__name__}") from error
 
 
 def _fault(status: int, message: str) -> Response:

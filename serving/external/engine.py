@@ -1,7 +1,7 @@
 """The policy server of an external model: one process, so that all workers share budget and rate.
 
 consumes  messages (or token ids) over HTTP
-produces  a teacher's turns, rows of policy_servers, servings and spendings
+produces  the model's turns, scores of tokens, rows of policy_servers, servings and spendings
 waits for requests; checks every POLL_S whether the budget allows more
 ends      when told to stop; without budget or key it closes its row and serves nothing
 """
@@ -28,6 +28,7 @@ from agentrl.db.registry.checkpoints import MESSAGES, LivePolicy
 from agentrl.db.store import Store
 from agentrl.serving.engines import ServingConfig
 from agentrl.serving.external.app import ExternalApp, ExternalModel
+from agentrl.serving.external.scoring import TokenTexts
 from agentrl.serving.external.upstream import Budget, Upstream
 from agentrl.serving.scripted import limits_of
 from agentrl.serving.served_checkpoints import ServedCheckpoints
@@ -152,8 +153,9 @@ def serve_model(
         stack.callback(upstream.close)
         vocabulary = limits_of(Path(config.model.path)).vocabulary if section.tokens else 0
         patience_s = config.completion_timeout_s
+        texts = TokenTexts(Path(config.model.path) / "tokenizer.json")
         voice = ExternalModel(
-            upstream, section.answer_tokens, patience_s, vocabulary, access.spent_status
+            upstream, texts, section.answer_tokens, patience_s, vocabulary, access.spent_status
         )
         http = HttpServer("policy", server.host, server.port, guarded=bool(token))
         stack.callback(http.close)

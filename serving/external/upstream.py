@@ -31,7 +31,7 @@ from agentrl.core.telemetry import metrics
 BACKOFF_S = 0.5  # before the second try, doubled for each further one
 LONGEST_S = 30.0  # of a wait between two tries
 QUEUE_S = 10.0  # a request that the pace would hold longer is refused
-MAX_ANSWER = 8 * 1024 * 1024  # bytes
+MAX_ANSWER = 32 * 1024 * 1024  # bytes; a token that is scored takes some 300
 SHOWN = 200  # characters of a refusal
 BYTES_A_TOKEN = 4  # where an answer does not count its tokens
 
@@ -145,7 +145,7 @@ class Upstream:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """stop: ends every pause between tries. Raises ConfigError for a wrong URL."""
-        self._host = require_key(config)
+        self.host = require_key(config)
         self._url = config.url.rstrip("/")
         self._config = config
         self._key = key
@@ -181,7 +181,7 @@ class Upstream:
             elif attempt < self._config.retries and self._clock() + wait_s < deadline:
                 self._pace.sleep(wait_s)
                 wait_s = 0.0
-        raise UpstreamUnavailable(f"external model at {self._host}: {why or 'no time left'}")
+        raise UpstreamUnavailable(f"external model at {self.host}: {why or 'no time left'}")
 
     def close(self) -> None:
         self._http.clear()
@@ -220,7 +220,7 @@ class Upstream:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             self._budget.add((request_bytes + len(data)) // BYTES_A_TOKEN)
             raise RequestRefused(
-                f"external model at {self._host}: the answer is not JSON"
+                f"external model at {self.host}: the answer is not JSON"
             ) from error
         usage = answer.get("usage")
         total = usage.get("total_tokens") if isinstance(usage, dict) else None
@@ -241,7 +241,7 @@ class Upstream:
             raise self._budget.close(f"the account has nothing left ({status})")
         reason = f"{status} {text}"
         if status not in (408, 409, 425, 429) and status < 500:
-            raise RequestRefused(f"external model at {self._host}: {reason}")
+            raise RequestRefused(f"external model at {self.host}: {reason}")
         return reason
 
 

@@ -77,6 +77,14 @@ class _Answer(msgspec.Struct):
     choices: list[_Choice]
 
 
+class _Problem(msgspec.Struct):
+    message: str
+
+
+class _Fault(msgspec.Struct):
+    error: _Problem
+
+
 class CompletionClient(Protocol):
     """The interface of a policy client; raises CheckpointNotServed, PolicyError."""
 
@@ -137,7 +145,7 @@ class PolicyClient:
             raise CheckpointNotServed(
                 f"policy server {policy.url} does not serve {policy.checkpoint_id}"
             )
-        reason = data[:SHOWN].decode(errors="replace")
+        reason = _reason(data)
         if response.status == 422:
             raise RequestRefused(f"policy server {policy.url}: {reason}")
         if response.status != 200:
@@ -146,6 +154,14 @@ class PolicyClient:
 
     def close(self) -> None:
         self._connections_to.cache_clear()  # urllib3 closes a pool that no thread uses
+
+
+def _reason(data: bytes) -> str:
+    """Return the message of an error, or the beginning of what is none."""
+    try:
+        return msgspec.json.decode(data, type=_Fault).error.message
+    except UNREADABLE:
+        return data[:SHOWN].decode(errors="replace")
 
 
 def _completion(policy: LivePolicy, data: bytes) -> Completion:

@@ -33,7 +33,9 @@ from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints, external_policies
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, now, open_store
-from agentrl.serving.external.app import ExternalApp, ExternalModel, usable_logprobs
+from agentrl.serving.external.answers import usable_logprobs
+from agentrl.serving.external.app import ExternalApp, ExternalModel
+from agentrl.serving.external.scoring import TokenTexts
 from agentrl.serving.external.upstream import Budget, Upstream, UpstreamUnavailable
 from agentrl.serving.policy_process import FollowedRun
 from agentrl.serving.scripted import ScriptedEngine, limits_of
@@ -215,7 +217,7 @@ def test_a_request_that_waited_for_a_place_too_long_is_not_paid_for(there: Endpo
     served.serve("external(t)", "t", -1)
     budget = Budget(given, (0, 0), lambda *each: kept.append(each))
     with closing(Upstream(given, KEY, budget, threading.Event())) as upstream:
-        app = ExternalApp(ExternalModel(upstream, 512, 5.0), served, "", 1)
+        app = ExternalApp(ExternalModel(upstream, TokenTexts(Path()), 512, 5.0), served, "", 1)
         body = json.dumps({"model": "t", "messages": []}).encode()
         with pytest.raises(UpstreamUnavailable, match="no time left"):
             app._chat(body, time.monotonic())

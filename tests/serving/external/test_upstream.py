@@ -224,7 +224,15 @@ def test_an_answer_that_trickles_in_ends_like_a_hang() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    ["", "{", "[]", '"x"', '{"choices"', "\xff", pytest.param("[" * 2 * MAX_ANSWER, id="too long")],
+    [
+        "",
+        "{",
+        "[]",
+        '"x"',
+        '{"choices"',
+        "\xff",
+        pytest.param("[" * (MAX_ANSWER + 1), id="too long"),
+    ],
 )
 def test_an_answer_of_no_use_is_paid_for(there: Endpoint, data: str) -> None:
     there.script = lambda _: (200, {}, data.encode("latin-1"))
