@@ -4,79 +4,68 @@ Batch ─▶ each teacher: log-probabilities of its tasks' loss tokens ─▶ Le
                                    Metrics with a TeacherScore per trajectory ◀─┘
 """
 
+import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from agentrl.checkpoints.manifest import Probe, find_base
-from agentrl.core.config.sections.training import Lora
+from agentrl.checkpoints.manifest import Probe
 from agentrl.core.errors import ConfigError
 from agentrl.db.transitions.updates import TeacherScore
-from agentrl.trainer.algorithm.objective import Objective
-from agentrl.trainer.algorithm.presets import Settings
+from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.engines.learner import Hardware, Learner, Metrics, WeightsWriter, proceed
-from agentrl.trainer.model.packing import micro_batches
-from agentrl.trainer.model.trainable_model import FullModel
+from agentrl.trainer.engines.learner import Learner, Metrics, WeightsWriter, proceed
 from agentrl.trainer.snapshots.snapshots import State
 
 TOKENIZER = "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)
-class PinnedTeacher:
-    """A teacher and the directory of its weights. `tasks`: that it teaches.
+class ResolvedTeacher:
+    """A teacher whose model is known. `tasks`: that it teaches.
 
-    `checkpoint`: ID of a checkpoint of the store (`is_stored`), or directory. `digest`: SHA-256
-    over the digests of the files.
+    `checkpoint`: ID of a checkpoint of the store (`is_stored`), a directory, or an external model.
+    `path`: directory of its weights, and `digest`: SHA-256 over the digests of the files; an
+    external model has neither.
     """
 
     name: str
-    path: Path
     checkpoint: str
-    digest: str
     tasks: Collection[str]
     weight: float
+    path: Path | None = None
+    digest: str = ""
     is_stored: bool = False
+
+
+class TeacherModel(Protocol):
+    """What scores tokens for a teacher."""
+
+    def logprobs(self, batch: Batch) -> Floats:
+        """Return [N] natural log-probabilities of the batch's loss tokens; of others any value.
+
+        It waits while the model is away; raises TeacherAway if the process is told to stop then.
+        """
 
 
 class TeacherScorer:
     """Scores the loss tokens of a batch with frozen teachers, one per task."""
 
-    def __init__(
-        self,
-        teachers: Sequence[PinnedTeacher],
-        policy: Path,
-        settings: Settings,
-        hardware: Hardware,
-    ) -> None:
-        """`policy`: directory with the policy's tokenizer. Teachers have the hardware's dtype.
-
-        Raises CheckpointError for a model that cannot be loaded, and ConfigError for an adapter or
-        another tokenizer.
-        """
-        for each in teachers:
-            _check_files(each, policy)
-        frozen = replace(hardware, weights_dtype=hardware.dtype)
-        plain = replace(settings, kl_weight=0.0, gradient_checkpointing=False, lora=Lora())
-        self._teachers = [(each, FullModel(each.path, plain, frozen)) for each in teachers]
-        self._objective = Objective(plain, frozen, self._teachers[0][1].reference)
-        self._budget = settings.pass_tokens
+    def __init__(self, teachers: Sequence[tuple[ResolvedTeacher, TeacherModel]]) -> None:
+        self._teachers = teachers
 
     def score(self, batch: Batch) -> Batch:
-        """Return the batch with the teachers' log-probabilities and weights.
-
-        Each token is scored at the temperature it was sampled at.
-        """
+        """Return the batch with the teachers' log-probabilities and weights. Raises TeacherAway."""
         logprobs, weights = np.zeros((2, batch.tokens.size), np.float32)
-        for teacher, loaded in self._teachers:
+        for teacher, model in self._teachers:
             own = [index for index, task in enumerate(batch.tasks) if task in teacher.tasks]
             mask = batch.loss_mask & np.isin(batch.token_tasks, own)
-            for micro in micro_batches(replace(batch, loss_mask=mask), self._budget):
-                logprobs[micro.sources] = self._objective.logprobs(loaded.model, micro)
-            weights[mask] = teacher.weight
+            if mask.any():
+                logprobs[mask] = model.logprobs(replace(batch, loss_mask=mask))[mask]
+                weights[mask] = teacher.weight
         return replace(batch, teacher_logprobs=logprobs, teacher_weights=weights)
 
     def lineage(
@@ -84,14 +73,18 @@ class TeacherScorer:
     ) -> list[TeacherScore | None]:
         """Return who scored each trajectory. reverse_kls: of each; None: it has no loss token."""
         by_task = {task: each for each, _ in self._teachers for task in each.tasks}
+        ends = np.cumsum(batch.lengths)
         found: list[TeacherScore | None] = []
-        for task_id, reverse_kl in zip(batch.task_ids, reverse_kls, strict=True):
+        for task_id, start, end, reverse_kl in zip(
+            batch.task_ids, ends - batch.lengths, ends, reverse_kls, strict=True
+        ):
             teacher = by_task.get(batch.tasks[task_id])
             if teacher is None or reverse_kl is None:
                 found.append(None)
                 continue
             known = reverse_kl if np.isfinite(reverse_kl) else None
-            found.append(TeacherScore(teacher.name, teacher.checkpoint, teacher.digest, known))
+            digest = teacher.digest or _digest_scores(batch, slice(start, end))
+            found.append(TeacherScore(teacher.name, teacher.checkpoint, digest, known))
         return found
 
 
@@ -120,19 +113,25 @@ class DistillingLearner:
         self._learner.load_state(state)
 
 
-def _check_files(teacher: PinnedTeacher, policy: Path) -> None:
-    if find_base(teacher.path) is not None:
-        raise ConfigError(
-            f'teacher "{teacher.name}": {teacher.path} is an adapter, not a whole model',
-            hint="write a whole model with `agentrl export --merge-lora` and name its directory",
-        )
-    apart = _differing_tokens(teacher.path / TOKENIZER, policy / TOKENIZER)
+def check_tokenizer(teacher: str, path: Path, policy: Path) -> None:
+    """Raise ConfigError unless two directories have the same tokens under the same IDs.
+
+    `teacher`: name of that in `path`.
+    """
+    apart = _differing_tokens(path / TOKENIZER, policy / TOKENIZER)
     if apart:
         raise ConfigError(
-            f'teacher "{teacher.name}": the tokenizer of {teacher.path} is not that of the policy: '
+            f'teacher "{teacher}": the tokenizer of {path} is not that of the policy: '
             f"{apart} differ",
             hint="name a teacher with the tokenizer of model.path",
         )
+
+
+def _digest_scores(batch: Batch, trajectory: slice) -> str:
+    """Return the hex SHA-256 of a trajectory's scores: float32, little-endian, in order."""
+    scored = batch.teacher_weights[trajectory] > 0.0
+    scores = batch.teacher_logprobs[trajectory][scored]
+    return hashlib.sha256(scores.astype("<f4").tobytes()).hexdigest()
 
 
 def _differing_tokens(teacher: Path, policy: Path) -> str:

@@ -3,7 +3,7 @@
 consumes  ready groups (trainer/inbox.py, or a run's history: ops/offline/history_source.py)
 produces  one update, one checkpoint and one CheckpointPublished a round (trainer/ledger.py)
 waits for groups; for the commit of the former update before each optimizer step; for a database,
-          broker, disk or object store that is unavailable, without limit
+          broker, disk, object store or external teacher that is unavailable, without limit
 ends      with the run, or when told to stop, after a snapshot
 
     loop      groups ─▶ gradient ─▶ settle the former ─▶ step ─▶ copy ─┐  groups ─▶ gradient ─▶ …
@@ -28,7 +28,7 @@ from agentrl.trainer.algorithm.metrics import environment_metrics, reward_stds, 
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import TakenGroups, TrainableGroup, assemble_batch, with_advantages
 from agentrl.trainer.checkpoint_writer import Position
-from agentrl.trainer.engines.learner import Learner, Metrics
+from agentrl.trainer.engines.learner import Learner, Metrics, TeacherAway
 from agentrl.trainer.ledger import Ledger
 
 log = get_logger()
@@ -83,7 +83,13 @@ def _update(  # noqa: PLR0913, PLR0917 - all that the loop holds
     taken, started_at = ready
     began, groups = time.time(), taken.trained
     batch = assemble_batch(groups, settings)
-    figures = learner.update(batch, before_step=ledger.settle)
+    try:
+        figures = learner.update(batch, before_step=ledger.settle)
+    except TeacherAway as error:
+        if not stop.is_set():
+            raise
+        log.warning("Stopped before the update was computed", error=str(error))
+        return None
     figures = replace(figures, values=_update_metrics(taken, figures, settings, at.version))
     taken = replace(taken, trained=with_advantages(groups, batch))
     count = update_counter(taken, figures, began, at.version + 1)

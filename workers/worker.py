@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from agentrl.broker.api import Publisher
 from agentrl.broker.messages import RunEpisode
-from agentrl.db.registry.external_policies import live_judge
+from agentrl.db.registry.external_policies import live_server
 from agentrl.db.store import Store
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import TaskSource
@@ -127,7 +127,7 @@ class EpisodeWorker:
     def _make_judges(self, config: EpisodeWorkerConfig, store: Store) -> Mapping[str, Judge]:
         policies = JudgePolicies(
             config.judge_models,
-            lambda name: store.ask(lambda session: live_judge(session, self._run_id, name)),
+            lambda name: store.ask(lambda session: live_server(session, self._run_id, name)),
             self._client,
             config.worker.completion_timeout_s,
         )

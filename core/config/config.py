@@ -75,6 +75,13 @@ class Config(Section, frozen=True):
     def judge_policies(self) -> set[str]:
         return {task.judge.policy for task in self.tasks.values()} - {""}
 
+    def teacher_policies(self) -> set[str]:
+        return {teacher.policy() for teacher in self.teacher} - {""}
+
+    def silent_policies(self) -> set[str]:
+        """Return the policies that judge or teach. They never act."""
+        return self.judge_policies() | self.teacher_policies()
+
     def policy_token_env(self) -> str:
         """Return the variable of the policy servers' token; empty: no token.
 

@@ -46,7 +46,8 @@ class UpdateGroup(Base):
     sha256: Mapped[str] = mapped_column(String(64))
     loss_tokens: Mapped[int]
     advantage: Mapped[float | None]  # of its loss tokens, as trained; null: none, or an old row
-    # The teacher that scored its loss tokens; null: none did. An ID or a directory; SHA-256.
+    # The teacher that scored its loss tokens; null: none did. An ID, a directory or an API; SHA-256
+    # of the weights' files or, of an API, of the scores.
     teacher: Mapped[str | None]
     teacher_checkpoint: Mapped[str | None] = mapped_column(Text)
     teacher_digest: Mapped[str | None] = mapped_column(String(64))

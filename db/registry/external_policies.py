@@ -42,7 +42,7 @@ def require_checkpoint(session: Session, run_id: str, name: str) -> Checkpoint:
     return found
 
 
-def live_judge(session: Session, run_id: str, name: str) -> LivePolicy | None:
+def live_server(session: Session, run_id: str, name: str) -> LivePolicy | None:
     """Return the server of the external model `name` while it is live."""
     track = track_of(name)
     return next((each for each in live_policies(session, run_id) if each.track == track), None)

@@ -66,8 +66,9 @@ class ReadyMember:
 class TeacherScore:
     """A teacher's score of a member's loss tokens. `name`: of its [[teacher]].
 
-    `checkpoint`: its ID or directory; `digest`: SHA-256 over its files. `reverse_kl`: mean of
-    log π − log π_teacher, in nats; None: the update recorded no log-probabilities.
+    `checkpoint`: its ID, directory or API; `digest`: SHA-256 over its files or, of an API, over the
+    scores. `reverse_kl`: mean of log π − log π_teacher, in nats; None: the update recorded no
+    log-probabilities.
     """
 
     name: str

@@ -34,7 +34,7 @@ from agentrl.experiments.simulation.statistics import (
     shares_of_tracks,
     success_share,
 )
-from agentrl.ops.runs.teachers import pinned_teachers, with_teachers
+from agentrl.ops.runs.teachers import resolve_teachers, with_teachers
 from agentrl.trainer.algorithm.presets import Settings, resolve_settings
 from agentrl.trainer.batch import (
     Batch,
@@ -216,7 +216,7 @@ class Rounds:
         made = Path(config.model.path), self._settings, hardware
         self._taught = config.taught_tasks()
         self._learner = with_teachers(
-            TorchLearner(*made), pinned_teachers(config), made[0], config, hardware
+            TorchLearner(*made), resolve_teachers(config), made[0], config, hardware
         )
         self._gauge = Gauge(*made) if trainee.design.gradients else None
         self.admission = Admission(config, trainee.sources, trainee.seed)

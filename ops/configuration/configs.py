@@ -163,9 +163,9 @@ def check_external(servers: Sequence[PolicyServer]) -> None:
 def check_sampling(config: Config) -> None:
     """Check that constraints of `adaptive` can be satisfied and tracks are served."""
     sampling, followed = config.sampling, set[str]()
-    judges = config.judge_policies()
+    silent = config.silent_policies()
     for server in config.policy_servers():
-        if server.name in judges:
+        if server.name in silent:
             continue
         own = [track_of(server.name)] if server.engine == EXTERNAL else server.tracks
         followed |= set(own)

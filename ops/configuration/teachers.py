@@ -3,8 +3,10 @@
 from collections import Counter
 from pathlib import Path
 
+from agentrl.checkpoints import manifest
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError, require_known
+from agentrl.serving.engines import EXTERNAL
 
 
 def check_teachers(config: Config) -> None:
@@ -26,12 +28,26 @@ def check_teachers(config: Config) -> None:
                     hint="give each task one teacher",
                 )
             teachers[task] = teacher.name
-        _check_checkpoint(f"teacher.checkpoint of {teacher.name}", teacher.checkpoint)
+        key = f"teacher.checkpoint of {teacher.name}"
+        if policy := teacher.policy():
+            _check_policy(key, policy, config)
+        else:
+            _check_checkpoint(key, teacher.checkpoint)
     untaught = sorted(config.tasks.keys() - teachers.keys())
     if untaught and not config.trainer.rewards:
         raise ConfigError(
             f"trainer.rewards = false: nothing teaches {', '.join(untaught)}",
             hint="add a [[teacher]] for it, or remove the key",
+        )
+
+
+def _check_policy(key: str, name: str, config: Config) -> None:
+    servers = {server.name: server for server in config.policy_servers()}
+    require_known(key, name, servers)
+    if servers[name].engine != EXTERNAL:
+        raise ConfigError(
+            f"{key}: {name} is not an external policy",
+            hint='name a [[policy]] with engine = "external"',
         )
 
 
@@ -41,13 +57,15 @@ def _check_checkpoint(key: str, checkpoint: str) -> None:
             f"{key}: {checkpoint} changes while its run goes on",
             hint="name a version: RUN@VERSION",
         )
-    if checkpoint.startswith(("external(", "hub:")) or not checkpoint:
+    if checkpoint.startswith("hub:") or not checkpoint:
         raise ConfigError(
             f"{key}: {checkpoint or 'it'} is not a checkpoint",
-            hint="name a directory, a checkpoint ID or RUN@VERSION",
+            hint="name a directory, a checkpoint ID, RUN@VERSION or external(NAME)",
         )
-    if "/" in checkpoint and not (Path(checkpoint) / "config.json").is_file():
+    files = [Path(checkpoint) / name for name in ("config.json", manifest.ADAPTER)]
+    if "/" in checkpoint and not any(file.is_file() for file in files):
         raise ConfigError(
             f"{key}: {Path(checkpoint).resolve()} contains no model",
-            hint="name a directory with config.json, a checkpoint ID or RUN@VERSION",
+            hint=f"name a directory with {' or '.join(file.name for file in files)}, a checkpoint "
+            "ID or RUN@VERSION",
         )

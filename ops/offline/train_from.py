@@ -31,7 +31,7 @@ from agentrl.ops.processes.trainer import bounds, ledger_config
 from agentrl.ops.runs import relocation
 from agentrl.ops.runs.begin import open_checkpoint_store
 from agentrl.ops.runs.lifecycle import RunPlace, current_config, fork_checkpoint, open_place
-from agentrl.ops.runs.teachers import pinned_teachers, with_teachers
+from agentrl.ops.runs.teachers import resolve_teachers, serve_policies, with_teachers
 from agentrl.ops.tables import console, plain
 from agentrl.trainer.algorithm.presets import batch_groups, resolve_settings
 from agentrl.trainer.engines.learner import Hardware
@@ -146,6 +146,7 @@ def _learning(config: Config) -> tuple[object, ...]:
     return (
         resolve_settings(trainer),
         config.teacher,
+        [config.policy_server(name).external for name in sorted(config.teacher_policies())],
         Hardware.from_config(config.model, trainer),
         trainer.engine,
         batch_groups(trainer, dispatch),
@@ -200,14 +201,14 @@ def _train(
     first = store.ask(lambda session: checkpoints.live_checkpoints(session, run_id)[0].path)
     hardware = Hardware.from_config(config.model, config.trainer)
     path = checkpoint_store.fetch(first, config.cache())
-    teachers = pinned_teachers(config, store)
-    learner = with_teachers(
-        TorchLearner(path, settings, hardware), teachers, path, config, hardware
-    )
+    teachers = resolve_teachers(config, store)
     files = open_checkpoint_store(config, run_id, stop)
     ledger = Ledger(ledger_config(config, teachers), run_id, store, lambda _event: None, files)
-    with trainer_lease(store, run_id, lambda: ledger.epoch):
-        train(batches, learner, ledger, settings, stop)
+    with serve_policies(config, stop) as policies:
+        own = TorchLearner(path, settings, hardware)
+        learner = with_teachers(own, teachers, path, config, hardware, policies)
+        with trainer_lease(store, run_id, lambda: ledger.epoch):
+            train(batches, learner, ledger, settings, stop)
 
 
 def _report(

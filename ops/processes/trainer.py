@@ -22,13 +22,13 @@ from agentrl.core.processes.rank_place import find_rank_place
 from agentrl.core.retry import FOREVER
 from agentrl.db.registry import checkpoints
 from agentrl.ops.runs.begin import OpenRun, open_checkpoint_store, open_run
-from agentrl.ops.runs.teachers import pinned_teachers, with_teachers
+from agentrl.ops.runs.teachers import registered_policies, resolve_teachers, with_teachers
 from agentrl.trainer.algorithm.presets import Settings, batch_groups, inbox_bytes, resolve_settings
 from agentrl.trainer.group_selection import InboxBounds
 from agentrl.trainer.ledger_config import LedgerConfig
 
 if TYPE_CHECKING:
-    from agentrl.trainer.distillation import PinnedTeacher
+    from agentrl.trainer.distillation import ResolvedTeacher
     from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
     from agentrl.trainer.engines.learner import Hardware, Learner
     from agentrl.trainer.engines.ranks import Ranks
@@ -47,9 +47,10 @@ def run(config: Config, stop: threading.Event) -> None:
     with open_run(config, stop) as here:
         path = _fetch_checkpoint(_first(here), config, stop)
         hardware = Hardware.from_config(config.model, config.trainer)
-        teachers = pinned_teachers(config, here.store)
+        teachers = resolve_teachers(config, here.store)
         learner = TorchLearner(path, resolve_settings(config.trainer), hardware)
-        learner_with_teachers = with_teachers(learner, teachers, path, config, hardware)
+        policies = registered_policies(config, here.store, here.run_id)
+        learner_with_teachers = with_teachers(learner, teachers, path, config, hardware, policies)
         _train(config, here, learner_with_teachers, teachers, stop)
 
 
@@ -69,7 +70,7 @@ def bounds(config: Config, filled: Settings) -> InboxBounds:
     )
 
 
-def ledger_config(config: Config, teachers: Sequence["PinnedTeacher"] = ()) -> LedgerConfig:
+def ledger_config(config: Config, teachers: Sequence["ResolvedTeacher"] = ()) -> LedgerConfig:
     """Return the ledger's part of the configuration. Checkpoints of `teachers` are kept, too."""
     fewest, _ = batch_groups(config.trainer, config.dispatch)
     return LedgerConfig(
@@ -117,7 +118,7 @@ def _rank(config: Config, stop: threading.Event) -> None:
             return
         with open_run(config, stop) as here:
             first = _first(here)
-            teachers = pinned_teachers(config, here.store)
+            teachers = resolve_teachers(config, here.store)
             ranks.broadcast(first.encode())
             with closing(
                 Rank0Coordinator(
@@ -125,7 +126,10 @@ def _rank(config: Config, stop: threading.Event) -> None:
                 )
             ) as learner:
                 path, hardware = _fetch_checkpoint(first, config, stop), _hardware(config, ranks)
-                learner_with_teachers = with_teachers(learner, teachers, path, config, hardware)
+                policies = registered_policies(config, here.store, here.run_id)
+                learner_with_teachers = with_teachers(
+                    learner, teachers, path, config, hardware, policies
+                )
                 _train(config, here, learner_with_teachers, teachers, stop)
 
 
@@ -164,7 +168,7 @@ def _train(
     config: Config,
     run: OpenRun,
     learner: "Learner",
-    teachers: Sequence["PinnedTeacher"],
+    teachers: Sequence["ResolvedTeacher"],
     stop: threading.Event,
 ) -> None:
     from agentrl.trainer.inbox import Inbox

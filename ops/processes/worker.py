@@ -56,5 +56,5 @@ def worker_config(config: Config) -> EpisodeWorkerConfig:
 
 def pool_config(config: Config) -> PoolConfig:
     """Return the policy pool's part of the configuration."""
-    judges = frozenset(map(track_of, config.judge_policies()))
-    return PoolConfig(config.sampling, list(config.tasks), config.dispatch.group_size, judges)
+    silent = frozenset(map(track_of, config.silent_policies()))
+    return PoolConfig(config.sampling, list(config.tasks), config.dispatch.group_size, silent)

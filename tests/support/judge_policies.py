@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from openai_endpoint import Answer, Endpoint, completion, serve_endpoint
+from openai_endpoint import Answer, Endpoint, Script, completion, serve_endpoint
 from running import eventually
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.episodes import Worker
 from agentrl.core.config.sections.policies import External, Model, PolicyServer
 from agentrl.core.config.sections.tasks import Task
-from agentrl.db.registry.external_policies import live_judge
+from agentrl.db.registry.external_policies import live_server
 from agentrl.db.store import Store
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.policy_process import FollowedRun, serve_policy
@@ -40,9 +40,11 @@ def scored_turns(*scores: object) -> Answer:
 
 
 @contextmanager
-def judge_policy(store: Store, run_id: str) -> Iterator[Endpoint]:
+def judge_policy(
+    store: Store, run_id: str, script: Script = lambda _: scored(0.75)
+) -> Iterator[Endpoint]:
     """Serve the policy "critic" of a run until the block ends. It scores 0.75, until told else."""
-    with serve_endpoint(lambda _: scored(0.75)) as endpoint:
+    with serve_endpoint(script) as endpoint:
         external = msgspec.structs.replace(JUDGE.external, url=endpoint.url)
         server = msgspec.structs.replace(JUDGE, external=external)
         config = Config(
@@ -58,7 +60,7 @@ def judge_policy(store: Store, run_id: str) -> Iterator[Endpoint]:
         thread.start()
         try:
             eventually(
-                lambda: store.ask(lambda session: live_judge(session, run_id, "critic")),
+                lambda: store.ask(lambda session: live_server(session, run_id, "critic")),
                 within_s=60,
                 text=lambda: "the judge is not served",
             )

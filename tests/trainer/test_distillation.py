@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -12,14 +13,23 @@ from engine_updates import ragged_batch
 from random_model import save_random_qwen3
 from tokenizers import Tokenizer, models
 
-from agentrl.core.config.sections.training import Trainer
+from agentrl.checkpoints.directories import publish
+from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.errors import ConfigError
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.distillation import DistillingLearner, PinnedTeacher, TeacherScorer
+from agentrl.trainer.distillation import (
+    DistillingLearner,
+    ResolvedTeacher,
+    TeacherScorer,
+    check_tokenizer,
+)
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
+from agentrl.trainer.model.files.export import add_in_float64 as merge
+from agentrl.trainer.model.files.export import export
+from agentrl.trainer.model.frozen_model import FrozenModel
 
 MakeTrajectory = Callable[..., Trajectory]
 TRAINER = Trainer(learning_rate=3e-3, rewards=False, importance="none", micro_batch_tokens=100)
@@ -40,13 +50,17 @@ def batch(make_trajectory: MakeTrajectory) -> Batch:
     return ragged_batch(make_trajectory, chosen=SETTINGS)
 
 
-def teacher(path: Path, *tasks: str, weight: float = 1.0) -> PinnedTeacher:
-    return PinnedTeacher("one", path, f"at {path.name}", "digest", tasks, weight)
+def teacher(path: Path, *tasks: str, weight: float = 1.0) -> ResolvedTeacher:
+    return ResolvedTeacher("one", f"at {path.name}", tasks, weight, path, "digest")
 
 
-def distilling(policy: Path, *teachers: PinnedTeacher) -> DistillingLearner:
-    scorer = TeacherScorer(teachers, policy, SETTINGS, Hardware())
-    return DistillingLearner(TorchLearner(policy, SETTINGS, Hardware()), scorer)
+def scoring(*teachers: ResolvedTeacher) -> TeacherScorer:
+    models = [FrozenModel(each.path or Path(), SETTINGS, Hardware(), merge) for each in teachers]
+    return TeacherScorer(list(zip(teachers, models, strict=True)))
+
+
+def distilling(policy: Path, *teachers: ResolvedTeacher) -> DistillingLearner:
+    return DistillingLearner(TorchLearner(policy, SETTINGS, Hardware()), scoring(*teachers))
 
 
 def weights(learner: DistillingLearner) -> Mapping[str, torch.Tensor]:
@@ -58,7 +72,7 @@ def test_a_teacher_scores_the_loss_tokens_of_its_tasks_like_a_plain_forward(
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    scorer = TeacherScorer([teacher(other, "kg", weight=0.5)], tiny, SETTINGS, Hardware())
+    scorer = scoring(teacher(other, "kg", weight=0.5))
     scored = scorer.score(batch)
     own = batch.loss_mask & (batch.token_tasks == batch.tasks.index("kg"))
     assert own.any()
@@ -75,6 +89,27 @@ def test_a_teacher_scores_the_loss_tokens_of_its_tasks_like_a_plain_forward(
         expected = every.gather(1, tokens[1:, None])[:, 0].numpy() * own[span]
         assert np.abs(scored.teacher_logprobs[span] - expected).max() < 1e-5
         start += length
+
+
+def test_an_adapter_scores_like_its_merged_model_and_like_the_learner_that_made_it(
+    tiny: Path, batch: Batch, tmp_path: Path
+) -> None:
+    adapting = resolve_settings(msgspec.structs.replace(TRAINER, rewards=True, lora=Lora(rank=4)))
+    learner = TorchLearner(tiny, adapting, Hardware())
+    rewarded = replace(batch, advantages=np.linspace(-9, 9, batch.tokens.size, dtype=np.float32))
+    for _ in range(3):
+        assert not learner.update(rewarded).skipped
+    adapter = tmp_path / "adapter"
+    publish(adapter, learner.copy_weights(), checkpoint_id="adapter", version=1, parent=None)
+    export(adapter, tmp_path / "merged", merge)
+    own, whole, base = (
+        scoring(teacher(path, "db", "kg")).score(batch).teacher_logprobs
+        for path in (adapter, tmp_path / "merged", tiny)
+    )
+    assert np.abs(own - whole).max() < 1e-4
+    assert np.abs(own - base).max() > 0.05
+    taught = DistillingLearner(learner, scoring(teacher(adapter, "db", "kg")))
+    assert taught.update(batch).values["reverse_kl"] == pytest.approx(0.0, abs=1e-4)
 
 
 def test_a_policy_that_is_its_own_teacher_learns_nothing(tiny: Path, batch: Batch) -> None:
@@ -102,10 +137,8 @@ def test_the_advantage_of_a_teacher_is_added_to_that_of_the_rewards(
     """One update on both is the update on advantages that were added by hand."""
     rewards = np.linspace(-1, 1, batch.tokens.size, dtype=np.float32) * batch.loss_mask
     mixed = replace(batch, advantages=rewards)
-    scored = TeacherScorer([teacher(other, "db", weight=0.5)], tiny, SETTINGS, Hardware()).score(
-        mixed
-    )
-    own = TeacherScorer([teacher(tiny, "db")], tiny, SETTINGS, Hardware()).score(mixed)
+    scored = scoring(teacher(other, "db", weight=0.5)).score(mixed)
+    own = scoring(teacher(tiny, "db")).score(mixed)
     added = scored.teacher_weights * (scored.teacher_logprobs - own.teacher_logprobs)
     first = TorchLearner(tiny, SETTINGS, Hardware()).update(scored).values
     second = TorchLearner(tiny, SETTINGS, Hardware()).update(
@@ -119,9 +152,8 @@ def test_each_trajectory_names_its_teacher_and_its_reverse_kl(
     tiny: Path, other: Path, batch: Batch
 ) -> None:
     learner = distilling(tiny, teacher(other, "kg"))
-    scorer = TeacherScorer([teacher(tiny, "kg")], tiny, SETTINGS, Hardware())
-    current = scorer.score(batch).teacher_logprobs
-    away = TeacherScorer([teacher(other, "kg")], tiny, SETTINGS, Hardware()).score(batch)
+    current = scoring(teacher(tiny, "kg")).score(batch).teacher_logprobs
+    away = scoring(teacher(other, "kg")).score(batch)
     figures = learner.update(batch)
     ends = np.cumsum(batch.lengths)
     for task, start, end, score in zip(
@@ -152,15 +184,13 @@ def test_a_learner_that_resumes_from_a_state_gets_the_same_weights(
     assert all(torch.equal(value, weights(resumed)[key]) for key, value in weights(through).items())
 
 
-def test_a_teacher_with_another_tokenizer_is_refused(
-    tiny: Path, other: Path, tmp_path: Path
-) -> None:
+def test_a_teacher_with_another_tokenizer_is_refused(tiny: Path, tmp_path: Path) -> None:
     policy, apart = tmp_path / "policy", tmp_path / "apart"
     for path, vocabulary in ((policy, {"a": 0, "b": 1}), (apart, {"a": 1, "b": 0})):
         shutil.copytree(tiny, path)
         Tokenizer(models.BPE(vocab=vocabulary, merges=[])).save(str(path / "tokenizer.json"))
     with pytest.raises(ConfigError, match=r'teacher "one": the tokenizer of .* 2 tokens differ'):
-        TeacherScorer([teacher(apart, "db")], policy, SETTINGS, Hardware())
+        check_tokenizer("one", apart, policy)
     again = (policy / "tokenizer.json").read_text()
     (apart / "tokenizer.json").write_text(again + "\n")  # another file, the same tokens
-    TeacherScorer([teacher(apart, "db")], policy, SETTINGS, Hardware())
+    check_tokenizer("one", apart, policy)

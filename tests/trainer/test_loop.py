@@ -22,7 +22,13 @@ from agentrl.db.models.updates import Update
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.trainer.batch import Batch, TakenGroups
-from agentrl.trainer.engines.learner import Hardware, Metrics, WeightsWriter, proceed
+from agentrl.trainer.engines.learner import (
+    Hardware,
+    Metrics,
+    TeacherAway,
+    WeightsWriter,
+    proceed,
+)
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.inbox import Inbox
 
@@ -161,6 +167,32 @@ def test_a_trainer_told_to_stop_while_the_database_is_away_saves_what_it_has(
     _train(world, TorchLearner(tiny, SETTINGS, Hardware(DEVICE)), tmp_path, inbox=Unanswered)
     rows = world.ask("SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL")
     assert rows == [(1,)]
+
+
+class Untaught(TorchLearner):
+    """Its teacher is away after the first update, when the trainer is told to stop."""
+
+    stop: threading.Event
+    updates = 0
+
+    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
+        self.updates += 1
+        if self.updates > 1:
+            self.stop.set()
+            raise TeacherAway("the teacher is away")
+        return super().update(batch, before_step)
+
+
+def test_a_trainer_told_to_stop_while_a_teacher_is_away_saves_what_it_has(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    learner, stop = Untaught(tiny, SETTINGS, Hardware(DEVICE)), threading.Event()
+    learner.stop = stop
+    _train(world, learner, tmp_path, stop=stop)
+    rows = world.ask("SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL")
+    assert rows == [(1,)]
+    states = world.ask("SELECT state, COUNT(*) FROM groups GROUP BY state ORDER BY state")
+    assert states == [("ready", 2), ("trained", 1)]
 
 
 class FullDisk(TorchLearner):

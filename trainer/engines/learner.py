@@ -8,6 +8,7 @@ from typing import Protocol
 from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.sections.policies import Model
 from agentrl.core.config.sections.training import Trainer
+from agentrl.core.errors import PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.db.transitions.updates import TeacherScore
 from agentrl.trainer.algorithm.metrics import CLIPPED, TokenRecord
@@ -21,6 +22,10 @@ log = get_logger()
 # peft. The report contains the digests of the weight files and no probe. Later updates do not
 # change the copy; any thread may write it, also again after a failure.
 WeightsWriter = Callable[[Path], SaveReport]
+
+
+class TeacherAway(PolicyError):
+    """A teacher's model cannot be asked now, or the process is told to stop while it waits."""
 
 
 def proceed() -> None:
@@ -71,7 +76,7 @@ class Learner(Protocol):
 
         `before_step`: called when the first gradient is computed. Until it returns, weights,
         optimizer and generators are those of before the update; if it raises, they stay so. Its
-        time is not in `Metrics`.
+        time is not in `Metrics`. Raises TeacherAway before anything has changed.
         """
 
     def copy_weights(self) -> WeightsWriter:

@@ -22,7 +22,7 @@ from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.model import gradient_checkpointing, malloc_tuning
 from agentrl.trainer.model.attention import pack
-from agentrl.trainer.model.files.loading import copy_tokenizer, load_model
+from agentrl.trainer.model.files.loading import copy_tokenizer, load_model, load_structure
 from agentrl.trainer.model.files.tensor_file import write_sharded, write_tensors
 from agentrl.trainer.model.probe_text import TOKENS, probe_tokens
 
@@ -186,7 +186,7 @@ def _load_model(
 ) -> Any:
     model = load(path, torch.device(device), dtype)
     if settings.packing:
-        pack(model, is_checked=load is load_model)
+        pack(model, is_checked=load is not load_structure)
     if settings.gradient_checkpointing:
         gradient_checkpointing.enable_checkpointing(model)
     return model

@@ -86,7 +86,7 @@ class PolicyPool:
 
         def read() -> Sequence[LivePolicy]:
             live = own.ask(lambda session: live_policies(session, run_id), patience_s=PATIENCE_S)
-            acting = [each for each in live if each.track not in config.judges]
+            acting = [each for each in live if each.track not in config.silent]
             return acting if any(not each.track.startswith(EXTERNAL) for each in acting) else ()
 
         def learn() -> Mapping[str, Weigh]:

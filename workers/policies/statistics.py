@@ -19,13 +19,13 @@ PARTS = ("fresh", "lagged")
 class PoolConfig:
     """What a pool takes of a configuration. `tasks`: their names; `group_size`: in episodes.
 
-    `judges`: tracks of policies that judge and never act.
+    `silent`: tracks of policies that judge or teach and never act.
     """
 
     sampling: Sampling
     tasks: Sequence[str]
     group_size: int
-    judges: Collection[str] = ()
+    silent: Collection[str] = ()
 
 
 def read_weights(store: Store, run_id: str, config: PoolConfig) -> dict[str, Weigh]:

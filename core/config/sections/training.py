@@ -1,5 +1,6 @@
 """The trainer, its teachers and its alarms."""
 
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -154,12 +155,18 @@ class Teacher(Section, frozen=True):
     name: Name
     """Unique name."""
     checkpoint: str
-    """Directory, or a checkpoint of the store by its ID or as RUN@VERSION. It must have the
-    policy's tokenizer."""
+    """Directory, a checkpoint of the store by its ID or as RUN@VERSION, or `external(NAME)`: a
+    `[[policy]]` with `engine = "external"`, which then never acts. It must have the policy's
+    tokenizer."""
     tasks: list[str] = []
     """Tasks that it teaches. Empty: all. A task has at most one teacher."""
     weight: Above0 = 1.0
     """Weight of log π_teacher − log π, which is added to each token's advantage."""
+
+    def policy(self) -> str:
+        """Return the name in `external(NAME)`; empty: it names a checkpoint."""
+        named = re.fullmatch(r"external\((.*)\)", self.checkpoint)
+        return named[1] if named else ""
 
 
 AlarmName = Literal[

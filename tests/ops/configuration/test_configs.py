@@ -129,7 +129,12 @@ def test_a_teacher_teaches_every_task_unless_it_names_some(tmp_path: Path) -> No
         (TAUGHT + 'tasks = ["dbench"]', "teacher.tasks of one.*dbench"),
         (TAUGHT.replace(str(TINY), "no/such"), "teacher.checkpoint of one: .*contains no model"),
         (TAUGHT.replace(str(TINY), "run@latest"), "teacher.checkpoint of one: run@latest changes"),
-        (TAUGHT.replace(str(TINY), "external(a)"), "checkpoint of one: .*is not a checkpoint"),
+        (TAUGHT.replace(str(TINY), "hub:a/b"), "checkpoint of one: hub:a/b is not a checkpoint"),
+        (
+            TAUGHT.replace(str(TINY), "external(a)"),
+            "checkpoint of one: a is not known; known: policy",
+        ),
+        (TAUGHT.replace(str(TINY), "external(policy)"), "one: policy is not an external policy"),
     ],
 )
 def test_a_teacher_that_cannot_teach_is_refused_with_its_key(
@@ -137,6 +142,15 @@ def test_a_teacher_that_cannot_teach_is_refused_with_its_key(
 ) -> None:
     with pytest.raises(ConfigError, match=why):
         configs.check(config(tmp_path, more))
+
+
+def test_an_adapter_or_an_external_policy_can_teach(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    configs.check(config(tmp_path, TAUGHT.replace(str(TINY), str(tmp_path))))
+    external = TAUGHT.replace(str(TINY), "external(critic)")
+    taught = _judged(tmp_path, JUDGED[JUDGED.index("[tasks") :], f"[tasks.dbbench]{external}")
+    configs.check(taught)
+    assert taught.teacher_policies() == taught.silent_policies() == {"critic"}
 
 
 def test_a_policy_that_judges_has_no_weight_in_sampling(tmp_path: Path) -> None:

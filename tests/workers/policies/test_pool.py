@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.config.sections.tasks import Judge, Task
+from agentrl.core.config.sections.training import Teacher
 from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.db.models.processes import PolicyServer
 from agentrl.db.registry import external_policies, policy_servers
@@ -249,7 +250,17 @@ def test_the_pool_follows_the_registry(world: World, pool: PolicyPool) -> None:
     assert not pool.live()
 
 
-def test_a_policy_that_judges_never_acts(world: World) -> None:
+@pytest.mark.parametrize(
+    "named",
+    [
+        Config(tasks={"dbbench": Task(judge=Judge(policy="critic"))}),
+        Config(
+            tasks={"dbbench": Task()}, teacher=[Teacher(name="t", checkpoint="external(critic)")]
+        ),
+    ],
+    ids=["judges", "teaches"],
+)
+def test_a_policy_that_judges_or_teaches_never_acts(world: World, named: Config) -> None:
     """Not even alone; else it would play each turn that a server of ours takes to come up."""
 
     def register(session: Session) -> None:
@@ -261,14 +272,13 @@ def test_a_policy_that_judges_never_acts(world: World) -> None:
         policy_servers.begin_serving(session, "j", "external(critic)", row)
 
     world.store.transact(register)
-    judged = Config(tasks={"dbbench": Task(judge=Judge(policy="critic"))})
-    with closing(PolicyPool.of_run(world.store, world.run_id, pool_config(judged))) as pool:
+    with closing(PolicyPool.of_run(world.store, world.run_id, pool_config(named))) as pool:
         pool.refresh(60.0)
         assert {policy.track for policy in pool.live()} == {"current", "lagged(4)"}
         world.store.transact(lambda s: policy_servers.end_server(s, f"policy-{world.run_id}"))
         pool.refresh(60.0)
         assert not pool.live()
-    found = world.store.ask(lambda s: external_policies.live_judge(s, world.run_id, "critic"))
+    found = world.store.ask(lambda s: external_policies.live_server(s, world.run_id, "critic"))
     assert found is not None
     assert found.url == "http://j"
 

@@ -39,7 +39,23 @@ def fill(checkpoint_dir: Path, out: Path, merge: Merge | None) -> None:
 def merge_adapter(adapter: Path, base: Path, out: Path, merge: Merge) -> None:
     """Write the base model with the adapter added into an existing directory.
 
-    Raises CheckpointError without peft.
+    Raises what `add_adapter` raises.
+    """
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        base, local_files_only=True, use_safetensors=True, dtype="auto"
+    )
+    make_savable(model)
+    add_adapter(model, adapter, merge).save_pretrained(out)
+    copy_tokenizer(base, out)
+    copy_tokenizer(adapter, out)
+
+
+def add_adapter(model: Any, adapter: Path, merge: Merge) -> Any:
+    """Return the base model with the adapter's weights added to its own, which are replaced.
+
+    Raises CheckpointError without peft, and for an adapter that does not fit the model.
     """
     try:
         from peft import PeftModel
@@ -48,19 +64,17 @@ def merge_adapter(adapter: Path, base: Path, out: Path, merge: Merge) -> None:
         raise CheckpointError(
             "merging a LoRA adapter needs peft", hint="run `pip install peft`"
         ) from error
-    from transformers import AutoModelForCausalLM
-
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        base, local_files_only=True, use_safetensors=True, dtype="auto"
-    )
-    make_savable(model)
-    tuned: Any = PeftModel.from_pretrained(model, adapter)
+    try:
+        tuned: Any = PeftModel.from_pretrained(model, adapter)
+    except (OSError, ValueError, RuntimeError) as error:
+        text = str(error).splitlines()[0]
+        raise CheckpointError(
+            f"{adapter}: the adapter does not fit its base model: {text}"
+        ) from error
     for module in tuned.modules():
         if isinstance(module, LoraLayer):
             merge(module)
-    tuned.unload().save_pretrained(out)
-    copy_tokenizer(base, out)
-    copy_tokenizer(adapter, out)
+    return tuned.unload()
 
 
 def add_in_float64(layer: Any) -> None:

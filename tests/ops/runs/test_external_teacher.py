@@ -1,0 +1,239 @@
+"""An external model that teaches: the real policy server before an API that echoes prompts."""
+
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from echo_endpoint import EchoScript, logprob
+from judge_policies import judge_policy
+from openai_endpoint import Answer, Endpoint, failure, serve_endpoint
+from run_transitions import World
+
+from agentrl.core import config_loading
+from agentrl.core.config.config import Config
+from agentrl.core.errors import PolicyError
+from agentrl.db.store import Store
+from agentrl.ops.runs.teachers import (
+    TeacherPolicies,
+    registered_policies,
+    resolve_teachers,
+    serve_policies,
+    with_teachers,
+)
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.engines.learner import Hardware, Metrics, TeacherAway, proceed
+
+TINY = Path(__file__).parents[3] / "models" / "tiny"
+FILE = """
+model.path = "{model}"
+tasks.dbbench = {{}}
+tasks.kg = {{}}
+[[policy]]
+name = "policy"
+[[policy]]
+name = "critic"
+engine = "external"
+[policy.external]
+url = "{url}"
+model = "big"
+retries = 0
+{more}
+[[teacher]]
+name = "elder"
+checkpoint = "external(critic)"
+tasks = ["dbbench"]
+weight = 0.5
+"""
+
+
+class KeepingLearner:
+    """Keeps the batch that it is given; each trajectory's divergence is 0.25."""
+
+    def __init__(self) -> None:
+        self.batch: Batch | None = None
+
+    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
+        del before_step
+        self.batch = batch
+        return Metrics({}, reverse_kls=[0.25] * batch.lengths.size)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} is not expected of a learner that only keeps a batch")
+
+
+@pytest.fixture
+def script() -> EchoScript:
+    return EchoScript(TINY / "tokenizer.json")
+
+
+@pytest.fixture
+def there(script: EchoScript) -> Iterator[Endpoint]:
+    with serve_endpoint(script) as endpoint:
+        yield endpoint
+
+
+def configured(url: str, more: str = "") -> Config:
+    return config_loading.loads(FILE.format(model=TINY, url=url, more=more))
+
+
+def batch() -> Batch:
+    """Three trajectories: one of dbbench with two branches, one of kg, one of dbbench."""
+    branches = np.array([6, 4, 5, 7])
+    count = int(branches.sum())
+    mask = np.zeros(count, np.bool_)
+    mask[[2, 3, 7, 12, 17, 19]] = True
+    zeros = np.zeros(count, np.float32)
+    return Batch(
+        tokens=np.arange(300, 300 + count),
+        loss_mask=mask,
+        behaviour=zeros,
+        temperature=zeros + 1,
+        advantages=zeros,
+        fresh=mask,
+        shares=zeros,
+        lengths=np.array([10, 5, 7]),
+        task_ids=np.array([0, 1, 0]),
+        tasks=("dbbench", "kg"),
+        rewards=np.zeros(3, np.float32),
+        successes=np.zeros(3, np.bool_),
+        unnormalised=frozenset(),
+        branches=branches,
+    )
+
+
+def teach(config: Config, policies: TeacherPolicies) -> tuple[Batch, Metrics]:
+    """Update once; return the batch that the learner was given."""
+    own = KeepingLearner()
+    learner = with_teachers(own, resolve_teachers(config), TINY, config, Hardware(), policies)
+    metrics = learner.update(batch())
+    assert own.batch is not None
+    return own.batch, metrics
+
+
+def require_scored(scored: Batch) -> None:
+    own = np.array([2, 3, 7, 17, 19])
+    expected = [logprob(299 + place, 300 + place) for place in own.tolist()]
+    assert scored.teacher_logprobs[own].tolist() == expected
+    assert np.flatnonzero(scored.teacher_weights).tolist() == own.tolist()
+    assert set(scored.teacher_weights[own].tolist()) == {0.5}
+
+
+def test_it_scores_the_branches_of_its_tasks_up_to_their_last_loss_token(there: Endpoint) -> None:
+    config = configured(there.url)
+    with serve_policies(config, threading.Event()) as policies:
+        scored, metrics = teach(config, policies)
+    require_scored(scored)
+    prompts = sorted(body["prompt"] for _, body in there.asked)
+    assert prompts == [[300, 301, 302, 303], [306, 307], list(range(315, 320))]
+    first, second, third = metrics.teacher_scores
+    assert second is None
+    assert first is not None
+    assert third is not None
+    assert (first.name, first.checkpoint) == ("elder", "external(critic): big")
+    assert first.reverse_kl == 0.25
+    scores = np.array([logprob(301, 302), logprob(302, 303), logprob(306, 307)], "<f4")
+    assert first.digest == hashlib.sha256(scores.tobytes()).hexdigest()
+    assert third.digest != first.digest
+
+
+def test_it_is_waited_for_while_its_api_fails_and_what_was_scored_is_kept(
+    there: Endpoint, script: EchoScript, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answered = Counter[int]()
+    failures = iter([failure(500), None, failure(503), failure(502), None, failure(429)])
+
+    def flaky(body: dict[str, Any]) -> Answer:
+        wrong = next(failures, None)
+        answered[body["prompt"][0]] += wrong is None
+        return script(body) if wrong is None else wrong
+
+    there.script = flaky
+    config = configured(there.url, "concurrency = 1")
+    with serve_policies(config, threading.Event()) as policies:
+        scored, _ = teach(config, policies)
+    require_scored(scored)
+    assert answered == {300: 1, 306: 1, 315: 1}
+    assert len(there.asked) == 7
+    log = capsys.readouterr().out
+    assert "Waiting for a service that is unavailable" in log
+    assert "service=teacher elder" in log.replace("'", "")
+    assert "Service is available again" in log
+
+
+def test_an_answer_that_does_not_come_in_time_is_asked_for_again(
+    there: Endpoint, script: EchoScript
+) -> None:
+    gate, asked = threading.Event(), threading.Event()
+
+    def slow(body: dict[str, Any]) -> Answer:
+        if not asked.is_set():
+            asked.set()
+            gate.wait(60)
+        return script(body)
+
+    there.script = slow
+    config = configured(there.url, "timeout_s = 0.3")
+    with serve_policies(config, threading.Event()) as policies:
+        scored, _ = teach(config, policies)
+    gate.set()
+    require_scored(scored)
+    assert len(there.asked) == 4
+
+
+def test_an_api_with_another_tokenizer_is_refused_at_once(
+    there: Endpoint, script: EchoScript
+) -> None:
+    def other(body: dict[str, Any]) -> Answer:
+        choice = script.choice(body["prompt"])
+        choice["logprobs"]["tokens"].reverse()
+        return {"choices": [choice]}
+
+    there.script = other
+    config, host = configured(there.url), there.url.split("/")[2]
+    with (
+        serve_policies(config, threading.Event()) as policies,
+        pytest.raises(
+            PolicyError,
+            match=f'teacher "elder": policy server .*: external model at {host}: token 0, .*'
+            "; serve a model with the tokenizer of model.path$",
+        ),
+    ):
+        teach(config, policies)
+    assert len(there.asked) == 1
+
+
+def test_a_trainer_told_to_stop_waits_no_longer(there: Endpoint) -> None:
+    stop = threading.Event()
+
+    def dead(_: dict[str, Any]) -> Answer:
+        stop.set()
+        return failure(500)
+
+    there.script = dead
+    config = configured(there.url)
+    with serve_policies(config, stop) as policies, pytest.raises(TeacherAway):
+        teach(config, policies)
+
+
+def test_in_a_run_it_is_asked_through_the_policy_server_that_is_live(
+    store: Store, script: EchoScript, there: Endpoint
+) -> None:
+    world = World.begin(store)
+    config = configured(there.url)
+    policies = registered_policies(config, store, world.run_id)
+    assert policies.find("critic") is None
+    found: list[Batch] = []
+    waiting = threading.Thread(target=lambda: found.append(teach(config, policies)[0]))
+    waiting.start()
+    with judge_policy(store, world.run_id, script) as endpoint:
+        waiting.join(60)
+    assert not there.asked
+    (scored,) = found
+    require_scored(scored)
+    rows = world.ask("SELECT requests, tokens FROM spendings WHERE name = 'critic'")
+    assert rows == [(len(endpoint.asked), 7 * len(endpoint.asked))]
