@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from agentrl.core.config.config import Config
-from agentrl.ops.doctor.memory_items import HOST, MemoryItem, element_bytes
+from agentrl.ops.doctor.memory_items import HOST, TEACHER, MemoryItem, element_bytes
 
 BUCKET = 50_000_000  # elements that are sent at once: `agentrl.trainer.engines.zero_shards.BUCKET`
 SHARDED = {"moments": 1, "masters": 1, "gradients": 2, "weights": 3, "reference": 3}  # from ZeRO …
@@ -30,11 +30,11 @@ def over_ranks(config: Config, parts: Sequence[MemoryItem]) -> Iterator[MemoryIt
 
 
 def _is_of_rank0(config: Config, part: MemoryItem) -> bool:
-    """Return whether only rank 0 has it: a snapshot, a checkpoint or, with ZeRO 3, the model while
-    it is read.
+    """Return whether only rank 0 has it: a teacher, a snapshot, a checkpoint or, with ZeRO 3, the
+    model while it is read.
     """
     read = part.what.startswith("weights while read") and config.trainer.deepspeed.zero == 3
-    return read or part.what.startswith(("snapshot", "checkpoint"))
+    return read or part.what.startswith((TEACHER, "snapshot", "checkpoint"))
 
 
 def _more(config: Config, parts: Sequence[MemoryItem]) -> Iterator[MemoryItem]:

@@ -10,6 +10,7 @@ from agentrl.core.errors import ConfigError
 
 MIB, GIB = 2**20, 2**30
 HOST = "this machine"
+TEACHER = "teacher "  # how an item of the trainer begins that is one
 CONTEXT = GIB  # of CUDA, its kernels and graphs, in each process
 VLLM_SHARE = 0.92  # of the card, where no argument names another
 SHARE = "--gpu-memory-utilization"

@@ -1,15 +1,21 @@
-"""What the trainer holds in memory: weights, moments, reference, update, snapshot, checkpoint.
+"""What the trainer holds in memory: weights, moments, reference, teachers, update, snapshot,
+checkpoint.
 
 docs/one-gpu.md has the formulas in words, and their measured error.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
+from agentrl.checkpoints.manifest import find_base
 from agentrl.core.config.config import Config
-from agentrl.ops.configuration.model_spec import ModelSpec
+from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.ops.configuration.model_spec import ModelSpec, read_spec
 from agentrl.ops.doctor.memory_items import (
     CONTEXT,
     HOST,
+    TEACHER,
     TORCH,
     MemoryItem,
     device_of,
@@ -42,6 +48,7 @@ def trainer_items(config: Config, shape: ModelSpec) -> Iterator[MemoryItem]:
         "weights": (4 * count + frozen, "" if lora else _LORA),
         "moments": (moments, hint),
         "reference": (_reference(config, shape), "trainer.kl_weight"),
+        **dict(_teachers(config, shape)),
         **update,
     }
     if device == HOST:
@@ -137,3 +144,18 @@ def _reference(config: Config, shape: ModelSpec) -> int:
     """The KL term's model; without an adapter to leave out it is loaded a second time."""
     anchored = presets.resolve_settings(config.trainer).kl_weight > 0
     return 4 * shape.parameters if anchored and not config.trainer.lora.rank else 0
+
+
+def _teachers(config: Config, shape: ModelSpec) -> Iterator[tuple[str, tuple[int, str]]]:
+    """Yield the local teachers, which have the model's dtype.
+
+    One whose size is unknown, as that of a checkpoint of the store, counts as large as the model.
+    """
+    for teacher in config.teacher:
+        if teacher.policy():
+            continue
+        path, known = Path(teacher.checkpoint), shape
+        with suppress(ConfigError, CheckpointError):
+            known = read_spec(find_base(path) or path)
+        size = element_bytes(config) * known.parameters
+        yield f"{TEACHER}{teacher.name}", (size, "teacher.checkpoint")
