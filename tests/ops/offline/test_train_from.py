@@ -8,7 +8,9 @@ from pathlib import Path
 
 import faulty_filesystem
 import pytest
+from echo_endpoint import EchoScript
 from faulty_filesystem import FaultyFileSystem
+from openai_endpoint import serve_endpoint
 from planted_run import PlantedRun
 from running import agentrl
 
@@ -214,5 +216,41 @@ def test_a_teacher_from_the_store_is_named_by_rows_and_gives_the_same_weights_af
     assert [tuple(row) for row in rows] == [
         ("alfworld", None, None, None, 1),
         ("dbbench", "elder", elder, 64, 0),
+    ]
+    assert learned.accounting() == []
+
+
+EXTERNAL = """
+[[policy]]
+name = "policy"
+[[policy]]
+name = "big"
+engine = "external"
+external = {{ url = "{url}", model = "huge" }}
+[[teacher]]
+name = "elder"
+checkpoint = "external(big)"
+tasks = ["dbbench"]
+"""
+
+
+def test_an_external_teacher_is_named_by_rows_with_a_digest_of_each_episodes_scores(
+    learned: PlantedRun,
+) -> None:
+    file = learned.path.with_name("external.toml")
+    place = RunPlace(learned.config.store_url(), "learned", learned.config.home())
+    with serve_endpoint(EchoScript(Path(learned.config.model.path) / "tokenizer.json")) as there:
+        file.write_text(learned.path.read_text() + EXTERNAL.format(url=there.url))
+        train_from(OfflineRequest(place, "external", file=file, max_age=9), threading.Event())
+        assert there.asked
+    assert weights(learned, "external")[1:] != weights(learned, "learned")[1:]
+    rows = learned.ask(
+        "SELECT DISTINCT g.task, u.teacher, u.teacher_checkpoint, length(u.teacher_digest),"
+        " u.reverse_kl IS NULL FROM update_groups u JOIN groups g USING (group_id)"
+        " JOIN runs r USING (run_id) WHERE r.name = 'external' ORDER BY g.task"
+    )
+    assert [tuple(row) for row in rows] == [
+        ("alfworld", None, None, None, 1),
+        ("dbbench", "elder", "external(big): huge", 64, 0),
     ]
     assert learned.accounting() == []
