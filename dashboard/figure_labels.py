@@ -176,6 +176,16 @@ SECTIONS: dict[str, tuple[Figure, ...]] = {
             share=True,
         ),
         Figure("gpu_memory_share", "GPU memory in use", "Mean over the same GPUs.", share=True),
+        Figure(
+            "micro_batch_peak_bytes",
+            "Peak memory of a pass, bytes",
+            "Most that the trainer's tensors held on one GPU during forward and backward passes.",
+        ),
+        Figure(
+            "micro_batch_tokens",
+            "Most tokens of a pass",
+            "trainer.micro_batch_tokens, or fewer where a GPU's memory is short.",
+        ),
     ),
 }
 OTHER = "Other"

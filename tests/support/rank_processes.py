@@ -29,8 +29,8 @@ NAMES = ("tasks", "unnormalised")  # of a Batch: words, sorted
 
 class Job(msgspec.Struct, frozen=True):
     """`batches`: files that `write_batch` wrote; `snapshot`: to load first; `save`: a folder
-    for a checkpoint afterwards; `looks`: whether the state is read before each step; `room`: the
-    tokens of a pass for which rank 1 has memory, 0 for any number.
+    for a checkpoint afterwards; `looks`: whether the state is read before each step; `memory`: the
+    bytes of each rank, of which a pass takes one for each token; empty: not counted.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Job(msgspec.Struct, frozen=True):
     save: str = ""
     dtype: str = "float32"
     looks: bool = False
-    room: int = 0
+    memory: list[int] = []
 
 
 @dataclass
@@ -133,9 +133,12 @@ def main(folder: Path, timeout_s: float) -> None:
 
 
 def _work(job: Job, ranks: Any, out: Path) -> None:
+    from fake_device_memory import FakeDeviceMemory
+
     from agentrl.trainer.algorithm.presets import resolve_settings
     from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
     from agentrl.trainer.engines.learner import Hardware
+    from agentrl.trainer.engines.pass_budget import PassBudget
     from agentrl.trainer.engines.rank0 import Rank0Coordinator, follow_rank0
 
     weights = job.dtype if job.trainer.deepspeed.weights == "model" else "float32"
@@ -143,8 +146,10 @@ def _work(job: Job, ranks: Any, out: Path) -> None:
     part = DeepSpeedLearner(
         Path(job.model), resolve_settings(job.trainer), hardware, job.trainer.deepspeed, ranks
     )
-    if job.room and ranks.rank == 1:
-        part._objective = _LimitedMemory(part._objective, job.room)  # type: ignore[assignment]
+    if job.memory:
+        memory = FakeDeviceMemory(job.memory[ranks.rank])
+        part._budget = PassBudget(job.trainer.micro_batch_tokens, 0.9, memory)
+        part._objective = _CountedMemory(part._objective, memory)  # type: ignore[assignment]
     if ranks.rank:
         follow_rank0(part, ranks)
     else:
@@ -152,22 +157,19 @@ def _work(job: Job, ranks: Any, out: Path) -> None:
             _lead(job, lead, out)
 
 
-class _LimitedMemory:
-    """An Objective with memory for so many tokens a pass."""
+class _CountedMemory:
+    """An Objective that takes memory while it computes."""
 
-    def __init__(self, objective: Any, room: int) -> None:
+    def __init__(self, objective: Any, memory: Any) -> None:
         self._objective = objective
-        self._room = room
+        self._memory = memory
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._objective, name)
 
     def loss(self, model: Any, micro: Any) -> Any:
-        import torch
-
-        if micro.tokens.size > self._room:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB. If reserved")
-        return self._objective.loss(model, micro)
+        with self._memory.holding(micro.tokens.size):
+            return self._objective.loss(model, micro)
 
 
 def _lead(job: Job, lead: Any, out: Path) -> None:

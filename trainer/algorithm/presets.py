@@ -59,6 +59,7 @@ class Settings:
     turn_penalty: float
     token_penalty: float
     micro_batch_tokens: int
+    memory_share: float
     packing: bool
     gradient_checkpointing: bool
     optimizer_steps: int
@@ -154,6 +155,7 @@ def resolve_settings(config: Trainer) -> Settings:
         turn_penalty=config.turn_penalty,
         token_penalty=config.token_penalty,
         micro_batch_tokens=config.micro_batch_tokens,
+        memory_share=config.memory_share,
         packing=config.packing,
         gradient_checkpointing=config.gradient_checkpointing,
         optimizer_steps=config.optimizer_steps,

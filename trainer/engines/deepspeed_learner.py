@@ -27,9 +27,10 @@ from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines import deepspeed_build, zero_shards
 from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.pass_budget import PassBudget, find_memory, out_of_memory_error
 from agentrl.trainer.engines.rank0 import TOKEN_FIELDS, RankStep
 from agentrl.trainer.engines.ranks import Ranks
-from agentrl.trainer.engines.torch_learner import out_of_memory_error, prepare_torch
+from agentrl.trainer.engines.torch_learner import prepare_torch
 from agentrl.trainer.engines.zero_net import Net
 from agentrl.trainer.model import malloc_tuning, optimizer, trainable_model
 from agentrl.trainer.model.files.loading import load_model, load_structure
@@ -80,16 +81,24 @@ class DeepSpeedLearner:
             zero_shards.shard(library, self._net, configuration, ranks, hardware.device)
         self._engine = _engine(library, self._net, settings, section, configuration)
         self._shards = zero_shards.Shards(library, self._engine, section.zero)
+        self._budget = PassBudget(
+            settings.pass_tokens, settings.memory_share, find_memory(hardware.device)
+        )
         self._steps = 0
         self._loss: float | None = None  # of the whole update under way; None: without loss token
         self._generators: dict[str, Tensor] = {}  # of a state that is being placed
 
-    def split(self, batch: Batch) -> list[list[MicroBatch]]:
+    def plan_tokens(self) -> int:
+        return self._budget.plan()
+
+    def peak_bytes(self) -> int:
+        return self._budget.peak
+
+    def split(self, batch: Batch, max_tokens: int) -> list[list[MicroBatch]]:
         """See RankWorker.split; micro-batches have equal costs, including attention."""
         if not batch.shares.any():
             return [[] for _ in range(self._ranks.size)]
-        budget = self._settings.pass_tokens
-        return balance_ranks(batch, budget, self._ranks.size, attention_cost(self._net.model))
+        return balance_ranks(batch, max_tokens, self._ranks.size, attention_cost(self._net.model))
 
     def accumulate(self, own: Sequence[MicroBatch]) -> Floats:
         """See RankWorker.accumulate.
@@ -105,9 +114,13 @@ class DeepSpeedLearner:
             raise out_of_memory_error(own, error) from error
 
     def _run_passes(self, own: Sequence[MicroBatch]) -> Floats:
-        passes = [self._pass(micro) for micro in own[:-1]]
+        passes = []
+        for micro in own[:-1]:
+            with self._budget.measure(micro):
+                passes.append(self._pass(micro))
         spent = sum(float(each[LOSS].sum(dtype=np.float64)) for each in passes)
-        last, self._loss = self._last_pass(own[-1], spent)
+        with self._budget.measure(own[-1]):
+            last, self._loss = self._last_pass(own[-1], spent)
         return np.concatenate([*passes, last], axis=1)
 
     def step(self) -> RankStep:

@@ -2,13 +2,16 @@
 
     rank 0   train(…, Rank0Coordinator) ─ update, … ─▶ RankWorker.accumulate, step, …
                     └── command (and a state) ──▶ every other rank: follow ─▶ accumulate, step, …
+                    ◀── tokens that fit ────────┤
                     ├── its micro-batches ─────▶ each rank
                     ◀── values of its tokens ───┘
 
 A command is one msgpack body; the tensors of a state follow it one by one. The micro-batches of an
-update go to the rank that computes them, and to no other.
+update go to the rank that computes them, and to no other; each holds as many tokens as fit on the
+rank with the least memory.
 """
 
+import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,12 +31,14 @@ from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure, reverse_kls
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Metrics, WeightsWriter, proceed, repeat_steps
+from agentrl.trainer.engines.pass_budget import memory_metrics
 from agentrl.trainer.engines.ranks import Ranks
 from agentrl.trainer.model.packing import MicroBatch
 from agentrl.trainer.snapshots.snapshots import State
 
 TOKEN_FIELDS = ("logprobs", "entropy", "loss", "clipped", "kl")  # of a TokenRecord
 NOWHERE = np.zeros(0, np.int64)
+NUMBER = struct.Struct("<q")  # tokens or bytes, on the wire
 ARRAYS: Mapping[str, str] = {  # of a MicroBatch, with the types in which they travel
     "tokens": "<i4",
     "predicts": "<i8",
@@ -64,7 +69,10 @@ class RankStep:
 class RankWorker(Protocol):
     """One rank of a learner. All ranks make the same calls in the same order."""
 
-    def split(self, batch: Batch) -> list[list[MicroBatch]]:
+    def plan_tokens(self) -> int:
+        """Begin an update; return the most tokens of a pass for which this rank has memory."""
+
+    def split(self, batch: Batch, max_tokens: int) -> list[list[MicroBatch]]:
         """Split a batch into the micro-batches of each rank, equally many; called on rank 0 only.
 
         Every rank gets an empty list if the batch has no loss token.
@@ -74,6 +82,9 @@ class RankWorker(Protocol):
         """Compute the gradient of an update; return [F, K] the TOKEN_FIELDS of this rank's K loss
         tokens, as its micro-batches `own` lie.
         """
+
+    def peak_bytes(self) -> int:
+        """Return the most memory that the passes of `accumulate` held; 0: not measured."""
 
     def step(self) -> RankStep:
         """Step with the gradient of `accumulate`, or skip it. All ranks skip together."""
@@ -106,11 +117,11 @@ class RankCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=T
 class Call(RankCommand, frozen=True):
     """A call without arguments. After `accumulate` the micro-batches of each rank follow.
 
-    An update is two calls: between them rank 0 waits until the former update is committed. However
-    long that takes, no collective operation waits for it.
+    An update is `plan`, `accumulate` and `step`. Before `step` rank 0 waits until the former update
+    is committed. However long that takes, no collective operation waits for it.
     """
 
-    what: Literal["accumulate", "step", "weights", "probe", "state", "end"]
+    what: Literal["plan", "accumulate", "step", "weights", "probe", "state", "end"]
 
 
 class LoadCommand(RankCommand, frozen=True):
@@ -174,14 +185,15 @@ class Rank0Coordinator:
 
     def _step(self, batch: Batch, before_step: Callable[[], object]) -> tuple[Metrics, TokenRecord]:
         began = time.perf_counter()
-        of_ranks = self._worker.split(batch)
+        tokens = self._plan_tokens()
+        of_ranks = self._worker.split(batch, tokens)
         self._broadcast(Call("accumulate"))
         for rank, passes in enumerate(of_ranks[1:], start=1):
             self._ranks.send_to(rank, encode_passes(passes))
-        own = self._worker.accumulate(of_ranks[0])
+        results = [(self._worker.accumulate(of_ranks[0]), self._worker.peak_bytes())]
+        results += [self._result_of(rank) for rank in range(1, self._ranks.size)]
         recorded = TokenRecord.empty(batch.tokens.size)
-        for rank, passes in enumerate(of_ranks):
-            token_values = self._token_values_of(rank) if rank else own
+        for passes, (token_values, _) in zip(of_ranks, results, strict=True):
             places = np.concatenate([NOWHERE, *(micro.sources for micro in passes)])
             recorded.put(places, dict(zip(TOKEN_FIELDS, token_values, strict=True)))
         computed_s = time.perf_counter() - began
@@ -191,12 +203,20 @@ class Rank0Coordinator:
         step = self._worker.step()
         values = measure(batch, recorded) | dict(step.values)
         values |= {"seconds": computed_s + time.perf_counter() - began}
+        values |= memory_metrics(tokens, max(peak for _, peak in results))
         return Metrics(values, step.skipped, reverse_kls(batch, recorded)), recorded
 
-    def _token_values_of(self, rank: int) -> Floats:
-        """Receive the result of `RankWorker.accumulate` of another rank."""
+    def _plan_tokens(self) -> int:
+        """Return the tokens of a pass for which every rank has memory."""
+        self._broadcast(Call("plan"))
+        bodies = [self._ranks.receive_from(rank) for rank in range(1, self._ranks.size)]
+        return min([self._worker.plan_tokens(), *(int(NUMBER.unpack(body)[0]) for body in bodies)])
+
+    def _result_of(self, rank: int) -> tuple[Floats, int]:
+        """Receive the results of another rank's `accumulate` and `peak_bytes`."""
         body = self._ranks.receive_from(rank)
-        return np.frombuffer(body, "<f4", offset=1).reshape(len(TOKEN_FIELDS), -1)
+        token_values = np.frombuffer(body, "<f4", offset=NUMBER.size)
+        return token_values.reshape(len(TOKEN_FIELDS), -1), int(NUMBER.unpack_from(body)[0])
 
     def _broadcast(self, command: Command) -> None:
         self._ranks.broadcast(msgspec.msgpack.encode(command))
@@ -207,10 +227,12 @@ def follow_rank0(worker: RankWorker, ranks: Ranks) -> None:
     while True:
         command = msgspec.msgpack.decode(ranks.receive(), type=Command)
         match command:
+            case Call(what="plan"):
+                ranks.send_to(0, NUMBER.pack(worker.plan_tokens()))
             case Call(what="accumulate"):
                 token_values = worker.accumulate(decode_passes(ranks.receive_from(0)))
-                # A body is never empty.
-                ranks.send_to(0, b"\0" + token_values.astype("<f4").tobytes())
+                peak = NUMBER.pack(worker.peak_bytes())
+                ranks.send_to(0, peak + token_values.astype("<f4").tobytes())
             case Call(what="step"):
                 worker.step()
             case Call(what="weights"):

@@ -10,13 +10,17 @@ import torch
 
 from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config.sections.base import check_device
-from agentrl.core.errors import ConfigError
-from agentrl.core.logging import get_logger
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure, reverse_kls
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware, Metrics, WeightsWriter, proceed, repeat_steps
+from agentrl.trainer.engines.pass_budget import (
+    DeviceMemory,
+    PassBudget,
+    find_memory,
+    memory_metrics,
+)
 from agentrl.trainer.model import malloc_tuning, optimizer
 from agentrl.trainer.model.packing import MicroBatch, micro_batches
 from agentrl.trainer.model.trainable_model import (
@@ -28,15 +32,19 @@ from agentrl.trainer.model.trainable_model import (
 )
 from agentrl.trainer.snapshots.snapshots import State, random_state, set_random_state
 
-log = get_logger()
-
 
 class TorchLearner:
     """The torch Learner. Trained weights are fp32; dropout is off, so ratios start at one."""
 
-    def __init__(self, model_path: Path, settings: Settings, hardware: Hardware) -> None:
+    def __init__(
+        self,
+        model_path: Path,
+        settings: Settings,
+        hardware: Hardware,
+        memory: DeviceMemory | None = None,
+    ) -> None:
         """`model_path`: the run's first checkpoint, also on resume: it is the reference of the KL
-        term.
+        term. `memory`: counters; None: those of the device.
 
         Raises CheckpointError for an unsupported model, and ConfigError for a missing device or an
         adapter that does not fit.
@@ -51,7 +59,9 @@ class TorchLearner:
             trainable_parameters(self._model).values(), settings
         )
         self._steps = 0
-        self._pass_tokens = settings.pass_tokens
+        self._budget = PassBudget(
+            settings.pass_tokens, settings.memory_share, memory or find_memory(hardware.device)
+        )
 
     def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
         return repeat_steps(self._step, batch, self._settings.optimizer_steps, before_step)
@@ -110,6 +120,7 @@ class TorchLearner:
         values = measure(batch, recorded)
         seconds = computed_s + time.perf_counter() - began
         values |= {"learning_rate": rate, "seconds": seconds}
+        values |= memory_metrics(self._budget.tokens, self._budget.peak)
         if math.isfinite(norm):
             values["grad_norm"] = norm
         return Metrics(values, skipped, reverse_kls(batch, recorded)), recorded
@@ -117,24 +128,26 @@ class TorchLearner:
     def _accumulate(self, batch: Batch) -> TokenRecord:
         """Accumulate the gradient of the whole update; return the recorded values.
 
-        Begin again with smaller passes if memory runs out; they stay small. Raises ConfigError if a
-        single trajectory does not fit.
+        Begin again with smaller passes if memory runs out. Raises ConfigError if a single
+        trajectory does not fit.
         """
+        tokens = self._budget.plan()
         while True:
-            passes = micro_batches(batch, self._pass_tokens)
+            passes = micro_batches(batch, tokens)
             try:
                 return self._try_passes(batch, passes)
             except torch.OutOfMemoryError as error:
-                self._pass_tokens = smaller_passes(passes, error)
+                tokens = self._budget.halve(passes, error)
             self._optimizer.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
 
     def _try_passes(self, batch: Batch, passes: Sequence[MicroBatch]) -> TokenRecord:
         recorded = TokenRecord.empty(batch.tokens.size)
         for micro in passes:
-            loss, token_values = self._objective.loss(self._model, micro)
+            with self._budget.measure(micro):
+                loss, token_values = self._objective.loss(self._model, micro)
+                torch.autograd.backward(loss)
             recorded.put(micro.sources, token_values)
-            torch.autograd.backward(loss)
         return recorded
 
     def _clip_gradients(self) -> float:
@@ -142,38 +155,6 @@ class TorchLearner:
         return float(
             torch.nn.utils.clip_grad_norm_(trainable_parameters(self._model).values(), bound)
         )
-
-
-def smaller_passes(passes: Sequence[MicroBatch], error: Exception) -> int:
-    """Return half the tokens of the largest pass. Raises ConfigError if it is one trajectory."""
-    largest = max(passes, key=lambda micro: micro.tokens.size)
-    if len(largest.lengths) == 1:
-        raise out_of_memory_error(passes, error) from error
-    tokens, said = int(largest.tokens.size), _without_advice(error)
-    log.warning("Out of memory: passes are halved from now on", tokens=tokens // 2, error=said)
-    return tokens // 2
-
-
-def out_of_memory_error(passes: Sequence[MicroBatch], error: Exception) -> ConfigError:
-    """Return the error of an update that ran out of memory, with the largest of its passes."""
-    largest = max(passes, key=lambda micro: micro.tokens.size)
-    single = len(largest.lengths) == 1
-    what = "trajectory" if single else "pass"
-    change = (
-        "set trainer.gradient_checkpointing = true, lower sampling.max_tokens"
-        if single
-        else "lower trainer.micro_batch_tokens"
-    )
-    return ConfigError(
-        f"trainer: a {what} of {largest.tokens.size:,} tokens does not fit into memory: "
-        f"{_without_advice(error)}",
-        hint=f"{change}, or end other processes on this GPU",
-    )
-
-
-def _without_advice(error: Exception) -> str:
-    """Return torch's error text without its advice on fragmentation."""
-    return str(error).partition(" If reserved")[0]
 
 
 def prepare_torch(hardware: Hardware) -> None:

@@ -118,8 +118,11 @@ class Trainer(Section, frozen=True):
     max_groups: Positive | None = None
     """Most groups in a batch. Absent: twice `min_groups`."""
     micro_batch_tokens: Positive = 1536
-    """Most tokens in one forward pass. A longer trajectory gets its own. If a GPU's memory does not
-    suffice, engine `torch` halves it for the rest of the process."""
+    """Most tokens in one forward pass. A longer trajectory gets its own. On a GPU passes have fewer
+    while the measured memory of earlier passes says that so many would not fit."""
+    memory_share: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.9
+    """Share of a GPU's free memory that a pass may take by its plan. The rest is for fragments and
+    for passes that need more than earlier ones."""
     chunk_logits: Positive | None = None
     """Most logits in memory at once. More is faster. Absent: 2^22 on a CPU, 2^27 on a GPU."""
     packing: bool = True

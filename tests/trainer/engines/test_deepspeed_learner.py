@@ -33,6 +33,8 @@ from agentrl.trainer.snapshots import snapshots
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), NEEDS_DEEPSPEED]
 
 RANKS = (1, 2)
+MOST = 100_000  # tokens of a pass: any number
+SCARCE = 400  # bytes of all ranks: room for an update in one pass, but a tenth of it not free
 
 
 def _equal() -> dict[str, Trainer]:
@@ -40,7 +42,7 @@ def _equal() -> dict[str, Trainer]:
     found = {}
     for stage in (0, 1, 2, 3):
         for rule in ("adamw", "sgd"):
-            for budget in (100, 100_000):
+            for budget in (100, MOST):
                 name = f"zero{stage}-{rule}-{budget}"
                 found[name] = deepspeed_trainer(
                     BASE, stage, optimizer=rule, micro_batch_tokens=budget
@@ -112,6 +114,9 @@ def done(
     jobs.append(job("adapter", adapter, paths, save=str(folder / "adapter")))
     low = deepspeed_trainer(BASE, 3)
     jobs.append(job("low", low, paths, dtype="bfloat16", save=str(folder / "low")))
+    scarce = deepspeed_trainer(BASE, 2, micro_batch_tokens=MOST)
+    memory = [1000] * (request.param - 1) + [SCARCE // request.param]
+    jobs.append(job("scarce", scarce, [paths[0], *paths], memory=memory))
     return rank_processes.run_jobs(jobs, request.param, folder), folder
 
 
@@ -176,6 +181,20 @@ def test_what_is_not_finite_moves_nothing_on_any_rank_and_the_next_update_is_as_
     reasons = ["loss is not finite", "gradient norm is not finite", "no loss token"]
     assert ours.skipped == ["", *(reasons if stage < 3 else reasons[::2]), ""]
     before, after, _ = update_on_torch(tiny, BASE, batches)
+    start, end = flatten(before, "weights/"), flatten(after, "weights/")
+    assert relative_distance(flatten(ours.tensors, "weights/") - start, end - start) < 1e-4
+
+
+def test_all_ranks_lower_their_passes_where_one_has_little_memory(
+    done: tuple[dict[str, rank_processes.JobResult], Path], tiny: Path, batches: list[Batch]
+) -> None:
+    ours = done[0]["scarce"]
+    budgets = [each["micro_batch_tokens"] for each in ours.metrics]
+    peaks = [each["micro_batch_peak_bytes"] for each in ours.metrics]
+    assert budgets[0] == MOST
+    assert all(budget < peaks[0] for budget in budgets[1:])
+    assert all(each < peaks[0] for each in peaks[1:])
+    before, after, _ = update_on_torch(tiny, BASE, [batches[0], *batches])
     start, end = flatten(before, "weights/"), flatten(after, "weights/")
     assert relative_distance(flatten(ours.tensors, "weights/") - start, end - start) < 1e-4
 
@@ -288,8 +307,8 @@ def test_memory_that_runs_out_on_a_rank_ends_all_ranks_with_a_clear_error(
     tiny: Path, batches: list[Batch], tmp_path: Path
 ) -> None:
     paths = [rank_processes.write_batch(tmp_path / "batch", batches[0])]
-    trainer = deepspeed_trainer(BASE, 3, micro_batch_tokens=100_000)
-    job = rank_processes.Job("full", str(tiny), trainer, paths, room=8)
+    trainer = deepspeed_trainer(BASE, 3, micro_batch_tokens=MOST)
+    job = rank_processes.Job("full", str(tiny), trainer, paths, memory=[1000, 8])
     (tmp_path / "out").mkdir()
     started = rank_processes.start([job], 2, tmp_path, timeout_s=5.0)
     assert all(process.wait(rank_processes.PATIENCE_S) for process, _ in started)
