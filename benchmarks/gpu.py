@@ -3,7 +3,7 @@
     python benchmarks/gpu.py COMMAND [--device cuda] [--model Qwen/Qwen2.5-1.5B-Instruct] …
 
 make      random weights of the architecture, in bfloat16, as a directory that the others read
-kernels   the ceilings: matrix products in bfloat16, copies on the card, copies from the host
+kernels   what bounds the others: products in bfloat16, copies on the card, copies from the host
 train     an update of the trainer on packed trajectories: tokens a second, the share of the
           ceiling's operations (MFU), the ratio to a bare loop (forward, backward and AdamW of the
           same weights, cross-entropy at the loss tokens), the peak beside the memory plan
@@ -14,19 +14,28 @@ serve     episodes of several turns in the local engine and, with --vllm PYTHON,
 swap      from the optimizer's step to the first token of the new weights, whole and as an adapter
 overlap   updates and episodes at once on one device, beside each of them alone
 
-Every line has `device` and what was asked; `ceiling`: what the hardware could do at best.
+Every line has `command`, `model` and `device`, and all but `kernels` a bound:
+
+ceiling     what the hardware could do at best. make: seconds of the disk. train: 1e12 operations a
+            second. serve: tokens a second by episodes at once, if a pass only reads the matrices or
+            only multiplies. swap: seconds of the disk and, on a GPU, of the bus. overlap: seconds
+            of the longer of both alone
+tolerance   probe: what policy servers accept. mismatch: where alarms begin
+plan_bytes  train: what `agentrl doctor` plans for the trainer
+
 `benchmarks/gpu.sh` runs all of them. `--device cpu --model tiny` rehearses them anywhere.
 """
 
 import argparse
 import json
+import math
 import shlex
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +45,7 @@ import numpy as np
 import torch
 import weights
 from engine import episodes
+from helpers import device_speed
 from helpers.bare_loop import bare_update
 from helpers.random_models import make_model, make_trajectory
 
@@ -45,17 +55,18 @@ from agentrl.core.config.sections.base import Dtype
 from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.config.sections.policies import Model, Vllm
 from agentrl.core.config.sections.tasks import Task
-from agentrl.core.config.sections.training import Lora, Trainer
+from agentrl.core.config.sections.training import Alarms, Lora, Trainer
 from agentrl.core.trajectory import Trajectory
 from agentrl.ops.configuration.model_spec import ModelSpec, read_spec
 from agentrl.ops.doctor.machine import Machine
 from agentrl.ops.doctor.memory import memory_items
 from agentrl.ops.doctor.memory_items import device_of
+from agentrl.serving.checkpoint_loader import tolerance
 from agentrl.serving.engine_api import Request
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.trainer.algorithm.presets import Settings, resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
-from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.learner import Hardware, Metrics
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
 Figures = dict[str, Any]
@@ -72,39 +83,23 @@ def make(chosen: argparse.Namespace) -> Figures:
 
 
 def kernels(chosen: argparse.Namespace) -> Figures:
-    """Ceilings, in units of 1e12 operations and 1e9 bytes a second."""
+    """In units of 1e12 operations and 1e9 bytes a second."""
+    asked = chosen.device, chosen.repeats
     return {
-        "tflops": matmul(chosen) / 1e12,
-        "copy_gb_s": copied(chosen, chosen.device) / 1e9,
-        "from_host_gb_s": copied(chosen, "cpu") / 1e9,
+        "tflops": device_speed.matmul(*asked) / 1e12,
+        "copy_gb_s": device_speed.copied(*asked, chosen.device) / 1e9,
+        "from_host_gb_s": device_speed.copied(*asked, "cpu") / 1e9,
     }
-
-
-def matmul(chosen: argparse.Namespace) -> float:
-    """Operations a second of a large product in bfloat16."""
-    width = 8192 if chosen.device != "cpu" else 1024
-    one = torch.randn(width, width, device=chosen.device, dtype=torch.bfloat16)
-    return 2 * width**3 / median_s(chosen, lambda: one @ one)
-
-
-def copied(chosen: argparse.Namespace, source: str) -> float:
-    """Bytes a second, read and written, of a copy to the device."""
-    count = 2**30 if chosen.device != "cpu" else 2**26
-    pinned = source == "cpu" != chosen.device
-    content = torch.empty(count, dtype=torch.uint8, device=source, pin_memory=pinned)
-    target = torch.empty(count, dtype=torch.uint8, device=chosen.device)
-    passes = 2 if source == chosen.device else 1
-    return passes * count / median_s(chosen, lambda: target.copy_(content))
 
 
 def train(chosen: argparse.Namespace) -> Figures:
     spec, settings = read_spec(chosen.folder), settings_of(chosen)
     batch = random_batch(chosen, spec, settings)
-    update_s = median_s(chosen, update(chosen, batch, settings))
-    peak = torch.cuda.max_memory_allocated() if chosen.device != "cpu" else None
+    update_s, peak = update(chosen, batch, settings)
     bare = bare_update(chosen.folder, batch, settings, hardware(chosen), every_token=False)
-    bare_s = median_s(chosen, bare)
-    ceiling, tokens = matmul(chosen), int(batch.tokens.size)
+    bare_s = device_speed.median_s(chosen.device, chosen.repeats, bare)
+    ceiling = device_speed.matmul(chosen.device, chosen.repeats)
+    tokens = int(batch.tokens.size)
     return {
         "tokens_per_s": tokens / update_s,
         "vs_bare": bare_s / update_s,
@@ -115,9 +110,19 @@ def train(chosen: argparse.Namespace) -> Figures:
     }
 
 
-def update(chosen: argparse.Namespace, batch: Batch, settings: Settings) -> Callable[[], object]:
+def update(
+    chosen: argparse.Namespace, batch: Batch, settings: Settings
+) -> tuple[float, float | None]:
+    """Seconds of an update, and on a GPU its peak in bytes, of its passes or of its step."""
     learner = TorchLearner(chosen.folder, settings, hardware(chosen))
-    return lambda: learner.update(batch)
+    found: list[Metrics] = []
+    update_s = device_speed.median_s(
+        chosen.device, chosen.repeats, lambda: found.append(learner.update(batch))
+    )
+    if chosen.device == "cpu":
+        return update_s, None
+    passes = found[-1].values["micro_batch_peak_bytes"]
+    return update_s, max(passes, torch.cuda.max_memory_allocated())  # since the last pass began
 
 
 def operations(spec: ModelSpec, batch: Batch) -> float:
@@ -152,7 +157,12 @@ def probe(chosen: argparse.Namespace) -> Figures:
         found = engine.score("policy", told.token_ids)
         engine.close()
     off = [abs(a - b) for a, b in zip(told.logprobs, found or (), strict=True)]
-    return {"tokens": len(off), "median": statistics.median(off), "largest": max(off)}
+    return {
+        "tokens": len(off),
+        "median": statistics.median(off),
+        "largest": max(off),
+        "tolerance": {"median": tolerance(DTYPE)},
+    }
 
 
 def mismatch(chosen: argparse.Namespace) -> Figures:
@@ -169,7 +179,13 @@ def mismatch(chosen: argparse.Namespace) -> Figures:
     batch = assemble_batch([TrainableGroup("group", "task", members)], settings)
     values = TorchLearner(chosen.folder, settings, hardware(chosen)).update(batch).values
     names = ("mismatch_k1", "mismatch_k3", "max_ratio", "effective_sample_size", "loss_tokens")
-    return {name: values[name] for name in names}
+    alarms = Alarms()
+    accepted = {
+        "mismatch_k3": alarms.max_mismatch_kl,
+        "max_ratio": alarms.max_ratio,
+        "effective_sample_size": alarms.min_effective_sample_size,
+    }
+    return {name: values[name] for name in names} | {"tolerance": accepted}
 
 
 def sampled(prompt: list[int], answer: list[int], logprobs: list[float]) -> Trajectory:
@@ -192,7 +208,10 @@ def serve(chosen: argparse.Namespace) -> Figures:
     engine.close()
     if chosen.vllm is not None:
         found |= vllm_in_two_ways(chosen, spec.vocabulary)
-    return found
+    asked = chosen.device, chosen.repeats
+    speed = device_speed.copied(*asked, chosen.device), device_speed.matmul(*asked)
+    ceiling = {n: device_speed.decoding_ceiling(spec, n, *speed) for n in chosen.concurrent}
+    return found | {"ceiling": ceiling}
 
 
 def vllm_in_two_ways(chosen: argparse.Namespace, vocabulary: int) -> Figures:
@@ -218,7 +237,12 @@ def swap(chosen: argparse.Namespace) -> Figures:
         device=chosen.device, dtype=DTYPE, rank=chosen.rank or 16, repeats=3, updates=1, folder=None
     )
     rows = {way: weights.measure(chosen.model, way, "local", options) for way in ("full", "lora")}
-    return {f"{way}_{key}": row[key] for way, row in rows.items() for key in ("total", "disk")}
+    found = {f"{way}_{key}": row[key] for way, row in rows.items() for key in ("total", "disk")}
+    bus = math.inf  # bytes a second; the CPU needs none
+    if chosen.device != "cpu":
+        bus = device_speed.copied(chosen.device, chosen.repeats, "cpu")
+    crossings = {way: 2 * row["mib"] * 2**20 / bus for way, row in rows.items()}  # there and back
+    return found | {"ceiling": {way: rows[way]["disk"] + s for way, s in crossings.items()}}
 
 
 def overlap(chosen: argparse.Namespace) -> Figures:
@@ -245,7 +269,9 @@ def overlap(chosen: argparse.Namespace) -> Figures:
 
     updates()
     rounds()
-    training, generation, together = (seconds(chosen, work) for work in (updates, rounds, both))
+    training, generation, together = (
+        device_speed.seconds(chosen.device, work) for work in (updates, rounds, both)
+    )
     engine.close()
     return {
         "training_s": training,
@@ -305,26 +331,6 @@ def replaced(blank: Trajectory, tokens: list[int], mask: Any, logprobs: Any) -> 
     )
 
 
-def median_s(chosen: argparse.Namespace, work: Callable[[], object]) -> float:
-    """Seconds of a repetition, after one that warms up."""
-    seconds(chosen, work)
-    return statistics.median(seconds(chosen, work) for _ in range(chosen.repeats))
-
-
-def seconds(chosen: argparse.Namespace, work: Callable[[], object]) -> float:
-    _wait(chosen)
-    began = time.perf_counter()
-    work()
-    _wait(chosen)
-    return time.perf_counter() - began
-
-
-def _wait(chosen: argparse.Namespace) -> None:
-    """Wait for what the card still computes."""
-    if chosen.device != "cpu":
-        torch.cuda.synchronize()
-
-
 COMMANDS = (make, kernels, train, probe, mismatch, serve, swap, overlap)
 
 
@@ -350,12 +356,18 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     logging.configure("gpu", level="WARNING")
-    figures = commands[chosen.command](chosen)
+    with redirect_stdout(sys.stderr):  # for logs of libraries
+        figures = commands[chosen.command](chosen)
     name = torch.cuda.get_device_name() if chosen.device != "cpu" else "cpu"
     asked = {"command": chosen.command, "model": chosen.model, "device": name}
-    rounded = {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in figures.items()}
-    print(json.dumps(asked | rounded))
-    sys.stdout.flush()
+    print(json.dumps(asked | rounded(figures)), flush=True)
+
+
+def rounded(figure: Any) -> Any:
+    """Four digits of each number with a fraction."""
+    if isinstance(figure, dict):
+        return {name: rounded(value) for name, value in figure.items()}
+    return float(f"{figure:.4g}") if isinstance(figure, float) else figure
 
 
 if __name__ == "__main__":

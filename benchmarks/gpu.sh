@@ -4,8 +4,10 @@
 #   benchmarks/gpu.sh 1 [ARGUMENT]…   ceilings, updates, probe and mismatch (about 12 minutes on a GPU)
 #   benchmarks/gpu.sh 2 [ARGUMENT]…   serving, exchange of weights, both at once (about 25 minutes)
 #
-# A rehearsal without a GPU: benchmarks/gpu.sh 1 --device cpu --model tiny --tokens 512 --length 128
-# --episodes 4 --concurrent 4. PYTHON: the interpreter. MODEL_DIR: where the random model is kept.
+# PYTHON: the interpreter. MODEL_DIR: where the random model is kept. A rehearsal without a GPU:
+#
+#   benchmarks/gpu.sh 1 --device cpu --model tiny --tokens 512 --length 128 --episodes 4 --concurrent 4
+#   benchmarks/gpu.sh 2 --device cpu --model tiny --tokens 512 --length 128 --episodes 4 --concurrent 4
 set -u
 part=$1
 shift
@@ -19,9 +21,13 @@ measure() { # a failure is one line; the others go on
   }
 }
 
-[ -e "$folder/config.json" ] || measure make "$@"
+prepare() {
+  [ -e "$folder/config.json" ] || measure make "$@"
+}
+
 case $part in
   1)
+    prepare "$@"
     measure kernels "$@"
     measure train "$@"
     measure train "$@" --checkpointing
@@ -30,13 +36,14 @@ case $part in
     measure mismatch "$@"
     ;;
   2)
+    prepare "$@"
     measure serve "$@"
     measure swap "$@"
     measure overlap "$@"
     measure overlap "$@" --rank 16
     ;;
   *)
-    sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac
