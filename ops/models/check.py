@@ -15,9 +15,8 @@ from agentrl.ops.configuration import model_spec
 from agentrl.ops.doctor import memory
 from agentrl.ops.doctor.findings import Finding, try_finding
 from agentrl.ops.doctor.machine import this_machine
-from agentrl.workers.conversation import toolcalls
 from agentrl.workers.conversation.template import ChatTemplate
-from agentrl.workers.conversation.toolcalls import Style
+from agentrl.workers.conversation.toolcalls import Style, parse
 
 TOOL = strings("look", "Look at a thing.", "thing")
 
@@ -64,12 +63,12 @@ def _template(path: Path, named: str) -> Iterator[Finding]:
     style = template.call_style()
     if style != "plain":  # with `plain`, the policy knows its tools
         yield try_finding("tools", shows)
-    yield _call_style(style)
+    yield _call_style(template, style)
 
 
-def _call_style(style: Style | None) -> Finding:
+def _call_style(template: ChatTemplate, style: Style | None) -> Finding:
     if style is None:
-        detail = "the template writes no tool call, so the style cannot be found"
+        detail = "the template writes no tool call in a known format"
         return Finding(
             "call style",
             "absent",
@@ -77,9 +76,10 @@ def _call_style(style: Style | None) -> Finding:
             "set model.call_style to the format that the model was trained with",
         )
     call = ToolCall(TOOL.name, {"thing": 'a "red" cup'})
-    read = toolcalls.parse(toolcalls.render(call, style), [TOOL], style)
+    read = parse(template.render_call(call, [TOOL]), [TOOL], style)
     if read != [call]:
-        return Finding("call style", "missing", f"a call in the format {style} is parsed as {read}")
+        detail = f"a call that the template writes in the format {style} is parsed as {read}"
+        return Finding("call style", "missing", detail, "set model.chat_template to another one")
     return Finding(
         "call style", "ok", f'a call in the format model.call_style = "{style}" is parsed'
     )

@@ -86,9 +86,14 @@ class ChatTemplate:
 
         Special tokens come only from the template; those in messages and tools are `defused`.
         """
+        return self._render([self._plain(message) for message in messages], tools, generate)
+
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool], generate: bool
+    ) -> str:
         try:
             return self._template.render(
-                messages=[self._plain(message) for message in messages],
+                messages=messages,
                 tools=[self._defuse_value(tool.schema()) for tool in tools] or None,
                 add_generation_prompt=generate,
                 **self._specials,
@@ -142,22 +147,24 @@ class ChatTemplate:
     def call_style(self) -> Style | None:
         """Return the style in which the template writes a tool call; None: it writes none."""
         call = ToolCall(_PROBE.name, {"thing": "cup"})
-        function = {"name": call.name, "arguments": dict(call.arguments)}
-        call_message = {"id": "call00001", "type": "function", "function": function}
-        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": ""}]
-        turns[-1]["tool_calls"] = [call_message]  # type: ignore[assignment]
         try:
-            text = self._template.render(
-                messages=turns,
-                tools=[_PROBE.schema()],
-                add_generation_prompt=False,
-                **self._specials,
-            )
-        except (TemplateError, TypeError, ValueError):
+            text = self.render_call(call, [_PROBE])
+        except ConfigError:
             return None
-        answer = text.removeprefix(self.render([Message("user", "?")], [_PROBE], generate=True))
-        found = (style for style in STYLES if parse(answer, [_PROBE], style) == [call])
-        return next(found, None)
+        return next((style for style in STYLES if parse(text, [_PROBE], style) == [call]), None)
+
+    def render_call(self, call: ToolCall, tools: Sequence[Tool]) -> str:
+        """Render an assistant's turn with a call, and decode it as if a policy had sampled it.
+
+        Raises ConfigError if the template fails.
+        """
+        function = {"name": call.name, "arguments": dict(call.arguments)}
+        called = {"id": "call00001", "type": "function", "function": function}
+        turn = {"role": "assistant", "content": "", "tool_calls": [called]}
+        asked = self._plain(Message("user", "?"))
+        text = self._render([asked, turn], tools, generate=False)
+        before = self._render([asked], tools, generate=False)
+        return self.decode(self.encode(text.removeprefix(before)))
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids. Special tokens in the text are recognised; none is added."""

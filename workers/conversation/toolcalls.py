@@ -54,6 +54,7 @@ _CALLED, _BRACE = re.compile(_CALL), re.compile(r"\{")
 _FUNCTION, _FUNCTION_END = re.compile(r"<function=([^>\n]*)>"), "</function>"
 _PARAMETER, _PARAMETER_END = re.compile(r"\s*<parameter=([^>\n]*)>"), "</parameter>"
 _VALUE, _VALUE_END = "<arg_value>", "</arg_value>"
+_PYTHON = {"True": True, "False": False, "None": None}
 _LOOKS_NAMED = re.compile(r'\{\s*"name"\s*:')
 
 
@@ -274,11 +275,14 @@ def _glm_arguments(pairs: Sequence[str], tool: Tool | None) -> dict[str, Any]:
 
 
 def _parse_typed(text: str, schema: Mapping[str, Any]) -> Any:
-    """Parse the output of `_bare`; the schema decides between string and JSON."""
+    """Parse the output of `_bare`; the schema decides between string and JSON.
+
+    Qwen3-Coder's template writes truth values as Python does.
+    """
     if schema.get("type") == "string":
         return text
     try:
-        value = DECODER.decode(text)
+        value = _PYTHON[text] if text in _PYTHON else DECODER.decode(text)
         check_value(value)
     except (ValueError, RecursionError):
         return text
