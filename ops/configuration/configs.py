@@ -1,6 +1,5 @@
 """`agentrl config`: shows the effective configuration and checks whether a run can start."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,13 +12,15 @@ from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
 from agentrl.core.config.sections.policies import Model, PolicyServer
 from agentrl.core.config.sections.tasks import Envs
-from agentrl.core.errors import ConfigError, ItemError, nearest
+from agentrl.core.errors import ConfigError, ItemError, nearest, with_hint
 from agentrl.core.http.access import require_token
 from agentrl.core.types import CURRENT
 from agentrl.db.registry import tracks
 from agentrl.db.registry.external_policies import track_of
 from agentrl.envs import registry
 from agentrl.envs.server.in_process import needs_container
+from agentrl.ops.configuration.config_warnings import find_warnings
+from agentrl.ops.configuration.judges import check_judges
 from agentrl.ops.configuration.leases import check_leases
 from agentrl.ops.configuration.model_spec import read_positions
 from agentrl.ops.configuration.serving import serving_config
@@ -31,7 +32,6 @@ from agentrl.serving.external.upstream import require_key
 from agentrl.trainer.algorithm import presets
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.dispatch import curriculum
-from agentrl.workers.judging.scorers import load_judge_function, load_prompt, require_pattern
 
 
 def show(path: Path, *, as_json: bool) -> str:
@@ -43,7 +43,7 @@ def show(path: Path, *, as_json: bool) -> str:
 
 
 def report(path: Path) -> str:
-    """Return a line about a valid file; also creates the items of its tasks."""
+    """Return a line about a valid file, and its warnings; also creates the items of its tasks."""
     config = config_loading.load(path)
     try:
         items = check_all(hub.describe_model(config))
@@ -53,7 +53,9 @@ def report(path: Path) -> str:
     ok = f"{path}: ok: {tasks}; model {config.model.path}"
     lacking = ", ".join(_unset_secrets(config))
     missing = f"; missing on this machine: {lacking}" if lacking else ""
-    return f"{ok}{missing}. `agentrl doctor {path}` checks this machine and the services"
+    ok = f"{ok}{missing}. `agentrl doctor {path}` checks this machine and the services"
+    warnings = [f"warning: {with_hint(w.detail, w.hint)}" for w in find_warnings(config)]
+    return "\n".join([ok, *warnings])
 
 
 def _unset_secrets(config: Config) -> list[str]:
@@ -179,32 +181,6 @@ def check_sampling(config: Config) -> None:
             f"sampling.weights: no server follows {track}{nearest(track, followed)}",
             hint="use tracks of [[policy]]",
         )
-
-
-def check_judges(config: Config) -> None:
-    """Check that each judge is one model or function that can be asked and read."""
-    for task, section in config.tasks.items():
-        judge, key = section.judge, f"tasks.{task}.judge"
-        if judge.policy and judge.function:
-            raise ConfigError(f"{key}: policy and function are both set", hint="remove one")
-        if not -math.inf < judge.low < judge.high < math.inf:
-            raise ConfigError(f"{key}.low: {judge.low:g} is not below high, {judge.high:g}")
-        if judge.function:
-            load_judge_function(task, judge)
-        if not judge.policy:
-            continue
-        servers = {server.name: server for server in config.policy_servers()}
-        if judge.policy not in servers:
-            near = nearest(judge.policy, servers)
-            raise ConfigError(f"{key}.policy: no [[policy]] is named {judge.policy}{near}")
-        server = servers[judge.policy]
-        if server.engine != EXTERNAL or server.external.tokens:
-            raise ConfigError(
-                f"{key}.policy: {judge.policy} is not an external chat model, so it cannot judge",
-                hint='name a [[policy]] with engine = "external" and tokens = false',
-            )
-        load_prompt(task, judge)
-        require_pattern(task, judge)
 
 
 def check_model(path: Path, model: Model) -> None:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 LEAST_FREE = 2 * 1024**3  # bytes: a few checkpoints of a small model, and its history
 LONG = 8192  # tokens of a trajectory beyond which computing prefixes again is expensive
 SLOW = 0.8  # speed beside float32 that is reported
-NOISE = 0.02  # of a ratio of probabilities, engine's and trainer's in bfloat16
 Version = Callable[[str], str | None]
 
 
@@ -57,7 +56,7 @@ def examine(config: Config | None, version: Version = version_of) -> Iterator[Fi
     yield try_finding("config", lambda: _check_config(config))
     yield from try_findings("deepspeed", lambda: _deepspeed(config, version))
     yield from try_findings("precision", lambda: _precision(config))
-    yield from try_findings("ratios", lambda: _ratios(config))
+    yield from try_findings("settings", lambda: _warnings(config))
     yield from try_findings("prefixes", lambda: _prefixes(config))
     yield from try_findings("memory and disk", lambda: _plans(config))
     yield from try_findings("vllm", lambda: _vllm(config))
@@ -180,20 +179,12 @@ def _precision(config: Config) -> Iterator[Finding]:
         )
 
 
-def _ratios(config: Config) -> Iterator[Finding]:
-    """Warn about ratio bounds that the noise of bfloat16 exceeds."""
-    from agentrl.trainer.algorithm import presets
+def _warnings(config: Config) -> Iterator[Finding]:
+    """Yield the warnings that `agentrl config check` and `up` print, too."""
+    from agentrl.ops.configuration.config_warnings import find_warnings
 
-    chosen = presets.resolve_settings(config.trainer)
-    narrow = chosen.clip.low < NOISE or chosen.clip.high < NOISE
-    if config.model.dtype == "bfloat16" and chosen.old == "behaviour" and narrow:
-        yield Finding(
-            "ratios",
-            "missing",
-            f"trainer.old is behaviour, and the ratio is clipped at {chosen.clip.low:g} below "
-            f"and {chosen.clip.high:g} above 1; in bfloat16 engine and trainer differ by more",
-            'set trainer.old = "proximal", or raise trainer.clip_low and trainer.clip_high',
-        )
+    for warning in find_warnings(config):
+        yield Finding(warning.topic, "missing", warning.detail, warning.hint)
 
 
 def _prefixes(config: Config) -> Iterator[Finding]:

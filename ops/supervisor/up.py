@@ -18,6 +18,7 @@ from agentrl.core.errors import AgentRLError, with_hint
 from agentrl.core.logging import get_logger
 from agentrl.core.processes.process import agentrl_command
 from agentrl.ops.configuration import configs
+from agentrl.ops.configuration.config_warnings import find_warnings
 from agentrl.ops.doctor import memory
 from agentrl.ops.models import hub
 from agentrl.ops.processes import supervisor
@@ -48,6 +49,7 @@ def up(path: Path, *, detach: bool) -> None:
     config.tasks_url()  # dispatcher and workers will ask for its variables
     configs.check_all(config)
     warnings = {plan.words(): plan.hint() for plan in plans if plan.is_crowded}
+    warnings |= {each.detail: each.hint for each in find_warnings(config)}
     if detach:
         for words, hint in warnings.items():
             print(f"warning: {with_hint(words, hint)}", file=sys.stderr)
@@ -57,7 +59,7 @@ def up(path: Path, *, detach: bool) -> None:
     logs = config.logs
     logging.configure("supervisor", level=logs.level, form=logs.format, run=config.run.name)
     for words, hint in warnings.items():
-        get_logger().warning("Memory is short", memory=words, hint=hint)
+        get_logger().warning("The run may work badly", reason=words, hint=hint)
     stop = stop_on_signals()
     supervisor.run(config, stop, path)
 

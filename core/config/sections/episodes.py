@@ -54,13 +54,13 @@ class Worker(Section, frozen=True):
     lease_s: Seconds = 15.0
     """After this time without a heartbeat a worker's episodes are given to others. At least
     2 * beat_s."""
-    attempt_deadline_s: Seconds = 300.0
+    attempt_deadline_s: Seconds = 600.0
     """Time limit of one attempt. Choose it so that a policy server can sample `sampling.max_tokens`
     tokens in this time."""
     policy_wait_s: Seconds = 600.0
     """How long a step waits for a live policy."""
     completion_timeout_s: Seconds = 600.0
-    """Time limit of one completion."""
+    """Time limit of one completion, within the attempt's."""
     journal: Literal["steps", "off"] = "off"
     """`steps`: an episode whose worker ended continues where it was. `off`: it is played from the
     start."""

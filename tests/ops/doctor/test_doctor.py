@@ -82,7 +82,7 @@ def test_a_wrong_key_hides_no_other_finding(tmp_path: Path) -> None:
     assert findings["config"].detail == (
         "trainer.loss: foo is not known; known: cispo, gspo, ppo_clip"
     )
-    assert findings["ratios"].detail == f"cannot be checked: {findings['config'].detail}"
+    assert findings["settings"].detail == f"cannot be checked: {findings['config'].detail}"
     assert findings["store"].state == "ok"
 
 

@@ -1,0 +1,60 @@
+"""Settings with which a run starts, but works badly."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agentrl.core.config.config import Config
+from agentrl.trainer.algorithm import presets
+
+TOKENS_PER_S = 50  # that a busy server samples for one conversation, if it is fast
+NOISE = 0.02  # of a ratio of probabilities, engine's and trainer's in bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigWarning:
+    """A warning. `topic`: its name in `agentrl doctor`."""
+
+    topic: str
+    detail: str
+    hint: str
+
+
+def find_warnings(config: Config) -> list[ConfigWarning]:
+    """Return the warnings of `agentrl config check`, `up` and `doctor`. Raises ConfigError."""
+    return [*_time_limits(config), *_ratios(config)]
+
+
+def _time_limits(config: Config) -> Iterator[ConfigWarning]:
+    """Warn about time limits that end long attempts and completions."""
+    worker, sampling = config.worker, config.sampling
+    for key, limit_s, tokens_key, tokens in (
+        ("attempt_deadline_s", worker.attempt_deadline_s, "max_tokens", sampling.max_tokens),
+        (
+            "completion_timeout_s",
+            min(worker.completion_timeout_s, worker.attempt_deadline_s),
+            "max_step_tokens",
+            sampling.max_step_tokens,
+        ),
+    ):
+        least_s = math.ceil(tokens / TOKENS_PER_S)
+        if limit_s < least_s:
+            yield ConfigWarning(
+                "time limits",
+                f"worker.{key}: {limit_s:g} s are too short for sampling.{tokens_key} = {tokens}, "
+                f"even at {TOKENS_PER_S} tokens per second",
+                f"set it to at least {least_s}, and more for a slower server",
+            )
+
+
+def _ratios(config: Config) -> Iterator[ConfigWarning]:
+    """Warn about ratio bounds that the noise of bfloat16 exceeds."""
+    chosen = presets.resolve_settings(config.trainer)
+    narrow = chosen.clip.low < NOISE or chosen.clip.high < NOISE
+    if config.model.dtype == "bfloat16" and chosen.old == "behaviour" and narrow:
+        yield ConfigWarning(
+            "ratios",
+            f"trainer.old is behaviour, and the ratio is clipped at {chosen.clip.low:g} below "
+            f"and {chosen.clip.high:g} above 1; in bfloat16 engine and trainer differ by more",
+            'set trainer.old = "proximal", or raise trainer.clip_low and trainer.clip_high',
+        )
