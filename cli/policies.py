@@ -224,6 +224,7 @@ def warmstart(
             dtype=file.model.dtype,
             device=device or file.model.device,
             lora=msgspec.structs.replace(file.trainer.lora, rank=lora_rank),
+            chunk_logits=file.trainer.chunk_logits,
             processes=usable_processes(),
             command=shlex.join(["agentrl", *sys.argv[1:]]),
         )

@@ -11,7 +11,6 @@ from dataclasses import replace
 from agentrl.core.config.config import Config
 from agentrl.ops.doctor.memory_items import HOST, TEACHER, MemoryItem, element_bytes
 
-BUCKET = 50_000_000  # elements that are sent at once: `agentrl.trainer.engines.zero_shards.BUCKET`
 SHARDED = {"moments": 1, "masters": 1, "gradients": 2, "weights": 3, "reference": 3}  # from ZeRO …
 OFFLOADED = {"optimizer": {"moments", "masters"}, "all": {"moments", "masters", "weights"}}
 KEY = "trainer.deepspeed.zero"
@@ -42,7 +41,8 @@ def _more(config: Config, parts: Sequence[MemoryItem]) -> Iterator[MemoryItem]:
     gradients = next(part for part in parts if part.what == "gradients")
     if config.trainer.deepspeed.zero:
         yield replace(gradients, what="masters")
-    yield replace(gradients, what="sent at once", size=min(gradients.size, 2 * 4 * BUCKET))
+    sent = min(gradients.size, 2 * 4 * config.trainer.deepspeed.bucket)
+    yield replace(gradients, what="sent at once", size=sent)
 
 
 def _of_rank(config: Config, part: MemoryItem, rank: int) -> MemoryItem:

@@ -53,6 +53,7 @@ def make_start(recipe: Recipe, size: Size, config: Config) -> None:
             threads=recipe.threads,
             dtype=config.model.dtype,
             device=config.model.device,
+            chunk_logits=config.trainer.chunk_logits,
             processes=usable_processes(),
             lora=replace(config.trainer.lora, rank=recipe.clone_rank),
             command=f"agentrl quickstart {recipe.name}",

@@ -91,7 +91,7 @@ class CloningTrainer:
     """Trains a student policy phase by phase. `fresh`: its weights are random.
 
     `sampling`: success is measured under its limits of tokens. `batch_tokens`: of one step.
-    `save`: keeps a record, at least every `save_s` seconds.
+    `chunk_logits`: of the cloner. `save`: keeps a record, at least every `save_s` seconds.
     """
 
     student: StudentPolicy
@@ -107,6 +107,7 @@ class CloningTrainer:
     save: Callable[[PhaseRecord, State], None]
     save_s: float = 300.0
     clock: Callable[[], float] = time.monotonic
+    chunk_logits: int | None = None
     before: Lessons = field(default_factory=dict)
 
     def learn(self, phase: Phase, lessons: Lessons, begun: PhaseRecord) -> PhaseRecord:
@@ -114,7 +115,8 @@ class CloningTrainer:
 
         Raises KeyboardInterrupt at a signal, after saving a record.
         """
-        cloner = Cloner(self.student.model, self._rate(phase), phase.steps, self.dtype)
+        rate = self._rate(phase)
+        cloner = Cloner(self.student.model, rate, phase.steps, self.dtype, self.chunk_logits)
         if begun.cloner is not None:
             cloner.load_state(begun.cloner)
         record = PhaseRecord(begun.phase, earlier=begun.earlier, loss=begun.loss)

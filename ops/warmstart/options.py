@@ -23,8 +23,8 @@ class WarmstartOptions:
     success is measured under its limits of tokens. `dtype`: of matrix products, of played and of
     written weights; training uses float32. `device`: of training and playing. `lora`: with a rank,
     only an adapter of `model` is trained; it is kept beside `out` (start_adapter.py). `save_s`:
-    seconds between saves of its state. `processes`: play experts' episodes. `command`: the command
-    line, for the model card.
+    seconds between saves of its state. `chunk_logits`: as in `trainer.chunk_logits`. `processes`:
+    play experts' episodes. `command`: the command line, for the model card.
     """
 
     out: Path
@@ -44,6 +44,7 @@ class WarmstartOptions:
     device: str = "cpu"
     lora: Lora = field(default_factory=Lora)
     save_s: float = 300.0
+    chunk_logits: int | None = None
     processes: int = 1
     command: str = "agentrl warmstart"
 

@@ -115,6 +115,7 @@ def warmstart(
                 interruption=interruption,
                 save=kept.save,
                 save_s=options.save_s,
+                chunk_logits=options.chunk_logits,
             )
             steps, loss = _learn(trainer, options.phases, lessons, begun)
             report = WarmstartReport(

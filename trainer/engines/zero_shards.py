@@ -18,7 +18,6 @@ from agentrl.core.config.sections.training import DeepSpeed
 from agentrl.core.errors import ConfigError
 from agentrl.trainer.engines.ranks import Ranks
 
-BUCKET = 50_000_000  # elements that are sent at once; ten times as many where nobody says
 STEP = "step"  # of Adam's states the one that is no tensor of the weight's shape
 
 
@@ -52,8 +51,8 @@ def deepspeed_config(section: DeepSpeed, max_grad_norm: float, weights: str) -> 
     }
     zero: dict[str, Any] = {
         "stage": section.zero,
-        "reduce_bucket_size": BUCKET,
-        "allgather_bucket_size": BUCKET,
+        "reduce_bucket_size": section.bucket,
+        "allgather_bucket_size": section.bucket,
     }
     if section.zero == 3:
         zero |= {"stage3_param_persistence_threshold": 10_000, "memory_efficient_linear": False}

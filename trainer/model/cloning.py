@@ -31,7 +31,7 @@ POOL = 16  # batches whose demonstrations are sorted by length together
 WARMUP = 20  # steps
 MATRICES = 6.0  # Muon's learning rate over AdamW's
 MUON_PARAMETERS = 20_000_000
-CHUNK_LOGITS = 2**25  # logits held at once
+CHUNK_LOGITS = 2**25  # logits held at once, unless the configuration has another number
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,19 @@ class Cloner:
 
     `rate`: AdamW's learning rate; Muon's is `MATRICES` times it. They rise over the first steps,
     then fall linearly, to a tenth at the last one. `dtype`: of the products; weights and optimizer
-    states stay as they are.
+    states stay as they are. `chunk_logits`: logits in memory at once; None: `CHUNK_LOGITS`.
     """
 
-    def __init__(self, model: Any, rate: float, steps: int, dtype: Dtype = "float32") -> None:
+    def __init__(
+        self,
+        model: Any,
+        rate: float,
+        steps: int,
+        dtype: Dtype = "float32",
+        chunk_logits: int | None = None,
+    ) -> None:
+        words: int = model.config.get_text_config().vocab_size
+        self._chunk = max(1, (chunk_logits or CHUNK_LOGITS) // words)  # rows
         self.model = model
         self._device: torch.device = model.device
         self._dtype: torch.dtype = getattr(torch, dtype)
@@ -129,9 +138,8 @@ class Cloner:
         kind = self._device.type
         with torch.autocast(kind, dtype=self._dtype if low else None, enabled=low):
             hidden = hidden_states(self.model, tokens, lengths, learned - 1)
-            most = max(1, CHUNK_LOGITS // self.model.config.get_text_config().vocab_size)
             ones = torch.ones(len(learned), device=self._device)
-            return -score_tokens(head, hidden, ones, tokens[learned], most)[0].sum()
+            return -score_tokens(head, hidden, ones, tokens[learned], self._chunk)[0].sum()
 
     def _scale(self) -> float:
         rise = (self._done + 1) / (WARMUP + 1)

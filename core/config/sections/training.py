@@ -44,6 +44,8 @@ class DeepSpeed(Section, frozen=True):
     weights: Literal["float32", "model"] = "float32"
     """Type of the ranks' weights. `model`: `model.dtype`, with float32 master weights; needs ZeRO
     3."""
+    bucket: Positive = 50_000_000
+    """Elements that ranks exchange at once. More need fewer calls and more memory."""
     timeout_s: Seconds = 60.0
     """Time limit of a collective operation."""
     extensions: str = ""
@@ -124,7 +126,8 @@ class Trainer(Section, frozen=True):
     """Share of a GPU's free memory that a pass may take by its plan. The rest is for fragments and
     for passes that need more than earlier ones."""
     chunk_logits: Positive | None = None
-    """Most logits in memory at once. More is faster. Absent: 2^22 on a CPU, 2^27 on a GPU."""
+    """Most logits in memory at once. More is faster. Absent: 2^22 on a CPU, 2^27 on a GPU, and 2^25
+    in `agentrl warmstart`."""
     packing: bool = True
     """Whether trajectories share a forward pass, without attention between them. A prompt with
     which several of them begin is computed once."""

@@ -16,7 +16,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.ops.configuration import model_spec
-from agentrl.ops.doctor import deepspeed_memory, memory
+from agentrl.ops.doctor import memory
 from agentrl.ops.doctor.machine import Machine
 from agentrl.ops.doctor.memory import HOST, Plan
 from agentrl.ops.doctor.memory_items import CONTEXT, GIB, gpu_share
@@ -96,8 +96,14 @@ def test_ranks_hold_shards_of_what_one_process_holds(small: Path) -> None:
     assert (held["weights"], held["masters"]) == (PARAMETERS, half)
 
 
-def test_what_is_sent_at_once_is_what_deepspeed_is_told() -> None:
-    assert deepspeed_memory.BUCKET == zero_shards.BUCKET
+def test_what_is_sent_at_once_is_what_deepspeed_is_told(small: Path) -> None:
+    text = 'model.device = "cuda"\ntrainer.engine = "deepspeed"\ntrainer.deepspeed.bucket = 100\n'
+    chosen = config(small, text)
+    card, _ = planned(chosen)
+    assert sizes(card, "trainer rank 0")["sent at once"] == 2 * 4 * 100
+    told = zero_shards.deepspeed_config(chosen.trainer.deepspeed, 1.0, "float32")
+    zero = told["zero_optimization"]
+    assert (zero["reduce_bucket_size"], zero["allgather_bucket_size"]) == (100, 100)
 
 
 def test_an_adapter_holds_a_frozen_base_and_sixteen_bytes_a_parameter_of_its_own(

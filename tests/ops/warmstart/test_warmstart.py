@@ -23,6 +23,7 @@ from agentrl.ops.warmstart.command import make
 from agentrl.ops.warmstart.options import WarmstartOptions
 from agentrl.ops.warmstart.start_adapter import FILE, StartAdapter, StartRecord
 from agentrl.ops.warmstart.state import WarmstartState
+from agentrl.ops.warmstart.student_policy import SHAPE
 from agentrl.ops.warmstart.tokenizer import OPENINGS
 from agentrl.ops.warmstart.warmstart import _fingerprint, warmstart
 from agentrl.trainer.snapshots.snapshots import State
@@ -64,6 +65,23 @@ def test_a_failed_episode_of_an_expert_without_faults_is_not_learned_from(
     assert found, printed.err
     assert 0 < int(found[1]) < 12
     assert f"{12 - int(found[1])} demonstrations" in printed.out
+
+
+def test_a_warm_start_obeys_chunk_logits(tmp_path: Path) -> None:
+    few = {"alfworld": Task(options=OPTIONS, max_turns=4)}
+    one = (Phase(noise={}, steps=1, checked=0),)
+    rows: list[int] = []
+
+    def count(module: torch.nn.Module, _: object, logits: torch.Tensor) -> None:
+        is_head = getattr(module, "out_features", 0) > SHAPE["intermediate_size"]
+        if is_head and torch.is_grad_enabled():
+            rows.append(len(logits))
+
+    chosen = options(tmp_path / "out", phases=one, measured=0, chunk_logits=1)
+    with torch.nn.modules.module.register_module_forward_hook(count):
+        warmstart(replace(chosen, tasks=few))
+    assert len(rows) > 1
+    assert set(rows) == {1}
 
 
 @pytest.mark.slow

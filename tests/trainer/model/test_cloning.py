@@ -77,6 +77,21 @@ def test_the_loss_is_the_mean_over_learned_tokens_alone() -> None:
     assert loss == pytest.approx(sum(expected) / 3, abs=1e-5)
 
 
+def test_the_head_computes_no_more_logits_at_once_than_configured() -> None:
+    lessons = [demonstration([1, 2, 3, 4, 5, 6, 7], [0, 0, 1, 1, 1, 1, 1])]
+    rows: dict[int | None, set[int]] = {}
+    losses = []
+    for chunk_logits in (None, 2 * SHAPE["vocab_size"]):
+        found = rows[chunk_logits] = set()
+        model = student(0)
+        model.get_output_embeddings().register_forward_hook(
+            lambda _module, inputs, _logits, found=found: found.add(len(inputs[0]))
+        )
+        losses.append(Cloner(model, 0.01, steps=1, chunk_logits=chunk_logits).step(lessons))
+    assert rows == {None: {5}, 2 * SHAPE["vocab_size"]: {1, 2}}
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
 def test_a_cloner_goes_on_bit_by_bit_from_its_state() -> None:
     lessons = [demonstration([1, 2, 3, 4, 5, 6], [0, 0, 0, 1, 1, 1])]
     whole = Cloner(student(0), 0.01, steps=6)
