@@ -6,6 +6,7 @@
 docs/one-gpu.md has the formulas in words, and their measured error.
 """
 
+import math
 from collections.abc import Iterator
 
 from agentrl.core.config.config import Config
@@ -65,8 +66,11 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
     recorded = one + 2 * logits if is_recorded else 0
     masks = 2 * width * tokens * length * shape.queries // shape.keys
     work = width * tokens * (4 * shape.inner + 6 * shape.hidden) + 3 * logits + masks
+    # A CPU loads into place and packs one matrix after the other; a cast tensor is there twice.
+    read = max(map(math.prod, shape.tensors.values())) * width if device == HOST else 0
     sizes = {
         "weights": (weights, "policy.tracks"),
+        "weights while read": (read, ""),
         "packed weights": (packed, "" if lora.rank else "policy.tracks"),
         "CUDA graphs": (recorded, ""),
         "prefix cache": (server.cache_tokens * token, "policy.cache_tokens"),
@@ -76,8 +80,8 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
     }
     yield from place_sizes(device, f"policy {server.name}", sizes)
     if device != HOST:
-        read = TORCH + CONTEXT + one
-        yield MemoryItem(HOST, f"policy {server.name}", "torch, CUDA, weights while read", read)
+        held = TORCH + CONTEXT + one
+        yield MemoryItem(HOST, f"policy {server.name}", "torch, CUDA, weights while read", held)
 
 
 def vllm_items(

@@ -29,6 +29,7 @@ HOST_SLACK = 0.5  # what malloc keeps of what an update frees: 0 to 0.9 where me
 CARD_SLACK = 0.15  # what torch keeps of it on a card: an allowance
 _LORA = "trainer.lora.rank above 0 (an adapter is trained)"
 _RANK = "trainer.lora.rank"
+_READ = "weights while read, or snapshot"  # whole beside a shard; else they are read into place
 _READ_FIRST = {"q_proj", "k_proj", "v_proj"}
 _READ_SECOND = {"gate_proj", "up_proj"}
 _MATRICES = _READ_FIRST | _READ_SECOND | {"o_proj", "down_proj"}
@@ -51,22 +52,18 @@ def trainer_items(config: Config, shape: ModelSpec) -> Iterator[MemoryItem]:
         **dict(_teachers(config, shape)),
         **update,
     }
+    read = max(snapshot, sizes["weights"][0])
     if device == HOST:
+        is_sharded = config.trainer.engine == "deepspeed" and config.trainer.deepspeed.zero == 3
         sizes |= {
-            "snapshot": (snapshot, hint),
+            **({_READ: (read, hint)} if is_sharded else {"snapshot": (snapshot, hint)}),
             "checkpoint": (published, hint),
             "torch": (TORCH, ""),
         }
     else:
         sizes["CUDA"] = (CONTEXT, "")
         yield MemoryItem(HOST, "trainer", "torch and CUDA", TORCH + CONTEXT)
-        yield MemoryItem(
-            HOST,
-            "trainer",
-            "weights while read, or snapshot",
-            max(snapshot, sizes["weights"][0]),
-            hint,
-        )
+        yield MemoryItem(HOST, "trainer", _READ, read, hint)
         yield MemoryItem(HOST, "trainer", "checkpoint", published, hint)
     yield from place_sizes(device, "trainer", sizes)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_plans import CARD, config, planned, sizes
 from small_model import PARAMETERS, SMALL, small_model
 
 from agentrl.core import config_loading
@@ -18,7 +19,7 @@ from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.ops.configuration import model_spec
 from agentrl.ops.doctor import memory
 from agentrl.ops.doctor.machine import Machine
-from agentrl.ops.doctor.memory import HOST, Plan
+from agentrl.ops.doctor.memory import HOST
 from agentrl.ops.doctor.memory_items import CONTEXT, GIB, gpu_share
 from agentrl.ops.doctor.policy_memory import VLLM_WORK, least_of_vllm
 from agentrl.ops.doctor.trainer_memory import activations
@@ -28,28 +29,11 @@ from agentrl.trainer.model import attention
 
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "models" / "tiny"
-CARD = {"cuda:0": 24 * GIB}
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     return small_model(tmp_path)
-
-
-def config(model: Path, more: str = "") -> Config:
-    first = f'run.home = "{model.parent}/run"\ntasks.dbbench = {{}}\nmodel.path = "{model}"\n'
-    return config_loading.loads(first + more)
-
-
-def planned(
-    chosen: Config, cards: dict[str, int] | None = None, host: int = 64 * GIB
-) -> list[Plan]:
-    found = model_spec.read_spec(Path(chosen.model.path))
-    return memory.memory_plans(chosen, found, Machine(host, CARD if cards is None else cards))
-
-
-def sizes(plan: Plan, process: str) -> dict[str, int]:
-    return {part.what: part.size for part in plan.parts if part.process == process}
 
 
 @pytest.mark.parametrize(("lora", "wholes"), [("", 2), ("trainer.lora.rank = 2\n", 1)])
