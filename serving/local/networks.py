@@ -8,6 +8,9 @@ bfloat16 the linear layers are then packed.
 """
 
 import copy
+import re
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +20,15 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import logging as transformers_logging
 
 from agentrl.checkpoints.manifest import find_base
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.serving.local.adapter_sum import is_plain, merge_layer
 from agentrl.serving.local.packed_linear import WeightPacker, multiplies_bfloat16
+
+_LAYER = re.compile(r".*?\.\d+\.")
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -134,23 +140,39 @@ def _load_whole(path: Path, device: str, dtype: torch.dtype) -> Any:
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if report[kind]:
             raise CheckpointError(f"{path}: {kind.replace('_', ' ')}: {sorted(report[kind])[:3]}")
-    _check_bytes(network.state_dict(), path)
+    _check_bytes(network, path)
     return network.to(device).eval().requires_grad_(False)
 
 
-def _check_bytes(state: dict[str, Tensor], path: Path) -> None:
-    """Raise CheckpointError if a tensor of the files was not loaded byte for byte.
+def _check_bytes(network: Any, path: Path) -> None:
+    """Raise CheckpointError if a tensor of the files was not loaded byte for byte."""
+    with ExitStack() as stack:
+        files: dict[str, Any] = {}
+        for file in sorted(path.glob("*.safetensors")):
+            opened = stack.enter_context(safe_open(file, framework="pt"))
+            files |= dict.fromkeys(opened.keys(), opened)
+        for name, loaded in _tensors_of_files(network, files):
+            if not _same_bytes(loaded, files[name].get_tensor(name)):
+                raise CheckpointError(
+                    f"{path}: tensor {name} was loaded with other values than its file has"
+                )
 
-    Tensors that transformers renames are checked by its own report.
+
+def _tensors_of_files(network: Any, names: Collection[str]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the loaded tensors by their names in the files.
+
+    Those that transformers joins, such as a layer's experts, are copied apart, layer by layer.
     """
-    for file in sorted(path.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - it is no dictionary
-                loaded = state.get(name)
-                if loaded is not None and not _same_bytes(loaded, opened.get_tensor(name)):
-                    raise CheckpointError(
-                        f"{file}: tensor {name} was loaded with other values than the file has"
-                    )
+    joined: dict[str, dict[str, Tensor]] = {}
+    for name, loaded in network.state_dict().items():
+        if name in names:
+            yield name, loaded
+        else:
+            layer = _LAYER.match(name)
+            joined.setdefault(layer[0] if layer else "", {})[name] = loaded
+    for tensors in joined.values():
+        apart = revert_weight_conversion(network, tensors)
+        yield from ((name, loaded) for name, loaded in apart.items() if name in names)
 
 
 def _same_bytes(loaded: Tensor, written: Tensor) -> bool:

@@ -2,8 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "model_type": "qwen3",
     "hidden_size": 8,
     "num_hidden_layers": 2,
