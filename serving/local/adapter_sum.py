@@ -28,7 +28,13 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def merge_layer(layer: Any) -> None:
-    """Add scaling · B·A to the weight of a plain layer."""
+    """Add what an adapter does to the weight of its layer: scaling · B·A, if it is plain.
+
+    Raises ValueError if that is not possible.
+    """
+    if not is_plain(layer):
+        layer.merge(safe_merge=True)
+        return
     (name,) = layer.active_adapters
     b, a = layer.lora_B[name].weight, layer.lora_A[name].weight
     b = layer.scaling[name] * b.float()

@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from agentrl.checkpoints.manifest import find_base
 from agentrl.core.errors import CheckpointError, PolicyError
-from agentrl.serving.local.adapter_sum import is_plain, merge_layer
+from agentrl.serving.local.adapter_sum import merge_layer
 from agentrl.serving.local.packed_linear import WeightPacker, multiplies_bfloat16
 
 _LAYER = re.compile(r".*?\.\d+\.")
@@ -114,10 +114,8 @@ def _merge_adapter(network: Any, path: Path) -> Any:
         raise CheckpointError(f"{path}: the weight {min(odd)} does not fit adapter_config.json")
     set_peft_model_state_dict(tuner, weights)
     for module in tuner.modules():
-        if is_plain(module):
+        if isinstance(module, BaseTunerLayer):
             merge_layer(module)
-        elif isinstance(module, BaseTunerLayer):
-            module.merge(safe_merge=True)
     return tuner.unload().requires_grad_(False).eval()
 
 

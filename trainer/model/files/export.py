@@ -13,7 +13,7 @@ from agentrl.checkpoints.manifest import find_base
 from agentrl.core.errors import CheckpointError
 from agentrl.trainer.model.files.loading import copy_tokenizer, make_savable
 
-Merge = Callable[[Any], None]  # adds the only adapter of peft's linear layer to its weight
+Merge = Callable[[Any], None]  # adds the only adapter of peft's layer to its weight
 
 
 def export(checkpoint_dir: Path, out: Path, merge: Merge | None = None) -> None:
@@ -59,21 +59,21 @@ def add_adapter(model: Any, adapter: Path, merge: Merge) -> Any:
     """
     try:
         from peft import PeftModel
-        from peft.tuners.lora import LoraLayer
+        from peft.tuners.tuners_utils import BaseTunerLayer
     except ImportError as error:
         raise CheckpointError(
             "merging a LoRA adapter needs peft", hint="run `pip install peft`"
         ) from error
     try:
         tuned: Any = PeftModel.from_pretrained(model, adapter)
+        for module in tuned.modules():
+            if isinstance(module, BaseTunerLayer):
+                merge(module)
     except (OSError, ValueError, RuntimeError) as error:
         text = str(error).splitlines()[0]
         raise CheckpointError(
             f"{adapter}: the adapter does not fit its base model: {text}"
         ) from error
-    for module in tuned.modules():
-        if isinstance(module, LoraLayer):
-            merge(module)
     return tuned.unload()
 
 
