@@ -19,7 +19,7 @@ from agentrl.db.registry.checkpoints import LivePolicy
 
 CONNECT_S = 5.0  # to a policy server
 SERVERS = 16  # whose connections are kept
-SHOWN = 400  # bytes of an error
+SHOWN = 400  # characters of an error
 UNREACHABLE = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError)
 
@@ -141,16 +141,18 @@ class PolicyClient:
             raise Unreachable(f"policy server {policy.url}: {error}") from error
         except urllib3.exceptions.HTTPError as error:
             raise CheckpointNotServed(f"policy server {policy.url}: {error}") from error
-        if response.status in (404, 503):
+        if response.status == 200:
+            return data
+        if response.status == 404:
             raise CheckpointNotServed(
                 f"policy server {policy.url} does not serve {policy.checkpoint_id}"
             )
         reason = _reason(data)
+        if response.status == 503:
+            raise CheckpointNotServed(f"policy server {policy.url}: {reason}")
         if response.status == 422:
             raise RequestRefused(f"policy server {policy.url}: {reason}")
-        if response.status != 200:
-            raise PolicyError(f"policy server {policy.url}: {response.status} {reason}")
-        return data
+        raise PolicyError(f"policy server {policy.url}: {response.status} {reason}")
 
     def close(self) -> None:
         self._connections_to.cache_clear()  # urllib3 closes a pool that no thread uses
@@ -159,7 +161,7 @@ class PolicyClient:
 def _reason(data: bytes) -> str:
     """Return the message of an error, or the beginning of what is none."""
     try:
-        return msgspec.json.decode(data, type=_Fault).error.message
+        return msgspec.json.decode(data, type=_Fault).error.message[:SHOWN]
     except UNREADABLE:
         return data[:SHOWN].decode(errors="replace")
 

@@ -68,6 +68,14 @@ def test_a_request_that_an_external_model_refused_says_why() -> None:
         _ask(policy)
 
 
+@pytest.mark.parametrize("status", [400, 422, 503])
+def test_an_error_gives_the_beginning_of_the_servers_reason(status: int) -> None:
+    body = b'{"error": {"message": "it is down %s"}}' % (b"x" * 9999)
+    with _server(status, body) as policy, pytest.raises(PolicyError, match="it is down") as error:
+        _ask(policy)
+    assert len(str(error.value)) < 500
+
+
 @pytest.mark.parametrize("status", [404, 503])
 def test_a_server_that_refuses_for_now_asks_for_another_draw(status: int) -> None:
     with _server(status, b"{}") as policy, pytest.raises(CheckpointNotServed):
