@@ -47,7 +47,8 @@ class TeacherModel(Protocol):
     def logprobs(self, batch: Batch) -> Floats:
         """Return [N] natural log-probabilities of the batch's loss tokens; of others any value.
 
-        It waits while the model is away; raises TeacherAway if the process is told to stop then.
+        Raises TeacherAway while the model is away, or if the process is told to stop meanwhile, and
+        keeps what has been scored for the next call; raises PolicyError if it refuses the tokens.
         """
 
 

@@ -92,6 +92,15 @@ class Inbox:
                 return select_varied(chosen, self._bounds)
         return None
 
+    def is_over(self, epoch: int) -> bool:
+        """Return whether the run is over, for waits between two calls of `next_groups`.
+
+        It also acknowledges the bodies that have arrived. Raises TrainerReplaced.
+        """
+        self._receive()
+        state = self._store.ask(lambda session: updates.run_state(session, self._run_id, epoch))
+        return state in RUN_OVER
+
     def _take_groups(self, chosen: Sequence[TrainableGroup], epoch: int) -> bool:
         """Mark groups so that their episodes are not re-issued; False: one was re-issued before."""
         names = [group.group_id for group in chosen]

@@ -19,17 +19,26 @@ from functools import partial
 from typing import Protocol
 
 from agentrl.checkpoints.checkpoint_store import WeightsAway
-from agentrl.core.errors import StoreUnavailable
+from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.core.logging import get_logger
+from agentrl.core.retry import Backoff, Retry
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.types import GroupState
 from agentrl.db.transitions.updates import RunEnded
 from agentrl.trainer.algorithm.metrics import environment_metrics, reward_stds, staleness
 from agentrl.trainer.algorithm.presets import Settings
-from agentrl.trainer.batch import TakenGroups, TrainableGroup, assemble_batch, with_advantages
+from agentrl.trainer.batch import (
+    Batch,
+    TakenGroups,
+    TrainableGroup,
+    assemble_batch,
+    with_advantages,
+)
 from agentrl.trainer.checkpoint_writer import Position
 from agentrl.trainer.engines.learner import Learner, Metrics, TeacherAway
 from agentrl.trainer.ledger import Ledger
+
+LONGEST_PAUSE_S = 15.0  # between two tries of an update whose teacher is away
 
 log = get_logger()
 
@@ -42,6 +51,9 @@ class GroupSource(Protocol):
     ) -> TakenGroups | None:
         """See trainer/inbox.py."""
 
+    def is_over(self, epoch: int) -> bool:
+        """See trainer/inbox.py."""
+
     def forget(self, closed: Sequence[TrainableGroup]) -> None:
         """Free the bodies of groups that are not needed again."""
 
@@ -51,12 +63,18 @@ def train(
 ) -> None:
     """Train until the run ends.
 
-    Raises TrainerReplaced if a newer trainer has taken over, and UpdateRefused to start again."""
+    Raises TrainerReplaced if a newer trainer has taken over, and UpdateRefused to start again.
+    Raises PolicyError, after a snapshot, if a teacher cannot score."""
     at = ledger.resume(learner)
+    pause = Backoff(longest_s=LONGEST_PAUSE_S)
+    teachers = Retry("teacher", TeacherAway, stop=stop, backoff=pause)
     try:
-        while then := _update(inbox, learner, ledger, settings, at, stop):
+        while then := _update(inbox, learner, ledger, settings, at, teachers, stop):
             at = then
         ledger.snapshot(learner, at)
+    except PolicyError:
+        ledger.snapshot(learner, at)
+        raise
     except RunEnded as error:  # a person was faster; the weights are beyond the last commit
         log.info("Last update not committed", reason=str(error))
     except (StoreUnavailable, WeightsAway) as error:
@@ -71,11 +89,12 @@ def _update(  # noqa: PLR0913, PLR0917 - all that the loop holds
     ledger: Ledger,
     settings: Settings,
     at: Position,
+    teachers: Retry,
     stop: threading.Event,
 ) -> Position | None:
-    """Run one update, which is then being published; return its position. None: see _next_update.
+    """Run one update, which is then being published; return its position.
 
-    No body of its groups is in memory afterwards.
+    None: see _next_update and _compute_update. No body of its groups is in memory afterwards.
     """
     ready = _next_update(inbox, ledger, at, stop)
     if ready is None:
@@ -83,12 +102,12 @@ def _update(  # noqa: PLR0913, PLR0917 - all that the loop holds
     taken, started_at = ready
     began, groups = time.time(), taken.trained
     batch = assemble_batch(groups, settings)
-    try:
-        figures = learner.update(batch, before_step=ledger.settle)
-    except TeacherAway as error:
-        if not stop.is_set():
-            raise
-        log.warning("Stopped before the update was computed", error=str(error))
+
+    def is_wanted() -> bool:
+        return not (stop.is_set() or ledger.end_if_due(at) or inbox.is_over(ledger.epoch))
+
+    figures = _compute_update(learner, batch, ledger, teachers, is_wanted)
+    if figures is None:
         return None
     figures = replace(figures, values=_update_metrics(taken, figures, settings, at.version))
     taken = replace(taken, trained=with_advantages(groups, batch))
@@ -96,6 +115,37 @@ def _update(  # noqa: PLR0913, PLR0917 - all that the loop holds
     then = ledger.publish(learner, at, taken, figures, started_at, on_commit=count)
     inbox.forget([*groups, *taken.left_out])
     return then
+
+
+class _UpdateUnwantedError(Exception):
+    """The run is over, or the process is told to stop, while a teacher is away."""
+
+
+def _compute_update(
+    learner: Learner,
+    batch: Batch,
+    ledger: Ledger,
+    teachers: Retry,
+    is_wanted: Callable[[], bool],
+) -> Metrics | None:
+    """Compute an update once its teachers can be asked; return its metrics.
+
+    `is_wanted`: asked before each further try; None: it is not wanted any more.
+    """
+    waits = False
+
+    def compute() -> Metrics:
+        nonlocal waits
+        if waits and not is_wanted():
+            raise _UpdateUnwantedError
+        waits = True
+        return learner.update(batch, before_step=ledger.settle)
+
+    try:
+        return teachers.call(compute)
+    except (TeacherAway, _UpdateUnwantedError):  # TeacherAway: told to stop
+        log.warning("Ended before the update was computed: a teacher is away")
+        return None
 
 
 def _update_metrics(

@@ -67,7 +67,7 @@ class HistorySource:
         None also if the history is used up.
         """
         while not stop.is_set() and not end_if_due():
-            state = self._store.ask(lambda session: updates.run_state(session, self._run_id, epoch))
+            state = self._read_state(epoch)
             if state in RUN_OVER:
                 break
             if state == RunState.PAUSED:
@@ -84,8 +84,15 @@ class HistorySource:
             self._read_batch(self._batches.popleft(), epoch)
         return None
 
+    def is_over(self, epoch: int) -> bool:
+        """Return whether the run is over. Raises TrainerReplaced."""
+        return self._read_state(epoch) in RUN_OVER
+
     def forget(self, closed: Sequence[TrainableGroup]) -> None:
         """Do nothing: bodies are held by the update alone."""
+
+    def _read_state(self, epoch: int) -> RunState:
+        return self._store.ask(lambda session: updates.run_state(session, self._run_id, epoch))
 
     def _read_batch(self, batch: HistoryBatch, epoch: int) -> None:
         """Copy the groups of a batch that the run has not closed yet."""

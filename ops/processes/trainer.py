@@ -49,7 +49,7 @@ def run(config: Config, stop: threading.Event) -> None:
         hardware = Hardware.from_config(config.model, config.trainer)
         teachers = resolve_teachers(config, here.store)
         learner = TorchLearner(path, resolve_settings(config.trainer), hardware)
-        policies = registered_policies(config, here.store, here.run_id)
+        policies = registered_policies(config, here.store, here.run_id, stop)
         learner_with_teachers = with_teachers(learner, teachers, path, config, hardware, policies)
         _train(config, here, learner_with_teachers, teachers, stop)
 
@@ -126,7 +126,7 @@ def _rank(config: Config, stop: threading.Event) -> None:
                 )
             ) as learner:
                 path, hardware = _fetch_checkpoint(first, config, stop), _hardware(config, ranks)
-                policies = registered_policies(config, here.store, here.run_id)
+                policies = registered_policies(config, here.store, here.run_id, stop)
                 learner_with_teachers = with_teachers(
                     learner, teachers, path, config, hardware, policies
                 )

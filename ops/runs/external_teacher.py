@@ -1,19 +1,21 @@
 """A teacher that is an external model: it is asked through the policy server that has its key.
 
 batch ─▶ a request per sequence ─▶ /v1/score of the [[policy]] ─▶ the model's API
-           ▲ the missing ones        │ away: wait, keep what has arrived
-           └─────────────────────────┘
+           ▲ the missing ones        │ away: TeacherAway, what has arrived is kept
+           └── the trainer's loop ◀──┘
 """
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
 from agentrl.core.errors import PolicyError
-from agentrl.core.retry import Retry
+from agentrl.core.processes.threads import DaemonExecutor
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.batch import Batch, Ints
@@ -25,6 +27,7 @@ from agentrl.workers.policies.client import (
     RequestRefused,
 )
 
+LOOK_S = 0.1  # between two looks at the stop event
 MARGIN_S = 5.0  # beyond the server's own time limit of a request
 
 
@@ -48,59 +51,68 @@ class _Scores(msgspec.Struct):
 class ExternalTeacher:
     """Scores tokens at temperature 1, whatever they were sampled at. It implements TeacherModel."""
 
-    def __init__(self, name: str, server: ScoringServer, retry: Retry) -> None:
-        """`name`: of the [[teacher]]. `retry`: repeats while the model is away (TeacherAway)."""
+    def __init__(self, name: str, server: ScoringServer, stop: threading.Event) -> None:
+        """`name`: of the [[teacher]]. `stop`: running requests are abandoned when it is set."""
         self._name = name
         self._server = server
-        self._retry = retry
+        self._stop = stop
+        self._threads = DaemonExecutor("teacher")
+        self._scores: dict[bytes, list[float]] = {}  # of sequences of the last batch
 
     def logprobs(self, batch: Batch) -> Floats:
         """See TeacherModel. Raises PolicyError if the model cannot score these tokens."""
         sequences = _sequences_to_score(batch)
-        scores: dict[int, list[float]] = {}
-
-        def ask_missing() -> None:
-            policy = self._find()
-
-            def ask(start: int) -> None:
-                scores[start] = self._ask(policy, sequences[start])
-
-            missing = sequences.keys() - scores.keys()
-            for first in missing:  # alone: an API that is away gets no more requests
-                ask(first)
-                break
-            with ThreadPoolExecutor(self._server.concurrency) as pool:
-                list(pool.map(ask, sequences.keys() - scores.keys()))
-
-        self._retry.call(ask_missing)
+        different = {tokens.tobytes(): tokens for tokens in sequences.values()}
+        self._scores = {key: self._scores[key] for key in different.keys() & self._scores.keys()}
+        missing = [tokens for key, tokens in different.items() if key not in self._scores]
+        if missing:
+            self._ask_all(self._find(), missing)
         found = np.zeros(batch.tokens.size, np.float32)
-        for start, values in scores.items():
-            found[start + 1 : start + 1 + len(values)] = values
+        for start, tokens in sequences.items():
+            found[start + 1 : start + tokens.size] = self._scores[tokens.tobytes()]
         return found
+
+    def _ask_all(self, policy: LivePolicy, missing: Sequence[Ints]) -> None:
+        """Ask for the scores of sequences. The first error is raised once no request is running."""
+        todo, running, errors = deque(missing), set[Future[None]](), list[BaseException]()
+        most = 1  # an API that is away gets no more requests
+        while running or (todo and not errors):
+            while todo and not errors and len(running) < most:
+                running.add(self._threads.submit(self._ask, policy, todo.popleft()))
+            done, running = wait(running, LOOK_S, FIRST_COMPLETED)
+            errors += [error for each in done if (error := each.exception())]
+            most = self._server.concurrency if done else most
+            if self._stop.is_set():
+                raise TeacherAway(f'teacher "{self._name}": the process is told to stop')
+        if errors:
+            raise errors[0]
 
     def _find(self) -> LivePolicy:
         policy = self._server.find()
         if policy is None:
-            raise TeacherAway("its policy is not served; see `agentrl status CONFIG`")
+            raise TeacherAway(
+                f'teacher "{self._name}": its policy is not served; see `agentrl status CONFIG`'
+            )
         return policy
 
-    def _ask(self, policy: LivePolicy, tokens: Ints) -> list[float]:
+    def _ask(self, policy: LivePolicy, tokens: Ints) -> None:
         body = {"model": policy.checkpoint_id, "tokens": tokens.tolist()}
         server, who = self._server, f'teacher "{self._name}"'
         try:
             data = server.client.post(policy, "/v1/score", body, server.timeout_s + MARGIN_S)
             found = msgspec.json.decode(data, type=_Scores).logprobs
-        except RequestRefused as error:
-            raise PolicyError(f"{who}: {error}") from error
-        except CheckpointNotServed as error:
-            raise TeacherAway(str(error)) from error
+        except PolicyError as error:
+            is_away = isinstance(error, CheckpointNotServed) and not isinstance(
+                error, RequestRefused
+            )
+            raise (TeacherAway if is_away else PolicyError)(f"{who}: {error}") from error
         except UNREADABLE as error:
             raise PolicyError(f"{who}: policy server {policy.url}: malformed answer") from error
         if len(found) != tokens.size - 1:
             raise PolicyError(
                 f"{who}: policy server {policy.url}: {len(found)} scores for {tokens.size} tokens"
             )
-        return found
+        self._scores[tokens.tobytes()] = found
 
 
 def _sequences_to_score(batch: Batch) -> dict[int, Ints]:

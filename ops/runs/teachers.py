@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from agentrl.checkpoints import manifest
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
-from agentrl.core.retry import Backoff, Retry
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.registry.external_policies import live_server
 from agentrl.db.store import Store
@@ -24,19 +23,18 @@ if TYPE_CHECKING:
     from agentrl.trainer.distillation import ResolvedTeacher, TeacherModel
     from agentrl.trainer.engines.learner import Hardware, Learner
 
-LONGEST_PAUSE_S = 15.0  # between two rounds of requests to an external model that is away
-
 
 @dataclass(frozen=True, slots=True)
 class TeacherPolicies:
     """The external policies that teach. `find`: returns the live server of one, by name, or None.
 
-    `token_env`: variable of their servers' bearer token. `stop`: ends waiting for them.
+    `token_env`: variable of their servers' bearer token. `stop`: no answer is awaited once it is
+    set.
     """
 
     find: Callable[[str], LivePolicy | None] = lambda _name: None
     token_env: str = ""
-    stop: threading.Event | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
 
 
 def resolve_teachers(config: Config, store: Store | None = None) -> list["ResolvedTeacher"]:
@@ -80,13 +78,15 @@ def _digest_files(target: Target, config: Config) -> str:
     return digest([own, resolve(str(base), config).fingerprint]) if base else own
 
 
-def registered_policies(config: Config, store: Store, run_id: str) -> TeacherPolicies:
-    """Return the policies of a run. `store`: of a process of the run, with its stop event."""
+def registered_policies(
+    config: Config, store: Store, run_id: str, stop: threading.Event
+) -> TeacherPolicies:
+    """Return the policies of a run."""
 
     def find(name: str) -> LivePolicy | None:
         return store.ask(lambda session: live_server(session, run_id, name))
 
-    return TeacherPolicies(find, config.policy_token_env(), store.retry.stop)
+    return TeacherPolicies(find, config.policy_token_env(), stop)
 
 
 @contextmanager
@@ -124,20 +124,21 @@ def with_teachers(  # noqa: PLR0913, PLR0917 - what local and external teachers 
 
     if not teachers:
         return learner
-    settings, models = resolve_settings(config.trainer), list["TeacherModel"]()
-    for each in teachers:
+    settings = resolve_settings(config.trainer)
+    found: list[tuple[ResolvedTeacher, TeacherModel]] = []
+    # External ones first: while they are away, no local one scores in vain.
+    for each in sorted(teachers, key=lambda each: each.path is not None):
         if each.path is None:
-            models.append(_external_teacher(config, each.name, external))
+            found.append((each, _external_teacher(config, each.name, external)))
             continue
         check_tokenizer(each.name, each.path, policy)
-        models.append(FrozenModel(each.path, settings, hardware, merge_layer))
-    return DistillingLearner(learner, TeacherScorer(list(zip(teachers, models, strict=True))))
+        found.append((each, FrozenModel(each.path, settings, hardware, merge_layer)))
+    return DistillingLearner(learner, TeacherScorer(found))
 
 
 def _external_teacher(config: Config, name: str, external: TeacherPolicies) -> "ExternalTeacher":
     """`name`: of the [[teacher]]."""
     from agentrl.ops.runs.external_teacher import ExternalTeacher, ScoringServer
-    from agentrl.trainer.engines.learner import TeacherAway
     from agentrl.workers.policies.client import PolicyClient
 
     policy = next(each.policy() for each in config.teacher if each.name == name)
@@ -148,7 +149,4 @@ def _external_teacher(config: Config, name: str, external: TeacherPolicies) -> "
         concurrency,
         config.worker.completion_timeout_s,
     )
-    backoff = Backoff(longest_s=LONGEST_PAUSE_S)
-    return ExternalTeacher(
-        name, server, Retry(f"teacher {name}", TeacherAway, stop=external.stop, backoff=backoff)
-    )
+    return ExternalTeacher(name, server, external.stop)

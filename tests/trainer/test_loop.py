@@ -4,6 +4,7 @@ import errno
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from torch_device import DEVICE
 from training_loops import BOUNDS, SETTINGS, run_loop
 
 from agentrl.checkpoints.manifest import SaveReport, verify
-from agentrl.core.errors import StoreUnavailable
+from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import RunState
 from agentrl.db.models.updates import Update
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
+from agentrl.db.transitions.updates import TrainerReplaced
 from agentrl.trainer.batch import Batch, TakenGroups
 from agentrl.trainer.engines.learner import (
     Hardware,
@@ -193,6 +195,71 @@ def test_a_trainer_told_to_stop_while_a_teacher_is_away_saves_what_it_has(
     assert rows == [(1,)]
     states = world.ask("SELECT state, COUNT(*) FROM groups GROUP BY state ORDER BY state")
     assert states == [("ready", 2), ("trained", 1)]
+
+
+class TeacherGone(TorchLearner):
+    """Its teacher never answers; something happens while it waits."""
+
+    happens: Callable[[], object]
+    tries = 0
+
+    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
+        del batch, before_step
+        self.tries += 1
+        assert self.tries < 9, "it would wait for ever"
+        if self.tries == 2:
+            self.happens()
+        raise TeacherAway("the teacher is away")
+
+
+def test_a_run_that_is_stopped_while_a_teacher_is_away_ends_its_trainer(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    learner = TeacherGone(tiny, SETTINGS, Hardware(DEVICE))
+    move = partial(runs.move_run, run_id=world.run_id, state=RunState.STOPPED, reason="by command")
+    learner.happens = lambda: world.store.transact(move)
+    _train(world, learner, tmp_path)
+    assert (world.run().state, world.run().version, learner.tries) == (RunState.STOPPED, 0, 2)
+
+
+def test_a_stop_rule_ends_a_run_whose_teacher_is_away(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    learner = TeacherGone(tiny, SETTINGS, Hardware(DEVICE))
+    learner.happens = lambda: world.sql("UPDATE runs SET created_at = created_at - 7200")
+    _train(world, learner, tmp_path, stop_hours=1.0)
+    assert (world.run().state, world.run().reason) == (RunState.COMPLETED, "1.0 hours")
+
+
+def test_a_trainer_that_was_replaced_waits_for_no_teacher(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    learner = TeacherGone(tiny, SETTINGS, Hardware(DEVICE))
+    learner.happens = lambda: world.store.transact(partial(runs.begin_epoch, run_id=world.run_id))
+    with pytest.raises(TrainerReplaced):
+        _train(world, learner, tmp_path)
+    assert learner.tries == 2
+
+
+class Refused(TorchLearner):
+    """Its teacher refuses the tokens of the second update."""
+
+    updates = 0
+
+    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
+        self.updates += 1
+        if self.updates > 1:
+            raise PolicyError("the teacher refused")
+        return super().update(batch, before_step)
+
+
+def test_a_teacher_that_refuses_ends_the_trainer_after_a_snapshot(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(PolicyError, match="the teacher refused"):
+        _train(world, Refused(tiny, SETTINGS, Hardware(DEVICE)), tmp_path)
+    rows = world.ask("SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL")
+    assert rows == [(1,)]
 
 
 class FullDisk(TorchLearner):

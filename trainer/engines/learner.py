@@ -76,7 +76,8 @@ class Learner(Protocol):
 
         `before_step`: called when the first gradient is computed. Until it returns, weights,
         optimizer and generators are those of before the update; if it raises, they stay so. Its
-        time is not in `Metrics`. Raises TeacherAway before anything has changed.
+        time is not in `Metrics`. Raises TeacherAway, and PolicyError if a teacher refuses, before
+        anything has changed; the call may then be repeated.
         """
 
     def copy_weights(self) -> WeightsWriter:

@@ -17,6 +17,7 @@ from run_transitions import World
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.errors import PolicyError
+from agentrl.core.retry import Retry
 from agentrl.db.store import Store
 from agentrl.ops.runs.teachers import (
     TeacherPolicies,
@@ -106,11 +107,14 @@ def batch() -> Batch:
     )
 
 
-def teach(config: Config, policies: TeacherPolicies) -> tuple[Batch, Metrics]:
-    """Update once; return the batch that the learner was given."""
+def teach(
+    config: Config, policies: TeacherPolicies, sampled: Batch | None = None
+) -> tuple[Batch, Metrics]:
+    """Update once, as the trainer's loop does; return the batch that the learner was given."""
     own = KeepingLearner()
     learner = with_teachers(own, resolve_teachers(config), TINY, config, Hardware(), policies)
-    metrics = learner.update(batch())
+    retry = Retry("teacher", TeacherAway, stop=policies.stop)
+    metrics = retry.call(lambda: learner.update(sampled or batch()))
     assert own.batch is not None
     return own.batch, metrics
 
@@ -161,7 +165,9 @@ def test_it_is_waited_for_while_its_api_fails_and_what_was_scored_is_kept(
     assert len(there.asked) == 7
     log = capsys.readouterr().out
     assert "Waiting for a service that is unavailable" in log
-    assert "service=teacher elder" in log.replace("'", "")
+    assert "service=teacher" in log
+    assert 'teacher "elder": policy server' in log
+    assert "500" in log, "what the API answered"
     assert "Service is available again" in log
 
 
@@ -207,6 +213,37 @@ def test_an_api_with_another_tokenizer_is_refused_at_once(
     assert len(there.asked) == 1
 
 
+def test_equal_sequences_are_scored_once(there: Endpoint) -> None:
+    config, sampled = configured(there.url), batch()
+    sampled.tokens[15:19] = sampled.tokens[6:10]
+    sampled.loss_mask[15:] = False
+    sampled.loss_mask[[7, 16]] = True
+    with serve_policies(config, threading.Event()) as policies:
+        scored, _ = teach(config, policies, sampled)
+    assert sorted(body["prompt"] for _, body in there.asked) == [[300, 301, 302, 303], [306, 307]]
+    assert scored.teacher_logprobs[[7, 16]].tolist() == [logprob(306, 307)] * 2
+
+
+def test_a_trainer_told_to_stop_abandons_requests_that_are_running(
+    there: Endpoint, script: EchoScript
+) -> None:
+    stop, gate, answered = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(body: dict[str, Any]) -> Answer:
+        stop.set()
+        gate.wait(20)
+        answered.set()
+        return script(body)
+
+    there.script = slow
+    config = configured(there.url)
+    with serve_policies(config, stop) as policies:
+        with pytest.raises(TeacherAway, match='teacher "elder": the process is told to stop'):
+            teach(config, policies)
+        assert not answered.is_set()
+        gate.set()
+
+
 def test_a_trainer_told_to_stop_waits_no_longer(there: Endpoint) -> None:
     stop = threading.Event()
 
@@ -225,7 +262,7 @@ def test_in_a_run_it_is_asked_through_the_policy_server_that_is_live(
 ) -> None:
     world = World.begin(store)
     config = configured(there.url)
-    policies = registered_policies(config, store, world.run_id)
+    policies = registered_policies(config, store, world.run_id, threading.Event())
     assert policies.find("critic") is None
     found: list[Batch] = []
     waiting = threading.Thread(target=lambda: found.append(teach(config, policies)[0]))
