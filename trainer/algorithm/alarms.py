@@ -151,7 +151,8 @@ def _fall_readings(
 ) -> list[AlarmReading]:
     """Return how far entropy fell of late, and the spread of rewards since the run began."""
     entropy = relative_fall(f"{task}/entropy", metrics, earlier.last)
-    enough = metrics.get(f"{task}/groups", 0.0) >= config.min_groups
+    fresh = 1.0 - metrics.get(f"{task}/stale_share", 0.0)
+    enough = round(fresh * metrics.get(f"{task}/groups", 0.0)) >= config.min_groups
     spread = relative_fall(f"{task}/{REWARD_STD}", metrics, earlier.first) if enough else None
     falls = (
         ("entropy_fall", entropy, config.max_entropy_fall),

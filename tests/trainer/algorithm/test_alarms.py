@@ -94,6 +94,9 @@ def test_the_spread_of_rewards_falls_below_its_level_when_the_run_began() -> Non
     assert _raised(_readings(low, late, max_reward_std_fall=0.8)) == []
     assert _raised(_readings(low, late, FIRST[:2])) == [], "too few updates"
     assert _raised(_readings(low | {"db/groups": 7.0}, late)) == [], "too few groups"
+    stale = low | {"db/groups": 8.0, "db/stale_share": 1 / 8}
+    assert _raised(_readings(stale, late)) == [], "stale groups have no share in the mean"
+    assert _raised(_readings(stale, late, min_groups=7)) == expected
     assert _raised(_readings(low, late, [{REWARD_STD: 0.0}] * 9)) == [], "there was none"
 
 
