@@ -143,10 +143,11 @@ def _parting(session: Session, source: Run, played: Run | None, config: Config) 
 def _learning(config: Config) -> tuple[object, ...]:
     """Return all settings on which the weights of an update depend."""
     trainer, dispatch = config.trainer, config.dispatch
+    apis = [config.policy_server(name).external for name in sorted(config.teacher_policies())]
     return (
         resolve_settings(trainer),
         config.teacher,
-        [config.policy_server(name).external for name in sorted(config.teacher_policies())],
+        [(api.url, api.model, api.parameters) for api in apis],
         Hardware.from_config(config.model, trainer),
         trainer.engine,
         batch_groups(trainer, dispatch),

@@ -6,9 +6,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 from planted_run import SPREAD, PlantedRun
 
+from agentrl.core import config_loading
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections.policies import External, PolicyServer
+from agentrl.core.config.sections.training import Teacher
 from agentrl.core.types import GroupState, Reason, RunState
 from agentrl.db.models.runs import Run
 from agentrl.db.queries import history_batches
@@ -150,7 +155,23 @@ def test_a_policy_of_the_history_is_away_by_the_updates_of_both_lines(
     name = history.plant(7, "dbbench", SPREAD, version=2)
     history.commit(1, f"{history.run_id}-dbbench-0")
     history.commit(2, name)
+    away = {f"{history.run_id}-v2": 0}
     with history.store.read() as session:
         run = history.run()
         assert read_history(session, run, history.config, None).forks == {}
-        assert read_history(session, run, history.config, 5).forks == {f"{history.run_id}-v2": 0}
+        assert read_history(session, run, history.config, 5).forks == away
+    taught = taught_by(history.config, External(url="http://gpu/v1", model="big", max_requests=9))
+    history.sql("UPDATE runs SET config = :c", c=config_loading.dumps(taught))
+    richer = taught_by(history.config, External(url="http://gpu/v1", model="big", concurrency=2))
+    another = taught_by(history.config, External(url="http://gpu/v1", model="small"))
+    with history.store.read() as session:
+        run = history.run()
+        assert read_history(session, run, richer, None).forks == {}
+        assert read_history(session, run, another, None).forks == away
+
+
+def taught_by(config: Config, external: External) -> Config:
+    """Return the configuration with a teacher behind this API."""
+    servers = [*config.policy_servers(), PolicyServer("api", "external", external=external)]
+    teachers = [Teacher(name="elder", checkpoint="external(api)")]
+    return msgspec.structs.replace(config, policy=servers, teacher=teachers)
