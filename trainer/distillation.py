@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from agentrl.checkpoints.manifest import Probe
+from agentrl.checkpoints.manifest import Probe, find_base
 from agentrl.core.errors import ConfigError
 from agentrl.db.transitions.updates import TeacherScore
 from agentrl.trainer.algorithm.advantages import Floats
@@ -117,12 +117,13 @@ class DistillingLearner:
 def check_tokenizer(teacher: str, path: Path, policy: Path) -> None:
     """Raise ConfigError unless two directories have the same tokens under the same IDs.
 
-    `teacher`: name of that in `path`.
+    `teacher`: name of that in `path`. An adapter without a tokenizer has that of its base.
     """
-    apart = _differing_tokens(path / TOKENIZER, policy / TOKENIZER)
+    own = path if (path / TOKENIZER).exists() else find_base(path) or path
+    apart = _differing_tokens(own / TOKENIZER, policy / TOKENIZER)
     if apart:
         raise ConfigError(
-            f'teacher "{teacher}": the tokenizer of {path} is not that of the policy: '
+            f'teacher "{teacher}": the tokenizer of {own} is not that of the policy: '
             f"{apart} differ",
             hint="name a teacher with the tokenizer of model.path",
         )

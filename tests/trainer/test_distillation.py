@@ -1,5 +1,6 @@
 """Teachers that score batches for a real learner; all models are tiny and random."""
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -194,3 +195,17 @@ def test_a_teacher_with_another_tokenizer_is_refused(tiny: Path, tmp_path: Path)
     again = (policy / "tokenizer.json").read_text()
     (apart / "tokenizer.json").write_text(again + "\n")  # another file, the same tokens
     check_tokenizer("one", apart, policy)
+
+
+def test_an_adapter_without_a_tokenizer_has_that_of_its_base(tmp_path: Path) -> None:
+    base, policy, adapter = (tmp_path / name for name in ("base", "policy", "adapter"))
+    for path, vocabulary in ((base, {"a": 0, "b": 1}), (policy, {"a": 1, "b": 0})):
+        path.mkdir()
+        (path / "config.json").write_text("{}")
+        Tokenizer(models.BPE(vocab=vocabulary, merges=[])).save(str(path / "tokenizer.json"))
+    adapter.mkdir()
+    names_base = json.dumps({"base_model_name_or_path": str(base)})
+    (adapter / "adapter_config.json").write_text(names_base)
+    check_tokenizer("one", adapter, base)
+    with pytest.raises(ConfigError, match=f"the tokenizer of {base} is not .* 2 tokens differ"):
+        check_tokenizer("one", adapter, policy)
