@@ -224,6 +224,7 @@ class DeepSpeedLearner:
             return loss
 
         loss: Tensor = self._engine(compute)
+        self._budget.end_forward()
         return loss, every[0]
 
     def _backward(self, loss: Tensor) -> None:

@@ -1,16 +1,17 @@
 """How many tokens a pass may have: the configured number, fewer where measured memory is short.
 
-    each pass ─▶ its tokens, and the bytes it needed beside what was held before the update
-    next update ─▶ free bytes · share ─▶ most tokens of its passes
+    each pass ─▶ its tokens, the bytes it needed, and the gradients that it left
+    next update ─▶ free bytes · share - gradients ─▶ most tokens of its passes
 
-Packed attention on a GPU needs memory linear in tokens, so one rate serves trajectories of all
-lengths. The rate still drifts with the mix of lengths; only the last updates count.
+The gradients are counted apart, because the first pass of an update computes beside none. Packed
+attention on a GPU needs memory linear in tokens, so one rate serves trajectories of all lengths.
+The rate still drifts with the mix of lengths; only the last updates count.
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -19,7 +20,7 @@ from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.trainer.model.packing import MicroBatch
 
-UPDATES = 4  # whose passes are remembered
+UPDATES = 4  # that are remembered
 LEAST_SLOPE = 0.5  # of the bytes per token of the pass that needed most: the rest may be fixed
 
 log = get_logger()
@@ -70,10 +71,19 @@ def find_memory(device: str) -> DeviceMemory | None:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPass:
-    """`size`: bytes that it needed beside what was held before the update."""
+    """`size`: bytes that it needed beside the gradients of the passes before."""
 
     tokens: int
     size: int
+
+
+@dataclass(slots=True)
+class MeasuredUpdate:
+    """`most`: tokens of a pass that may be tried. `gradients`: bytes."""
+
+    most: int
+    gradients: int = 0
+    passes: list[MeasuredPass] = field(default_factory=list)
 
 
 class PassBudget:
@@ -86,21 +96,25 @@ class PassBudget:
         """`most`: the configured tokens. `share`: of the free memory that a pass may take."""
         self.tokens, self.peak = most, 0
         self._most, self._share, self._memory = most, share, memory
-        self._held, self._free = 0, 0  # before the update under way
-        self._passes: list[MeasuredPass] = []  # of the update under way
-        self._updates: deque[list[MeasuredPass]] = deque(maxlen=UPDATES)
+        self._held = 0  # before the update under way
+        self._forward = 0  # the peak of the forward pass under way
+        self._update = MeasuredUpdate(most)
+        self._updates: deque[MeasuredUpdate] = deque(maxlen=UPDATES)
 
     def plan(self) -> int:
         """Begin an update; return the most tokens of its passes."""
         if self._memory is None:
             return self.tokens
-        if self._passes:
-            self._updates.append(self._passes)
-        self.peak, self._passes = 0, []
-        self._held, self._free = self._memory.held(), self._memory.free()
-        measured = [each for passes in self._updates for each in passes]
-        fit = tokens_within(self._share * self._free, measured) if measured else self._most
-        self.tokens = max(1, min(self._most, fit))
+        if self._update.passes:
+            self._updates.append(self._update)
+        self._update, self.peak = MeasuredUpdate(self._most), 0
+        self._held = self._memory.held()
+        self.tokens = self._most
+        if self._updates:
+            gradients = max(update.gradients for update in self._updates)
+            room = self._share * self._memory.free() - gradients
+            fit = tokens_within(room, [each for one in self._updates for each in one.passes])
+            self.tokens = max(1, min(fit, *(update.most for update in self._updates)))
         return self.tokens
 
     @contextmanager
@@ -109,24 +123,31 @@ class PassBudget:
         if self._memory is None:
             yield
             return
+        before = self._forward = self._memory.held()
         self._memory.reset_peak()
         yield
-        peak = self._memory.peak()
+        peak, after = self._memory.peak(), self._memory.held()
         self.peak = max(self.peak, peak)
-        needed = max(1, peak - self._held)
-        self._passes.append(MeasuredPass(micro.tokens.size, needed))
+        self._update.gradients = max(self._update.gradients, after - self._held)
+        size = max(1, self._forward - before, peak - max(before, after))
+        self._update.passes.append(MeasuredPass(micro.tokens.size, size))
+
+    def end_forward(self) -> None:
+        """Note that the backward pass begins, in which gradients may grow."""
+        if self._memory is not None:
+            self._forward = self._memory.peak()
 
     def halve(self, passes: Sequence[MicroBatch], error: Exception) -> int:
         """Return half the tokens of the largest pass, because one ran out of memory.
 
-        Later updates may have more again. Raises ConfigError if the largest is one trajectory.
+        The next `UPDATES` updates have no more; later ones may. Raises ConfigError if the largest
+        is one trajectory.
         """
         largest = max(passes, key=lambda micro: micro.tokens.size)
         if len(largest.lengths) == 1:
             raise out_of_memory_error(passes, error) from error
         self.tokens = largest.tokens.size // 2
-        if self._memory is not None:  # its need is unknown: as if half of it fits just so
-            self._passes.append(MeasuredPass(largest.tokens.size, 2 * self._free))
+        self._update = MeasuredUpdate(self.tokens)
         log.warning(
             "Out of memory: passes are halved", tokens=self.tokens, error=_without_advice(error)
         )

@@ -146,6 +146,7 @@ class TorchLearner:
         for micro in passes:
             with self._budget.measure(micro):
                 loss, token_values = self._objective.loss(self._model, micro)
+                self._budget.end_forward()
                 torch.autograd.backward(loss)
             recorded.put(micro.sources, token_values)
         return recorded

@@ -19,6 +19,7 @@ from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.pass_budget import MeasuredPass, find_memory, tokens_within
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.model.packing import MicroBatch
+from agentrl.trainer.model.trainable_model import trainable_parameters
 
 MOST = 10_000  # configured tokens: every batch here in one pass
 MEMBERS = 12
@@ -46,22 +47,27 @@ def per_token_and_length(micro: MicroBatch) -> int:
     return (40 + max(micro.lengths)) * micro.tokens.size
 
 
-def batch_of(make_trajectory: MakeTrajectory, length: int) -> Batch:
+def batch_of(make_trajectory: MakeTrajectory, length: int, members: int = MEMBERS) -> Batch:
     """Trajectories whose second half is sampled; all but the last token of each are fed."""
-    members = tuple(
+    group = tuple(
         make_trajectory([(length // 2, length)], length, reward=float(n % 2), seed=n)
-        for n in range(MEMBERS)
+        for n in range(members)
     )
-    return assemble_batch([TrainableGroup("g", "db", members)], BASE_SETTINGS)
+    return assemble_batch([TrainableGroup("g", "db", group)], BASE_SETTINGS)
 
 
 @pytest.fixture
 def learner_on(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TorchLearner]:
-    def make(memory: FakeDeviceMemory, cost: Cost) -> TorchLearner:
+    def make(
+        memory: FakeDeviceMemory, cost: Cost, most: int = MOST, gradients: int = 0
+    ) -> TorchLearner:
         kept: dict[str, Any] = {"memory": memory, "cost": staticmethod(cost), "passes": []}
         monkeypatch.setattr(torch_learner, "Objective", type("Counted", (CountedObjective,), kept))
-        settings = replace(BASE_SETTINGS, micro_batch_tokens=MOST)
-        return TorchLearner(tiny, settings, Hardware(), memory)
+        settings = replace(BASE_SETTINGS, micro_batch_tokens=most)
+        learner = TorchLearner(tiny, settings, Hardware(), memory)
+        weights = trainable_parameters(learner._model).values()
+        memory.gradients = lambda: gradients * any(each.grad is not None for each in weights)
+        return learner
 
     return make
 
@@ -143,6 +149,38 @@ def test_a_size_that_did_not_fit_is_not_tried_again_at_once(
     learner = learner_on(memory, in_fragments)
     assert max(budgets(learner, [batch] * 4)) <= 200
     assert memory.failures == 1
+
+
+def test_memory_that_ran_out_twice_in_an_update_does_not_run_out_in_the_next_ones(
+    learner_on: Callable[..., TorchLearner], make_trajectory: MakeTrajectory
+) -> None:
+    """The last pass is one short of the others: it looks as if tokens were cheap."""
+    memory, batch = FakeDeviceMemory(60 * 95), batch_of(make_trajectory, 31, members=13)
+    learner = learner_on(memory, per_token)
+    assert budgets(learner, [batch] * 5) == [90] + 4 * [0.9 * 95 // 1]
+    assert memory.failures == 2
+
+
+def test_a_pass_has_memory_beside_the_gradients_that_the_first_pass_left(
+    learner_on: Callable[..., TorchLearner], make_trajectory: MakeTrajectory
+) -> None:
+    memory, batch = FakeDeviceMemory(30_000), batch_of(make_trajectory, 31, members=24)
+    learner = learner_on(memory, per_token, most=360, gradients=12_000)
+    assert budgets(learner, [batch_of(make_trajectory, 31)]) == [360]  # in one pass
+    assert budgets(learner, [batch] * 2)[-1] == (0.9 * 30_000 - 12_000) / 60
+    assert memory.failures == 0
+
+
+def test_the_budget_rises_again_where_gradients_need_more_than_passes(
+    learner_on: Callable[..., TorchLearner], make_trajectory: MakeTrajectory
+) -> None:
+    memory, batch = FakeDeviceMemory(20_000), batch_of(make_trajectory, 31)
+    learner = learner_on(memory, lambda micro: 10 * micro.tokens.size, most=180, gradients=12_000)
+    assert budgets(learner, [batch]) == [180]
+    with memory.holding(6_000):
+        assert budgets(learner, [batch] * 6)[-1] == (0.9 * 14_000 - 12_000) / 10
+    assert budgets(learner, [batch] * 2)[-1] == 180
+    assert memory.failures == 0
 
 
 def test_a_batch_without_loss_tokens_does_not_make_the_budget_forget(
