@@ -28,11 +28,13 @@ def find_warnings(config: Config) -> list[ConfigWarning]:
 def _time_limits(config: Config) -> Iterator[ConfigWarning]:
     """Warn about time limits that end long attempts and completions."""
     worker, sampling = config.worker, config.sampling
+    turns = max(task.max_turns or math.inf for task in config.tasks.values())
+    sampled = min(sampling.max_tokens, turns * sampling.max_step_tokens)  # the rest is prompts
     for key, limit_s, tokens_key, tokens in (
-        ("attempt_deadline_s", worker.attempt_deadline_s, "max_tokens", sampling.max_tokens),
+        ("attempt_deadline_s", worker.attempt_deadline_s, "max_tokens", sampled),
         (
             "completion_timeout_s",
-            min(worker.completion_timeout_s, worker.attempt_deadline_s),
+            worker.completion_timeout_s,
             "max_step_tokens",
             sampling.max_step_tokens,
         ),
@@ -41,8 +43,8 @@ def _time_limits(config: Config) -> Iterator[ConfigWarning]:
         if limit_s < least_s:
             yield ConfigWarning(
                 "time limits",
-                f"worker.{key}: {limit_s:g} s are too short for sampling.{tokens_key} = {tokens}, "
-                f"even at {TOKENS_PER_S} tokens per second",
+                f"worker.{key}: {limit_s:g} s are too short to sample {tokens} tokens, which "
+                f"sampling.{tokens_key} allows, even at {TOKENS_PER_S} tokens per second",
                 f"set it to at least {least_s}, and more for a slower server",
             )
 

@@ -34,6 +34,7 @@ def test_no_shipped_configuration_has_a_warning(folder: str) -> None:
     ("key", "tokens", "least"),
     [
         ("attempt_deadline_s", "max_tokens = 32_768", 656),
+        ("attempt_deadline_s", "max_tokens = 8192\nmax_step_tokens = 8192", 164),
         ("completion_timeout_s", "max_tokens = 8192\nmax_step_tokens = 4096", 82),
     ],
 )
@@ -42,9 +43,16 @@ def test_a_time_limit_too_short_for_its_tokens_is_warned_of(
 ) -> None:
     text = f"[worker]\n{key} = {{}}\n[sampling]\n{tokens}\n"
     (found,) = warnings(text.format(least - 1))
-    assert f"worker.{key}: {least - 1} s are too short for sampling." in found.detail
+    assert f"worker.{key}: {least - 1} s are too short to sample" in found.detail
     assert found.hint.startswith(f"set it to at least {least},")
     assert not warnings(text.format(least))
+
+
+def test_an_attempt_needs_time_for_what_its_turns_sample_not_for_its_prompts() -> None:
+    text = "max_turns = 20\n[sampling]\nmax_tokens = 32_768\nmax_step_tokens = {}\n"
+    assert not warnings(text.format(1500))
+    (found,) = warnings(text.format(1501))
+    assert "600 s are too short to sample 30020 tokens" in found.detail
 
 
 def test_the_default_deadline_of_an_attempt_contains_a_completion_of_any_length() -> None:
