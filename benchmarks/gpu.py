@@ -40,37 +40,36 @@ from pathlib import Path
 from typing import Any
 
 import bare_vllm
-import msgspec
 import numpy as np
 import torch
 import weights
 from engine import episodes
 from helpers import device_speed
 from helpers.bare_loop import bare_update
-from helpers.random_models import make_model, make_trajectory
+from helpers.gpu_setup import (
+    DTYPE,
+    hardware,
+    model_of,
+    planned_bytes,
+    random_batch,
+    sampled,
+    served,
+    settings_of,
+)
+from helpers.random_models import make_model
 
 from agentrl.core import logging
-from agentrl.core.config.config import Config
-from agentrl.core.config.sections.base import Dtype
-from agentrl.core.config.sections.episodes import Sampling
-from agentrl.core.config.sections.policies import Model, Vllm
-from agentrl.core.config.sections.tasks import Task
-from agentrl.core.config.sections.training import Alarms, Lora, Trainer
-from agentrl.core.trajectory import Trajectory
-from agentrl.ops.configuration.model_spec import ModelSpec, read_spec
-from agentrl.ops.doctor.machine import Machine
-from agentrl.ops.doctor.memory import memory_items
-from agentrl.ops.doctor.memory_items import device_of
+from agentrl.core.config.sections.policies import Vllm
+from agentrl.core.config.sections.training import Alarms
+from agentrl.ops.configuration.model_spec import read_spec
 from agentrl.serving.checkpoint_loader import tolerance
 from agentrl.serving.engine_api import Request
-from agentrl.serving.local.engine import LocalEngine
-from agentrl.trainer.algorithm.presets import Settings, resolve_settings
+from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
-from agentrl.trainer.engines.learner import Hardware, Metrics
+from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
 Figures = dict[str, Any]
-DTYPE: Dtype = "bfloat16"
 
 
 def make(chosen: argparse.Namespace) -> Figures:
@@ -103,9 +102,9 @@ def train(chosen: argparse.Namespace) -> Figures:
     return {
         "tokens_per_s": tokens / update_s,
         "vs_bare": bare_s / update_s,
-        "mfu": operations(spec, batch) / update_s / ceiling,
+        "mfu": device_speed.operations(spec, batch) / update_s / ceiling,
         "peak_bytes": peak,
-        "plan_bytes": planned(chosen, spec),
+        "plan_bytes": planned_bytes(chosen, spec),
         "ceiling": ceiling / 1e12,
     }
 
@@ -123,28 +122,6 @@ def update(
         return update_s, None
     passes = found[-1].values["micro_batch_peak_bytes"]
     return update_s, max(passes, torch.cuda.max_memory_allocated())  # since the last pass began
-
-
-def operations(spec: ModelSpec, batch: Batch) -> float:
-    """Of forward and backward pass: six a weight and token, and causal attention."""
-    linear = spec.linear * batch.tokens.size + spec.vocabulary * spec.hidden * batch.loss_mask.sum()
-    attention = spec.layers * spec.queries * float((batch.lengths.astype(np.float64) ** 2).sum())
-    return 6.0 * float(linear) + 6.0 * attention
-
-
-def planned(chosen: argparse.Namespace, spec: ModelSpec) -> int:
-    """Bytes that `agentrl doctor` plans for the trainer on the device."""
-    config = Config(
-        tasks={"task": Task()},
-        model=model_of(chosen),
-        sampling=Sampling(max_tokens=chosen.length),
-        trainer=trainer_of(chosen),
-    )
-    return sum(
-        item.size
-        for item in memory_items(config, spec, Machine(None, {}))
-        if item.process.startswith("trainer") and item.device == device_of(config)
-    )
 
 
 def probe(chosen: argparse.Namespace) -> Figures:
@@ -186,15 +163,6 @@ def mismatch(chosen: argparse.Namespace) -> Figures:
         "effective_sample_size": alarms.min_effective_sample_size,
     }
     return {name: values[name] for name in names} | {"tolerance": accepted}
-
-
-def sampled(prompt: list[int], answer: list[int], logprobs: list[float]) -> Trajectory:
-    random = np.random.default_rng(answer[0])
-    length = len(prompt) + len(answer)
-    blank = make_trajectory(random, "task", length, 1)
-    mask = np.r_[np.zeros(len(prompt), np.uint8), np.ones(len(answer), np.uint8)]
-    found = np.r_[np.zeros(len(prompt)), logprobs].astype("<f4")
-    return replaced(blank, prompt + answer, mask, found)
 
 
 def serve(chosen: argparse.Namespace) -> Figures:
@@ -280,55 +248,6 @@ def overlap(chosen: argparse.Namespace) -> Figures:
         "vs_in_turn": (training + generation) / together,
         "ceiling": max(training, generation),
     }
-
-
-def served(chosen: argparse.Namespace, path: Path) -> LocalEngine:
-    engine = LocalEngine(chosen.device, DTYPE, max_batch=max(chosen.concurrent))
-    engine.load("policy", path)
-    return engine
-
-
-def settings_of(chosen: argparse.Namespace) -> Settings:
-    return resolve_settings(trainer_of(chosen))
-
-
-def trainer_of(chosen: argparse.Namespace) -> Trainer:
-    return Trainer(
-        micro_batch_tokens=chosen.tokens,
-        gradient_checkpointing=chosen.checkpointing,
-        learning_rate=1e-6,
-        lora=Lora(rank=chosen.rank),
-    )
-
-
-def model_of(chosen: argparse.Namespace) -> Model:
-    return Model(path=str(chosen.folder), device=chosen.device, dtype=DTYPE)
-
-
-def hardware(chosen: argparse.Namespace) -> Hardware:
-    return Hardware.from_config(model_of(chosen), Trainer())
-
-
-def random_batch(chosen: argparse.Namespace, spec: ModelSpec, settings: Settings) -> Batch:
-    """`--episodes` trajectories of `--length` random tokens, half of them sampled."""
-    random = np.random.default_rng(0)
-    members = []
-    for _ in range(chosen.episodes):
-        blank = make_trajectory(random, "task", chosen.length, 4)
-        tokens = random.integers(0, spec.vocabulary, chosen.length)
-        mask = np.frombuffer(blank.loss_mask, np.uint8)
-        logprobs = -mask.astype("<f4") * np.float32(np.log(spec.vocabulary))
-        members.append(replaced(blank, tokens.tolist(), mask, logprobs))
-    return assemble_batch([TrainableGroup("group", "task", tuple(members))], settings)
-
-
-def replaced(blank: Trajectory, tokens: list[int], mask: Any, logprobs: Any) -> Trajectory:
-    return msgspec.structs.replace(
-        blank,
-        token_ids=np.asarray(tokens, "<i4").tobytes(),
-        loss_mask=mask.tobytes(),
-        logprobs=logprobs.tobytes(),
-    )
 
 
 COMMANDS = (make, kernels, train, probe, mismatch, serve, swap, overlap)

@@ -4,9 +4,11 @@ import statistics
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from agentrl.ops.configuration.model_spec import ModelSpec
+from agentrl.trainer.batch import Batch
 
 
 def matmul(device: str, repeats: int) -> float:
@@ -35,6 +37,13 @@ def decoding_ceiling(
     """
     matrices = spec.linear + spec.vocabulary * spec.hidden
     return min(concurrent * bytes_per_s, operations_per_s) / (2 * matrices)
+
+
+def operations(spec: ModelSpec, batch: Batch) -> float:
+    """Operations of forward and backward pass: six a weight and token, and causal attention."""
+    linear = spec.linear * batch.tokens.size + spec.vocabulary * spec.hidden * batch.loss_mask.sum()
+    attention = spec.layers * spec.queries * float((batch.lengths.astype(np.float64) ** 2).sum())
+    return 6.0 * float(linear) + 6.0 * attention
 
 
 def median_s(device: str, repeats: int, work: Callable[[], object]) -> float:
