@@ -159,12 +159,16 @@ def _check_bytes(network: Any, path: Path) -> None:
 def _tensors_of_files(network: Any, names: Collection[str]) -> Iterator[tuple[str, Tensor]]:
     """Yield the loaded tensors by their names in the files.
 
-    Those that transformers joins, such as a layer's experts, are copied apart, layer by layer.
+    The files of a base model, which is saved without its head, omit its prefix. What transformers
+    joins, such as a layer's experts, is copied apart, layer by layer.
     """
     joined: dict[str, dict[str, Tensor]] = {}
+    prefix = f"{network.base_model_prefix}."
     for name, loaded in network.state_dict().items():
         if name in names:
             yield name, loaded
+        elif (short := name.removeprefix(prefix)) in names:
+            yield short, loaded
         else:
             layer = _LAYER.match(name)
             joined.setdefault(layer[0] if layer else "", {})[name] = loaded

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Qwen3ForCausalLM
+from small_model import SMALL
+from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3Model
 
 from agentrl.core.errors import CheckpointError
 from agentrl.serving.local.networks import Networks
 
 Save = Callable[[str], Path]
+Change = Callable[[Any, Path], None]
 WEIGHT = "model.layers.1.mlp.down_proj.weight"
 
 
@@ -26,11 +28,7 @@ def _exchange_the_file(_: Any, path: Path) -> None:
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize("change", [_flip_a_bit, _exchange_the_file])
-def test_a_tensor_that_is_not_the_file_s_is_refused(
-    save_model: Save, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any, Path], None]
-) -> None:
-    path = save_model(change.__name__)
+def _change_after_loading(monkeypatch: pytest.MonkeyPatch, change: Change, path: Path) -> None:
     load: Any = Qwen3ForCausalLM.from_pretrained
 
     def load_and_change(*given: Any, **options: Any) -> Any:
@@ -39,8 +37,29 @@ def test_a_tensor_that_is_not_the_file_s_is_refused(
         return network, report
 
     monkeypatch.setattr(Qwen3ForCausalLM, "from_pretrained", load_and_change)
+
+
+@pytest.mark.parametrize("change", [_flip_a_bit, _exchange_the_file])
+def test_a_tensor_that_is_not_the_file_s_is_refused(
+    save_model: Save, monkeypatch: pytest.MonkeyPatch, change: Change
+) -> None:
+    path = save_model(change.__name__)
+    _change_after_loading(monkeypatch, change, path)
     with pytest.raises(CheckpointError, match=f"tensor {WEIGHT} was loaded with other values"):
         Networks("cpu", torch.float32).open(path)
+
+
+def test_a_base_model_without_a_head_is_compared_with_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files call the tensors by other names."""
+    base: Any = Qwen3Model
+    base(Qwen3Config(**SMALL)).save_pretrained(tmp_path)
+    assert WEIGHT not in load_file(tmp_path / "model.safetensors")
+    assert Networks("cpu", torch.float32).open(tmp_path)
+    _change_after_loading(monkeypatch, _flip_a_bit, tmp_path)
+    with pytest.raises(CheckpointError, match=r"tensor layers\.1\.mlp\.down_proj"):
+        Networks("cpu", torch.float32).open(tmp_path)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
