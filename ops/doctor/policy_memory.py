@@ -7,6 +7,7 @@ docs/one-gpu.md has the formulas in words, and their measured error.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 
 from agentrl.core.config.config import Config
@@ -66,8 +67,7 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
     recorded = one + 2 * logits if is_recorded else 0
     masks = 2 * width * tokens * length * shape.queries // shape.keys
     work = width * tokens * (4 * shape.inner + 6 * shape.hidden) + 3 * logits + masks
-    # A CPU loads into place and packs one matrix after the other; a cast tensor is there twice.
-    read = max(map(math.prod, shape.tensors.values())) * width if device == HOST else 0
+    read = width * _read_twice(shape) if device == HOST else 0
     sizes = {
         "weights": (weights, "policy.tracks"),
         "weights while read": (read, ""),
@@ -82,6 +82,19 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
     if device != HOST:
         held = TORCH + CONTEXT + one
         yield MemoryItem(HOST, f"policy {server.name}", "torch, CUDA, weights while read", held)
+
+
+def _read_twice(shape: ModelSpec) -> int:
+    """Return the elements that a CPU has in memory once more while it reads weights into place.
+
+    They are those of a tensor that is cast, or packed. A layer's experts are joined and, to compare
+    them with their files, copied apart, while malloc still keeps what was joined.
+    """
+    sizes: Counter[str] = Counter()
+    for name, dimensions in shape.tensors.items():
+        layer, is_expert, _ = name.partition(".experts.")
+        sizes[layer if is_expert else name] += math.prod(dimensions) * (2 if is_expert else 1)
+    return max(sizes.values())
 
 
 def vllm_items(

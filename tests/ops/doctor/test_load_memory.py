@@ -1,5 +1,6 @@
 """What reading a model takes beside what is planned to stay, worked out by hand."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,17 @@ def test_reading_weights_takes_a_tensor_on_a_cpu_and_all_of_them_before_a_card(
     assert sizes(card, "policy policy")["weights while read"] == 0
     held = sizes(host, "policy policy")["torch, CUDA, weights while read"]
     assert held == TORCH + CONTEXT + width * PARAMETERS
+
+
+def test_reading_a_layers_experts_takes_them_twice_more(tmp_path: Path) -> None:
+    kind = {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2}
+    shape = SMALL | kind | {"moe_intermediate_size": 16}
+    path = small_model(tmp_path)
+    (path / "config.json").write_text(json.dumps(shape))
+    (host,) = planned(config(path, 'model.dtype = "bfloat16"\n'))
+    layer = 4 * 3 * 16 * SMALL["hidden_size"]
+    assert layer > SMALL["vocab_size"] * SMALL["hidden_size"]
+    assert sizes(host, "policy policy")["weights while read"] == 2 * 2 * layer
 
 
 def test_rank_0_of_a_cpu_reads_the_whole_base_beside_its_shard(small: Path) -> None:
