@@ -49,11 +49,11 @@ from helpers.bare_loop import bare_update
 from helpers.gpu_setup import (
     DTYPE,
     hardware,
+    load_engine,
+    make_sampled,
     model_of,
     planned_bytes,
     random_batch,
-    sampled,
-    served,
     settings_of,
 )
 from helpers.random_models import make_model
@@ -85,9 +85,9 @@ def kernels(chosen: argparse.Namespace) -> Figures:
     """In units of 1e12 operations and 1e9 bytes a second."""
     asked = chosen.device, chosen.repeats
     return {
-        "tflops": device_speed.matmul(*asked) / 1e12,
-        "copy_gb_s": device_speed.copied(*asked, chosen.device) / 1e9,
-        "from_host_gb_s": device_speed.copied(*asked, "cpu") / 1e9,
+        "tflops": device_speed.matmul_speed(*asked) / 1e12,
+        "copy_gb_s": device_speed.copy_speed(*asked, chosen.device) / 1e9,
+        "from_host_gb_s": device_speed.copy_speed(*asked, "cpu") / 1e9,
     }
 
 
@@ -97,7 +97,7 @@ def train(chosen: argparse.Namespace) -> Figures:
     update_s, peak = update(chosen, batch, settings)
     bare = bare_update(chosen.folder, batch, settings, hardware(chosen), every_token=False)
     bare_s = device_speed.median_s(chosen.device, chosen.repeats, bare)
-    ceiling = device_speed.matmul(chosen.device, chosen.repeats)
+    ceiling = device_speed.matmul_speed(chosen.device, chosen.repeats)
     tokens = int(batch.tokens.size)
     return {
         "tokens_per_s": tokens / update_s,
@@ -129,11 +129,11 @@ def probe(chosen: argparse.Namespace) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder)
         learner.copy_weights()(saved)
-        told = learner.probe()
-        engine = served(chosen, saved)
-        found = engine.score("policy", told.token_ids)
+        expected = learner.probe()
+        engine = load_engine(chosen, saved)
+        found = engine.score("policy", expected.token_ids)
         engine.close()
-    off = [abs(a - b) for a, b in zip(told.logprobs, found or (), strict=True)]
+    off = [abs(a - b) for a, b in zip(expected.logprobs, found or (), strict=True)]
     return {
         "tokens": len(off),
         "median": statistics.median(off),
@@ -145,14 +145,14 @@ def probe(chosen: argparse.Namespace) -> Figures:
 def mismatch(chosen: argparse.Namespace) -> Figures:
     """The first update's own metrics, over trajectories that the local engine sampled."""
     spec, settings = read_spec(chosen.folder), settings_of(chosen)
-    engine = served(chosen, chosen.folder)
+    engine = load_engine(chosen, chosen.folder)
     random = np.random.default_rng(0)
     half = chosen.length // 2
     prompts = random.integers(0, spec.vocabulary, (chosen.episodes, half)).tolist()
     asked = [engine.submit(Request("policy", prompt, half)) for prompt in prompts]
     rows = [(p, a.result()) for p, a in zip(prompts, asked, strict=True)]
     engine.close()
-    members = tuple(sampled(p, answer.token_ids, answer.logprobs) for p, answer in rows)
+    members = tuple(make_sampled(p, answer.token_ids, answer.logprobs) for p, answer in rows)
     batch = assemble_batch([TrainableGroup("group", "task", members)], settings)
     values = TorchLearner(chosen.folder, settings, hardware(chosen)).update(batch).values
     names = ("mismatch_k1", "mismatch_k3", "max_ratio", "effective_sample_size", "loss_tokens")
@@ -168,7 +168,7 @@ def mismatch(chosen: argparse.Namespace) -> Figures:
 def serve(chosen: argparse.Namespace) -> Figures:
     """Sampled tokens a second by episodes at once."""
     spec = read_spec(chosen.folder)
-    engine = served(chosen, chosen.folder)
+    engine = load_engine(chosen, chosen.folder)
     episodes(engine, spec.vocabulary, 2)
     found: Figures = {
         f"local_{count}": episodes(engine, spec.vocabulary, count) for count in chosen.concurrent
@@ -177,7 +177,7 @@ def serve(chosen: argparse.Namespace) -> Figures:
     if chosen.vllm is not None:
         found |= vllm_in_two_ways(chosen, spec.vocabulary)
     asked = chosen.device, chosen.repeats
-    speed = device_speed.copied(*asked, chosen.device), device_speed.matmul(*asked)
+    speed = device_speed.copy_speed(*asked, chosen.device), device_speed.matmul_speed(*asked)
     ceiling = {n: device_speed.decoding_ceiling(spec, n, *speed) for n in chosen.concurrent}
     return found | {"ceiling": ceiling}
 
@@ -208,7 +208,7 @@ def swap(chosen: argparse.Namespace) -> Figures:
     found = {f"{way}_{key}": row[key] for way, row in rows.items() for key in ("total", "disk")}
     bus = math.inf  # bytes a second; the CPU needs none
     if chosen.device != "cpu":
-        bus = device_speed.copied(chosen.device, chosen.repeats, "cpu")
+        bus = device_speed.copy_speed(chosen.device, chosen.repeats, "cpu")
     crossings = {way: 2 * row["mib"] * 2**20 / bus for way, row in rows.items()}  # there and back
     return found | {"ceiling": {way: rows[way]["disk"] + s for way, s in crossings.items()}}
 
@@ -218,7 +218,7 @@ def overlap(chosen: argparse.Namespace) -> Figures:
     spec, settings = read_spec(chosen.folder), settings_of(chosen)
     batch = random_batch(chosen, spec, settings)
     learner = TorchLearner(chosen.folder, settings, hardware(chosen))
-    engine = served(chosen, chosen.folder)
+    engine = load_engine(chosen, chosen.folder)
     count = max(chosen.concurrent)
 
     def updates() -> None:
@@ -279,13 +279,13 @@ def main() -> None:
         figures = commands[chosen.command](chosen)
     name = torch.cuda.get_device_name() if chosen.device != "cpu" else "cpu"
     asked = {"command": chosen.command, "model": chosen.model, "device": name}
-    print(json.dumps(asked | rounded(figures)), flush=True)
+    print(json.dumps(asked | round_figures(figures)), flush=True)
 
 
-def rounded(figure: Any) -> Any:
+def round_figures(figure: Any) -> Any:
     """Four digits of each number with a fraction."""
     if isinstance(figure, dict):
-        return {name: rounded(value) for name, value in figure.items()}
+        return {name: round_figures(value) for name, value in figure.items()}
     return float(f"{figure:.4g}") if isinstance(figure, float) else figure
 
 

@@ -11,14 +11,14 @@ from agentrl.ops.configuration.model_spec import ModelSpec
 from agentrl.trainer.batch import Batch
 
 
-def matmul(device: str, repeats: int) -> float:
+def matmul_speed(device: str, repeats: int) -> float:
     """Operations a second of a large product in bfloat16."""
     width = 8192 if device != "cpu" else 1024
     one = torch.randn(width, width, device=device, dtype=torch.bfloat16)
     return 2 * width**3 / median_s(device, repeats, lambda: one @ one)
 
 
-def copied(device: str, repeats: int, source: str) -> float:
+def copy_speed(device: str, repeats: int, source: str) -> float:
     """Bytes a second, read and written, of a copy to the device."""
     count = 2**30 if device != "cpu" else 2**26
     pinned = source == "cpu" != device

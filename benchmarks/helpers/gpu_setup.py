@@ -65,7 +65,7 @@ def planned_bytes(chosen: argparse.Namespace, spec: ModelSpec) -> int:
     )
 
 
-def served(chosen: argparse.Namespace, path: Path) -> LocalEngine:
+def load_engine(chosen: argparse.Namespace, path: Path) -> LocalEngine:
     engine = LocalEngine(chosen.device, DTYPE, max_batch=max(chosen.concurrent))
     engine.load("policy", path)
     return engine
@@ -80,20 +80,20 @@ def random_batch(chosen: argparse.Namespace, spec: ModelSpec, settings: Settings
         tokens = random.integers(0, spec.vocabulary, chosen.length)
         mask = np.frombuffer(blank.loss_mask, np.uint8)
         logprobs = -mask.astype("<f4") * np.float32(np.log(spec.vocabulary))
-        members.append(replaced(blank, tokens.tolist(), mask, logprobs))
+        members.append(fill_trajectory(blank, tokens.tolist(), mask, logprobs))
     return assemble_batch([TrainableGroup("group", "task", tuple(members))], settings)
 
 
-def sampled(prompt: list[int], answer: list[int], logprobs: list[float]) -> Trajectory:
+def make_sampled(prompt: list[int], answer: list[int], logprobs: list[float]) -> Trajectory:
     random = np.random.default_rng(answer[0])
     length = len(prompt) + len(answer)
     blank = make_trajectory(random, "task", length, 1)
     mask = np.r_[np.zeros(len(prompt), np.uint8), np.ones(len(answer), np.uint8)]
     found = np.r_[np.zeros(len(prompt)), logprobs].astype("<f4")
-    return replaced(blank, prompt + answer, mask, found)
+    return fill_trajectory(blank, prompt + answer, mask, found)
 
 
-def replaced(blank: Trajectory, tokens: list[int], mask: Any, logprobs: Any) -> Trajectory:
+def fill_trajectory(blank: Trajectory, tokens: list[int], mask: Any, logprobs: Any) -> Trajectory:
     return msgspec.structs.replace(
         blank,
         token_ids=np.asarray(tokens, "<i4").tobytes(),
