@@ -24,7 +24,7 @@ def quickstart(
     fast: bool = typer.Option(
         False,
         "--fast",
-        help="Train 6 updates instead of 18 (smollm: 4 instead of 30), and evaluate fewer items.",
+        help="Train 6 updates instead of 18 (smollm: 4 instead of 24), and evaluate fewer items.",
     ),
     as_json: bool = typer.Option(
         False, "--json", help="Print the result as one line of JSON at the end."

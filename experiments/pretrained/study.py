@@ -40,7 +40,7 @@ from agentrl.experiments.report.comparison import START
 from agentrl.experiments.runner import SECTIONS, Work, make_missing, require_known
 from agentrl.experiments.simulation.training import ReportProgress
 from agentrl.ops.configuration.configs import check_items
-from agentrl.ops.quickstart.clone_starting_policy import make_start
+from agentrl.ops.quickstart.clone_starting_policy import make_start, require_run_memory
 from agentrl.ops.quickstart.recipes import Recipe, Size
 from agentrl.ops.quickstart.run_config import load_recipe
 from agentrl.ops.runs.begin import checkpoints_home, link_files
@@ -172,6 +172,7 @@ class Planner:
     def _train(
         self, arm: str, seed: int, report_progress: ReportProgress, stop: threading.Event
     ) -> Trained:
+        require_run_memory(self.request.recipe, self.config)
         self._make_start()
         own = arm_config(self._at_home(f"{arm}-{seed}", seed), arm)
         run_id = train(own, stop, report_progress, self.request.recipe.stall_s)

@@ -10,12 +10,21 @@ from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.ops.configuration.configs import check_items
+from agentrl.ops.doctor.memory import require_memory
 from agentrl.ops.quickstart.recipes import Recipe, Size
 from agentrl.ops.warmstart.command import make
 from agentrl.ops.warmstart.expert_processes import usable_processes
 from agentrl.ops.warmstart.options import WarmstartOptions
 from agentrl.ops.warmstart.start_adapter import StartAdapter
 from agentrl.trainer.model.malloc_tuning import release_unused
+
+
+def require_run_memory(recipe: Recipe, config: Config) -> None:
+    """Raise ConfigError if the run will not fit into memory, also before its start is made."""
+    start = Path(config.model.path)
+    model = recipe.model_path(config_loading.load(recipe.file, {}))
+    path = str(start if start.exists() else model)
+    require_memory(replace(config, model=replace(config.model, path=path)))
 
 
 def make_start(recipe: Recipe, size: Size, config: Config) -> None:

@@ -31,7 +31,7 @@ from agentrl.ops.evaluation.evaluation_rows import EvaluationRecord
 from agentrl.ops.evaluation.target import Target, fit_config, resolve
 from agentrl.ops.interruption import CONTINUE, Interrupted
 from agentrl.ops.processes.entry import stop_on_signals
-from agentrl.ops.quickstart.clone_starting_policy import make_start
+from agentrl.ops.quickstart.clone_starting_policy import make_start, require_run_memory
 from agentrl.ops.quickstart.live_panel import LivePanel
 from agentrl.ops.quickstart.recipes import Recipe
 from agentrl.ops.quickstart.report import (
@@ -66,6 +66,7 @@ def quickstart(recipe: Recipe, choices: Choices, runs_folder: Path = Path("runs"
     config, path = prepare(recipe, choices, runs_folder)
     logging.configure("quickstart", level="ERROR")
     size = recipe.size(fast=choices.fast)
+    require_run_memory(recipe, config)
     make_start(recipe, size, config)
     stop = stop_on_signals()
     try:

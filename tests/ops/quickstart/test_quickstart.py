@@ -23,6 +23,8 @@ from agentrl.core.types import GroupState
 from agentrl.db.models.episodes import Group
 from agentrl.db.queries import progress
 from agentrl.experiments.pretrained.study import SmollmRequest, study_config
+from agentrl.ops.doctor import memory
+from agentrl.ops.doctor.machine import Machine
 from agentrl.ops.quickstart.clone_starting_policy import make_start
 from agentrl.ops.quickstart.live_panel import LivePanel
 from agentrl.ops.quickstart.quickstart import quickstart
@@ -65,6 +67,21 @@ def test_a_line_of_the_training_counts_groups_that_were_dropped_and_why(tmp_path
     line = output.getvalue()
     untrained = "1 whose rewards varied too little · 2 sampled too many updates ago"
     assert f"| groups not trained {untrained} |" in line
+
+
+@pytest.mark.parametrize("recipe_name", ["tiny", "smollm"])
+def test_a_machine_with_too_little_memory_is_told_so_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe_name: str
+) -> None:
+    """Also where the starting policy, by whose shape the memory is planned, is still to be made."""
+    found = replace(recipe(recipe_name), hint="")
+    if found.full.clones:  # whose model may not be imported here
+        monkeypatch.setattr(Recipe, "model_path", lambda *_: ROOT / "models/tiny")
+    monkeypatch.setattr(memory, "this_machine", lambda: Machine(100 * 2**20, {}))
+    with pytest.raises(ConfigError, match="memory: this machine needs"):
+        quickstart(found, Choices(), tmp_path)
+    assert not list(tmp_path.glob("**/start*"))
+    assert not list(tmp_path.glob("**/store.db"))
 
 
 def test_a_recipe_that_goes_on_finds_its_run_again_by_what_was_chosen(tmp_path: Path) -> None:
