@@ -330,7 +330,10 @@ main()
     ("words", "said"),
     [
         (("doctor",), "memory and disk"),  # the whole table, for what cannot be examined as well
-        (("config", "show"), "agentrl: this command needs the Python module tokenizers, which is not"),
+        (
+            ("config", "show"),
+            "agentrl: this command needs the Python module tokenizers, which is not",
+        ),
     ],
 )
 def test_where_packages_are_missing_as_in_the_dashboards_image(
