@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from agentrl.checkpoints import directories
 from agentrl.checkpoints.manifest import find_named_base
-from agentrl.core import config_loading, logging
+from agentrl.core import logging
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.policies import Model
 from agentrl.core.types import CURRENT
@@ -193,7 +193,7 @@ class Planner:
         """Return the directory of a policy: `pretrained`, `start` or ARM-SEED."""
         recipe = self.request.recipe
         if policy == PRETRAINED:
-            return recipe.model_path(config_loading.load(recipe.file, {}))
+            return recipe.model_path()
         for found in read(self.request.out, "training", Trained):
             if found.policy == policy:
                 return self.request.out / found.checkpoint

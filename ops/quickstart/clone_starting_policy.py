@@ -6,7 +6,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.ops.configuration.configs import check_items
@@ -22,7 +21,7 @@ from agentrl.trainer.model.malloc_tuning import release_unused
 def require_run_memory(recipe: Recipe, config: Config) -> None:
     """Raise ConfigError if the run will not fit into memory, also before its start is made."""
     start = Path(config.model.path)
-    model = recipe.model_path(config_loading.load(recipe.file, {}))
+    model = recipe.model_path()
     path = str(start if start.exists() else model)
     require_memory(replace(config, model=replace(config.model, path=path)))
 
@@ -36,7 +35,7 @@ def make_start(recipe: Recipe, size: Size, config: Config) -> None:
     out = Path(config.model.path)
     if not size.clones or out.exists():
         return
-    model = recipe.model_path(config_loading.load(recipe.file, {}))
+    model = recipe.model_path()
     if not model.exists():
         raise ConfigError(f"{model} does not exist", hint=recipe.hint)
     if not StartAdapter(out, model).folder.exists():  # from which OUT is made without items

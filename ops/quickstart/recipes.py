@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from agentrl.core.config.config import Config
+from agentrl.core import config_loading
 from agentrl.core.errors import ConfigError, ItemError, nearest
 from agentrl.envs.registry import datasets
 from agentrl.envs.tasks.alfworld.datasets import GAMES, LIST
@@ -68,9 +68,9 @@ class Recipe:
     def size(self, *, fast: bool) -> Size:
         return self.fast if fast else self.full
 
-    def model_path(self, written: Config) -> Path:
-        """Return the model path in the file."""
-        return ROOT / written.model.path
+    def model_path(self) -> Path:
+        """Return the model path in the file. Raises ConfigError."""
+        return ROOT / config_loading.load(self.file, {}).model.path
 
     def overrides(self) -> Mapping[str, str]:
         """Return the overrides for missing data, by key, for `load`."""

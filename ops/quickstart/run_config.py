@@ -29,7 +29,7 @@ def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config
     home = runs_folder / _run_name(recipe, choices)
     written = config_loading.load(recipe.file, {})
     size = recipe.size(fast=choices.fast)
-    model = home / "start" if size.clones else recipe.model_path(written)
+    model = home / "start" if size.clones else recipe.model_path()
     overrides: dict[str, str] = {
         "RUN__NAME": f'"{home.name}"',
         "RUN__HOME": f'"{home.resolve()}"',

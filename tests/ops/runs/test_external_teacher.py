@@ -78,7 +78,7 @@ def there(script: EchoScript) -> Iterator[Endpoint]:
         yield endpoint
 
 
-def configured(url: str, more: str = "") -> Config:
+def teaching_config(url: str, more: str = "") -> Config:
     return config_loading.loads(FILE.format(model=TINY, url=url, more=more))
 
 
@@ -128,7 +128,7 @@ def require_scored(scored: Batch) -> None:
 
 
 def test_it_scores_the_branches_of_its_tasks_up_to_their_last_loss_token(there: Endpoint) -> None:
-    config = configured(there.url)
+    config = teaching_config(there.url)
     with serve_policies(config, threading.Event()) as policies:
         scored, metrics = teach(config, policies)
     require_scored(scored)
@@ -157,7 +157,7 @@ def test_it_is_waited_for_while_its_api_fails_and_what_was_scored_is_kept(
         return script(body) if wrong is None else wrong
 
     there.script = flaky
-    config = configured(there.url, "concurrency = 1")
+    config = teaching_config(there.url, "concurrency = 1")
     with serve_policies(config, threading.Event()) as policies:
         scored, _ = teach(config, policies)
     require_scored(scored)
@@ -183,7 +183,7 @@ def test_an_answer_that_does_not_come_in_time_is_asked_for_again(
         return script(body)
 
     there.script = slow
-    config = configured(there.url, "timeout_s = 0.3")
+    config = teaching_config(there.url, "timeout_s = 0.3")
     with serve_policies(config, threading.Event()) as policies:
         scored, _ = teach(config, policies)
     gate.set()
@@ -200,7 +200,7 @@ def test_an_api_with_another_tokenizer_is_refused_at_once(
         return {"choices": [choice]}
 
     there.script = other
-    config, host = configured(there.url), there.url.split("/")[2]
+    config, host = teaching_config(there.url), there.url.split("/")[2]
     with (
         serve_policies(config, threading.Event()) as policies,
         pytest.raises(
@@ -214,7 +214,7 @@ def test_an_api_with_another_tokenizer_is_refused_at_once(
 
 
 def test_equal_sequences_are_scored_once(there: Endpoint) -> None:
-    config, sampled = configured(there.url), batch()
+    config, sampled = teaching_config(there.url), batch()
     sampled.tokens[15:19] = sampled.tokens[6:10]
     sampled.loss_mask[15:] = False
     sampled.loss_mask[[7, 16]] = True
@@ -236,7 +236,7 @@ def test_a_trainer_told_to_stop_abandons_requests_that_are_running(
         return script(body)
 
     there.script = slow
-    config = configured(there.url)
+    config = teaching_config(there.url)
     with serve_policies(config, stop) as policies:
         with pytest.raises(TeacherAway, match='teacher "elder": the process is told to stop'):
             teach(config, policies)
@@ -252,7 +252,7 @@ def test_a_trainer_told_to_stop_waits_no_longer(there: Endpoint) -> None:
         return failure(500)
 
     there.script = dead
-    config = configured(there.url)
+    config = teaching_config(there.url)
     with serve_policies(config, stop) as policies, pytest.raises(TeacherAway):
         teach(config, policies)
 
@@ -261,7 +261,7 @@ def test_in_a_run_it_is_asked_through_the_policy_server_that_is_live(
     store: Store, script: EchoScript, there: Endpoint
 ) -> None:
     world = World.begin(store)
-    config = configured(there.url)
+    config = teaching_config(there.url)
     policies = registered_policies(config, store, world.run_id, threading.Event())
     assert policies.find("critic") is None
     found: list[Batch] = []
