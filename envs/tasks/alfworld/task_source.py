@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
+from random import Random
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -28,7 +29,7 @@ class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
 
     `data`: the data folder, empty for AGENTRL_DATA. `expert`: of the release: it plays the game's
     walkthrough, or looks for things where they are likely to be. `careless`: share of expert
-    episodes of generated items that leave out the errand's treatment.
+    episodes that leave out the errand's treatment; walkthroughs have it.
     """
 
     origin: Literal["generated", "agentbench"] = "generated"
@@ -64,14 +65,23 @@ class AlfworldSource(generated.SplitSource):
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
         if is_published(item):
-            commands: Sequence[str] = self._release.game(item.item_id).walkthrough
-            if self._options.expert == "search":
-                commands = walkthrough_search.search_game(
-                    play_game(item), commands, self._habits, self.max_turns
-                )
+            commands = self._commands(item, seed)
             return ReplayExpert(play_game(item), commands, seed=seed, noise=noise)
         careless = self._options.careless
         return AlfworldExpert(read_scene(item), seed=seed, noise=noise, careless=careless)
+
+    def _commands(self, item: Item, seed: int) -> Sequence[str]:
+        """Return the commands of a published game's expert."""
+        walkthrough: Sequence[str] = self._release.game(item.item_id).walkthrough
+        if self._options.expert == "walkthrough":
+            return walkthrough
+        return walkthrough_search.search_game(
+            play_game(item),
+            walkthrough,
+            self._habits,
+            self.max_turns,
+            is_careless=Random(seed).random() < self._options.careless,
+        )
 
     @cached_property
     def _release(self) -> games.Release:

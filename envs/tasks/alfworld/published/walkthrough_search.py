@@ -10,7 +10,7 @@ from walkthroughs never learns to search.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from agentrl.envs.tasks.alfworld.problem import LAMP, kind_of
@@ -73,23 +73,29 @@ def count_places(walkthroughs: Iterable[Sequence[str]]) -> Habits:
     return counts
 
 
-def search_game(play: Game, walkthrough: Sequence[str], known: Habits, turns: int) -> list[str]:
+def search_game(
+    play: Game, walkthrough: Sequence[str], known: Habits, turns: int, *, is_careless: bool = False
+) -> list[str]:
     """Search the fresh game `play`; return the winning commands, or else its walkthrough.
 
-    `turns`: the most that may be taken.
+    `turns`: the most that may be taken. `is_careless`: leave out the treatment, and end once
+    everything is brought.
     """
     errand = read_errand(walkthrough)
     if errand is None:
         return list(walkthrough)
+    if is_careless:
+        errand = replace(errand, treatment="")
     searcher = _Searcher(play, errand, known.get(errand.thing, {}))
     done: list[str] = []
-    while not play.won and len(done) < turns:
+    while not (play.won or searcher.has_brought_all) and len(done) < turns:
         command = searcher.next()
         if command not in play.commands:
             break
         play.do(command)
         done.append(command)
-    return done if play.won else list(walkthrough)
+    is_finished = play.won or (is_careless and searcher.has_brought_all)
+    return done if is_finished else list(walkthrough)
 
 
 class _Searcher:
@@ -112,6 +118,10 @@ class _Searcher:
         self._thing = ""
         self._is_treated = False
         self._brought: set[str] = set()
+
+    @property
+    def has_brought_all(self) -> bool:
+        return len(self._brought) >= self._errand.count
 
     def next(self) -> str:
         """Read an observation and return the next command."""

@@ -6,7 +6,9 @@ import msgspec
 import pytest
 from textworld_comparison import pick_evenly
 
+from agentrl.core.types import Status
 from agentrl.envs.contract import Item
+from agentrl.envs.play import play
 from agentrl.envs.tasks.alfworld.playable import play_game
 from agentrl.envs.tasks.alfworld.published import games, walkthrough_search
 from agentrl.envs.tasks.alfworld.published.walkthrough_search import (
@@ -14,6 +16,7 @@ from agentrl.envs.tasks.alfworld.published.walkthrough_search import (
     read_errand,
     search_game,
 )
+from agentrl.envs.tasks.alfworld.task_source import AlfworldSource
 
 PLACES = ("shelf 1", "drawer 1", "drawer 2", "sinkbasin 1", "table 1")
 
@@ -138,6 +141,20 @@ def test_what_the_errand_asks_for_is_done_to_the_thing_that_was_found() -> None:
     ]
 
 
+def test_a_careless_search_brings_the_thing_untreated_and_ends() -> None:
+    flat = Flat({"mug 1": "shelf 1"}, clean=True)
+    walkthrough = [*STRAIGHT[:2], "clean mug 1 with sinkbasin 1", *STRAIGHT[2:]]
+    found = search_game(flat, walkthrough, {"mug": {"shelf": 1}}, 20, is_careless=True)
+    assert found == STRAIGHT
+    assert not flat.won
+
+
+def test_a_careless_search_that_brings_nothing_in_time_is_played_by_the_walkthrough() -> None:
+    flat = Flat({"mug 1": "shelf 1"}, clean=True)
+    walkthrough = [*STRAIGHT[:2], "clean mug 1 with sinkbasin 1", *STRAIGHT[2:]]
+    assert search_game(flat, walkthrough, KNOWN, 7, is_careless=True) == walkthrough
+
+
 @pytest.mark.parametrize(
     ("walkthrough", "turns"),
     [(STRAIGHT, 7), (["dance"], 20), ([*STRAIGHT[:-1], "move mug 1 to moon 1"], 20)],
@@ -177,3 +194,15 @@ def test_most_games_of_the_release_are_won_by_searching(release: games.Release) 
         longer += len(commands) > len(game.walkthrough)
     assert won > 40
     assert longer > 20
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("release")
+def test_careless_experts_of_the_release_leave_most_treatments_out() -> None:
+    """The others' searches bring nothing in time, so they play the walkthrough."""
+    source = AlfworldSource({"origin": "agentbench", "expert": "search", "careless": 1.0})
+    treated = [item for item in source.items("train") if "_then_" in item.item_id]
+    outcomes = [play(source, i, source.expert(i, seed=0)) for i in pick_evenly(treated, 30)]
+    careless = [outcome for outcome in outcomes if outcome.status == Status.INVALID_ACTION]
+    assert len(careless) > 20
+    assert sum(outcome.score for outcome in outcomes) == len(outcomes) - len(careless)
