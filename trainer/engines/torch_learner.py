@@ -120,7 +120,7 @@ class TorchLearner:
         values = measure(batch, recorded)
         seconds = computed_s + time.perf_counter() - began
         values |= {"learning_rate": rate, "seconds": seconds}
-        values |= memory_metrics(self._budget.tokens, self._budget.peak)
+        values |= memory_metrics(self._budget.largest(), self._budget.peak)
         if math.isfinite(norm):
             values["grad_norm"] = norm
         return Metrics(values, skipped, reverse_kls(batch, recorded)), recorded
