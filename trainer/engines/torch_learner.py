@@ -10,6 +10,7 @@ import torch
 
 from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config.sections.base import check_device
+from agentrl.core.processes import malloc_tuning
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure, reverse_kls
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
@@ -21,7 +22,7 @@ from agentrl.trainer.engines.pass_budget import (
     find_memory,
     memory_metrics,
 )
-from agentrl.trainer.model import malloc_tuning, optimizer
+from agentrl.trainer.model import optimizer
 from agentrl.trainer.model.packing import MicroBatch, micro_batches
 from agentrl.trainer.model.trainable_model import (
     check_shapes,
