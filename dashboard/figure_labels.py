@@ -184,7 +184,8 @@ SECTIONS: dict[str, tuple[Figure, ...]] = {
         Figure(
             "micro_batch_tokens",
             "Most tokens of a pass",
-            "trainer.micro_batch_tokens, or fewer where a GPU's memory is short.",
+            "trainer.micro_batch_tokens, or fewer where a GPU's memory is short; "
+            "at least the longest trajectory.",
         ),
     ),
 }

@@ -89,7 +89,8 @@ def _update(config: Config, shape: ModelSpec) -> Iterator[tuple[str, tuple[int, 
 
 def _longest(config: Config) -> tuple[int, str]:
     """Tokens of the largest micro-batch, and the keys that bound it."""
-    wished, trajectory = config.trainer.micro_batch_tokens, config.sampling.max_tokens
+    trainer, trajectory = config.trainer, config.sampling.max_tokens
+    wished = trainer.micro_batch_tokens if trainer.packing else 0  # one trajectory each
     keys = ["trainer.micro_batch_tokens"] * (wished >= trajectory)
     keys += ["sampling.max_tokens"] * (trajectory >= wished)
     return max(wished, trajectory), " and ".join(keys)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
+from agentrl.core.processes.malloc_tuning import release_unused
 from agentrl.ops.configuration.configs import check_items
 from agentrl.ops.doctor.memory import require_memory
 from agentrl.ops.quickstart.recipes import Recipe, Size
@@ -15,7 +16,6 @@ from agentrl.ops.warmstart.command import make
 from agentrl.ops.warmstart.expert_processes import usable_processes
 from agentrl.ops.warmstart.options import WarmstartOptions
 from agentrl.ops.warmstart.start_adapter import StartAdapter
-from agentrl.trainer.model.malloc_tuning import release_unused
 
 
 def require_run_memory(recipe: Recipe, config: Config) -> None:

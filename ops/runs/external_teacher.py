@@ -3,9 +3,13 @@
 batch ─▶ a request per sequence ─▶ /v1/score of the [[policy]] ─▶ the model's API
            ▲ the missing ones        │ away: TeacherAway, what has arrived is kept
            └── the trainer's loop ◀──┘
+
+An API that is away is waited for. If it fails on one sequence, it is asked for another one every
+`PROBE_S` seconds; after `PROBES` answers in a row, the failure is an error.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -29,6 +33,12 @@ from agentrl.workers.policies.client import (
 
 LOOK_S = 0.1  # between two looks at the stop event
 MARGIN_S = 5.0  # beyond the server's own time limit of a request
+PROBE_S = 120.0  # between two requests that show whether the API is away
+PROBES = 15  # answers in a row, while one sequence fails, that make this an error
+STUCK = (
+    "see the API's log; give it more time (policy.external.timeout_s) or memory, "
+    "or lower sampling.max_tokens"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +58,37 @@ class _Scores(msgspec.Struct):
     logprobs: list[float]
 
 
+@dataclass(slots=True)
+class _FailingSequence:
+    """A sequence that the API fails to score.
+
+    `probed_at`: when it failed first, or when the API was last asked for something else.
+    `answered`: how often in a row the API answered that.
+    """
+
+    key: bytes
+    probed_at: float
+    answered: int = 0
+
+
 class ExternalTeacher:
     """Scores tokens at temperature 1, whatever they were sampled at. It implements TeacherModel."""
 
-    def __init__(self, name: str, server: ScoringServer, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        name: str,
+        server: ScoringServer,
+        stop: threading.Event,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`name`: of the [[teacher]]. `stop`: running requests are abandoned when it is set."""
         self._name = name
         self._server = server
         self._stop = stop
+        self._clock = clock
         self._threads = DaemonExecutor("teacher")
         self._scores: dict[bytes, list[float]] = {}  # of sequences of the last batch
+        self._failing: _FailingSequence | None = None
 
     def logprobs(self, batch: Batch) -> Floats:
         """See TeacherModel. Raises PolicyError if the model cannot score these tokens."""
@@ -66,11 +97,47 @@ class ExternalTeacher:
         self._scores = {key: self._scores[key] for key in different.keys() & self._scores.keys()}
         missing = [tokens for key, tokens in different.items() if key not in self._scores]
         if missing:
-            self._ask_all(self._find(), missing)
+            self._score(self._find(), missing)
         found = np.zeros(batch.tokens.size, np.float32)
         for start, tokens in sequences.items():
             found[start + 1 : start + tokens.size] = self._scores[tokens.tobytes()]
         return found
+
+    def _score(self, policy: LivePolicy, missing: Sequence[Ints]) -> None:
+        """Ask for the scores of sequences. Raises PolicyError if the API always fails on one."""
+        try:
+            self._ask_all(policy, missing)
+        except TeacherAway as error:
+            first = missing[0]
+            if first.tobytes() not in self._scores and not self._stop.is_set():
+                self._require_away(policy, first, error)
+            raise
+        self._failing = None
+
+    def _require_away(self, policy: LivePolicy, tokens: Ints, error: TeacherAway) -> None:
+        """Raise PolicyError if the API has long failed on these tokens, but answers others.
+
+        `error`: of the last try. The other request is for the first two tokens.
+        """
+        key, now = tokens.tobytes(), self._clock()
+        failing = self._failing
+        if failing is None or failing.key != key:
+            failing = self._failing = _FailingSequence(key, probed_at=now)
+        if now - failing.probed_at < PROBE_S:
+            return
+        failing.probed_at = now
+        try:
+            self._ask_all(policy, [tokens[:2]])
+        except PolicyError:
+            failing.answered = 0
+            return
+        failing.answered += 1
+        if failing.answered >= PROBES:
+            raise PolicyError(
+                f"{error}; it has failed on these {tokens.size:,} tokens for "
+                f"{PROBES * PROBE_S / 60:.0f} minutes, in which it answered other requests",
+                hint=STUCK,
+            ) from error
 
     def _ask_all(self, policy: LivePolicy, missing: Sequence[Ints]) -> None:
         """Ask for the scores of sequences. The first error is raised once no request is running."""

@@ -153,7 +153,11 @@ def _learn(
 
 
 def _fingerprint(options: WarmstartOptions) -> str:
-    """Return a hash of all options that determine the weights. Raises ItemError."""
+    """Return a hash of all options that determine the weights. Raises ItemError.
+
+    Without those that change their rounding only, `threads` and `chunk_logits`: who runs out of
+    memory may continue with fewer logits.
+    """
     optional = {"lora": msgspec.to_builtins(options.lora)} if options.lora.rank else {}
     if options.chat_template:
         optional["template"] = read_template(Path(options.chat_template))

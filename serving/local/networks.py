@@ -25,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from agentrl.checkpoints.manifest import find_base
 from agentrl.core.errors import CheckpointError, PolicyError
+from agentrl.core.processes.malloc_tuning import release_unused
 from agentrl.serving.local.adapter_sum import merge_layer
 from agentrl.serving.local.packed_linear import WeightPacker, multiplies_bfloat16
 
@@ -139,7 +140,9 @@ def _load_whole(path: Path, device: str, dtype: torch.dtype) -> Any:
         if report[kind]:
             raise CheckpointError(f"{path}: {kind.replace('_', ' ')}: {sorted(report[kind])[:3]}")
     _check_bytes(network, path)
-    return network.to(device).eval().requires_grad_(False)
+    network = network.to(device).eval().requires_grad_(False)
+    release_unused()  # of copies that transformers made to join experts or to cast weights
+    return network
 
 
 def _check_bytes(network: Any, path: Path) -> None:

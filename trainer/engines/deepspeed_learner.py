@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.sections.training import DeepSpeed
+from agentrl.core.processes import malloc_tuning
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
@@ -32,7 +33,7 @@ from agentrl.trainer.engines.rank0 import TOKEN_FIELDS, RankStep
 from agentrl.trainer.engines.ranks import Ranks
 from agentrl.trainer.engines.torch_learner import prepare_torch
 from agentrl.trainer.engines.zero_net import Net
-from agentrl.trainer.model import malloc_tuning, optimizer, trainable_model
+from agentrl.trainer.model import optimizer, trainable_model
 from agentrl.trainer.model.files.loading import load_model, load_structure
 from agentrl.trainer.model.packing import MicroBatch, attention_cost, balance_ranks
 from agentrl.trainer.model.trainable_model import make_trainable, trainable_parameters

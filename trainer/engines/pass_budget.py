@@ -137,6 +137,10 @@ class PassBudget:
         if self._memory is not None:
             self._forward = self._memory.peak()
 
+    def largest(self) -> int:
+        """Return the most tokens of a pass of the update: the budget, or one longer trajectory."""
+        return max([self.tokens, *(each.tokens for each in self._update.passes)])
+
     def halve(self, passes: Sequence[MicroBatch], error: Exception) -> int:
         """Return half the tokens of the largest pass, because one ran out of memory.
 
@@ -171,7 +175,9 @@ def tokens_within(room: float, measured: Sequence[MeasuredPass]) -> int:
 
 
 def memory_metrics(tokens: int, peak: int) -> dict[str, float]:
-    """Return the metrics of an update. `peak`: in bytes; 0: not measured, then there are none."""
+    """Return the metrics of an update. `tokens`: most of a pass. `peak`: in bytes; 0: not measured,
+    then there are none.
+    """
     if not peak:
         return {}
     return {"micro_batch_tokens": float(tokens), "micro_batch_peak_bytes": float(peak)}

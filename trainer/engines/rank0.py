@@ -203,7 +203,8 @@ class Rank0Coordinator:
         step = self._worker.step()
         values = measure(batch, recorded) | dict(step.values)
         values |= {"seconds": computed_s + time.perf_counter() - began}
-        values |= memory_metrics(tokens, max(peak for _, peak in results))
+        largest = max([tokens, *(each.tokens.size for passes in of_ranks for each in passes)])
+        values |= memory_metrics(largest, max(peak for _, peak in results))
         return Metrics(values, step.skipped, reverse_kls(batch, recorded)), recorded
 
     def _plan_tokens(self) -> int:

@@ -10,6 +10,7 @@ import torch
 
 from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config.sections.base import check_device
+from agentrl.core.processes import malloc_tuning
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure, reverse_kls
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
@@ -21,7 +22,7 @@ from agentrl.trainer.engines.pass_budget import (
     find_memory,
     memory_metrics,
 )
-from agentrl.trainer.model import malloc_tuning, optimizer
+from agentrl.trainer.model import optimizer
 from agentrl.trainer.model.packing import MicroBatch, micro_batches
 from agentrl.trainer.model.trainable_model import (
     check_shapes,
@@ -120,7 +121,7 @@ class TorchLearner:
         values = measure(batch, recorded)
         seconds = computed_s + time.perf_counter() - began
         values |= {"learning_rate": rate, "seconds": seconds}
-        values |= memory_metrics(self._budget.tokens, self._budget.peak)
+        values |= memory_metrics(self._budget.largest(), self._budget.peak)
         if math.isfinite(norm):
             values["grad_norm"] = norm
         return Metrics(values, skipped, reverse_kls(batch, recorded)), recorded

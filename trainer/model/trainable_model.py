@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.core.processes import malloc_tuning
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.engines.learner import Hardware
-from agentrl.trainer.model import gradient_checkpointing, malloc_tuning
+from agentrl.trainer.model import gradient_checkpointing
 from agentrl.trainer.model.attention import pack
 from agentrl.trainer.model.files.loading import copy_tokenizer, load_model, load_structure
 from agentrl.trainer.model.files.tensor_file import write_sharded, write_tensors

@@ -127,7 +127,7 @@ class Trainer(Section, frozen=True):
     for passes that need more than earlier ones."""
     chunk_logits: Positive | None = None
     """Most logits in memory at once. More is faster. Absent: 2^22 on a CPU, 2^27 on a GPU, and 2^25
-    in `agentrl warmstart`."""
+    in `agentrl warmstart`, which continues with another number, too."""
     packing: bool = True
     """Whether trajectories share a forward pass, without attention between them. A prompt with
     which several of them begin is computed once."""

@@ -105,6 +105,17 @@ def test_an_adapter_holds_a_frozen_base_and_sixteen_bytes_a_parameter_of_its_own
     assert held["reference"] == 0  # the base without its adapter
 
 
+def test_without_packing_a_pass_has_one_trajectory(small: Path) -> None:
+    text = "trainer.packing = false\nsampling.max_tokens = 100\ntrainer.micro_batch_tokens = "
+    few, many = (
+        next(part for part in plan.parts if part.what == "activations")
+        for tokens in (10, 1000)
+        for plan in planned(config(small, f"{text}{tokens}\n"))
+    )
+    assert few == many
+    assert many.lower == "sampling.max_tokens"
+
+
 def test_a_kl_term_loads_the_model_once_more(small: Path) -> None:
     (host,) = planned(config(small, "trainer.kl_weight = 0.1\n"))
     assert sizes(host, "trainer")["reference"] == 4 * PARAMETERS

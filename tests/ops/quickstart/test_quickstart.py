@@ -84,6 +84,12 @@ def test_a_machine_with_too_little_memory_is_told_so_before_anything_starts(
     assert not list(tmp_path.glob("**/store.db"))
 
 
+def test_on_a_gpu_the_experts_of_both_tasks_are_careless() -> None:
+    tasks = config_loading.load(recipe("smollm-gpu").file, {}).tasks
+    careless = {name: task.options.get("careless") for name, task in tasks.items()}
+    assert careless == {"dbbench": 0.6, "alfworld": 0.6}
+
+
 def test_a_recipe_that_goes_on_finds_its_run_again_by_what_was_chosen(tmp_path: Path) -> None:
     """Others begin anew each time."""
     chosen = Choices(seed=7, fast=True, cross_policy=False)

@@ -4,6 +4,7 @@ import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.errors import PolicyError
 from agentrl.core.retry import Retry
 from agentrl.db.store import Store
+from agentrl.ops.runs.external_teacher import PROBES, ExternalTeacher, ScoringServer
 from agentrl.ops.runs.teachers import (
     TeacherPolicies,
     registered_policies,
@@ -28,6 +30,7 @@ from agentrl.ops.runs.teachers import (
 )
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware, Metrics, TeacherAway, proceed
+from agentrl.workers.policies.client import PolicyClient
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
 FILE = """
@@ -169,6 +172,58 @@ def test_it_is_waited_for_while_its_api_fails_and_what_was_scored_is_kept(
     assert 'teacher "elder": policy server' in log
     assert "500" in log, "what the API answered"
     assert "Service is available again" in log
+
+
+class Waits:
+    """A clock; whoever reads it has waited for a minute."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 60.0
+        return self.now
+
+
+def tries_until_error(teacher: ExternalTeacher, most: int) -> tuple[int, PolicyError | None]:
+    """Ask again and again, as the trainer's loop; return how often, and the error that ends it."""
+    for tries in range(1, most + 1):
+        try:
+            teacher.logprobs(batch())
+        except TeacherAway:
+            continue
+        except PolicyError as error:
+            return tries, error
+    return most, None
+
+
+@pytest.mark.parametrize("is_wholly_away", [False, True])
+def test_a_sequence_on_which_the_api_always_fails_is_an_error_unless_the_api_is_away(
+    there: Endpoint, script: EchoScript, *, is_wholly_away: bool
+) -> None:
+    """The first call begins to count; every second one, 2 minutes later, asks for other tokens."""
+    short = 0  # requests for two tokens
+
+    def fails_on_four(body: dict[str, Any]) -> Answer:
+        nonlocal short
+        short += len(body["prompt"]) == 2
+        is_away = is_wholly_away or short == 3  # for the third
+        return failure(500) if is_away or len(body["prompt"]) == 4 else script(body)
+
+    there.script = fails_on_four
+    config = teaching_config(there.url)
+    with serve_policies(config, threading.Event()) as policies:
+        server = ScoringServer(partial(policies.find, "critic"), PolicyClient(), 16, 60.0)
+        teacher = ExternalTeacher("elder", server, threading.Event(), Waits())
+        tries, error = tries_until_error(teacher, 100)
+    if is_wholly_away:
+        assert (tries, error) == (100, None)
+        return
+    assert tries == 1 + 2 * (3 + PROBES)
+    assert error is not None
+    assert str(error).startswith('teacher "elder": policy server ')
+    assert "; it has failed on these 4 tokens for 30 minutes, in which it answered" in str(error)
+    assert "policy.external.timeout_s" in error.hint
 
 
 def test_an_answer_that_does_not_come_in_time_is_asked_for_again(

@@ -250,6 +250,22 @@ def test_a_warm_start_with_other_options_is_not_continued(tmp_path: Path) -> Non
             warmstart(other)
 
 
+def test_a_warm_start_is_continued_with_other_chunk_logits(tmp_path: Path) -> None:
+    """As after memory ran out; they change the weights by rounding only."""
+
+    def interrupt(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    one = (Phase(noise={}, steps=2, checked=0),)
+    small = options(tmp_path / "out", episodes=2, batch_tokens=64, phases=one, measured=0)
+    with pytest.raises(KeyboardInterrupt):
+        warmstart(small, interrupt)
+    began: list[int] = []
+    fewer = replace(small, chunk_logits=1)
+    warmstart(fewer, watch_continuation=lambda step, _: began.append(step))
+    assert began == [1]
+
+
 def test_a_warm_start_with_demonstrations_chosen_otherwise_is_not_continued(
     tmp_path: Path,
 ) -> None:

@@ -101,6 +101,15 @@ def test_growing_contexts_lower_the_budget_before_memory_runs_out_and_shorter_on
     assert memory.failures == 0
 
 
+def test_without_packing_the_longest_trajectory_is_the_largest_pass(
+    tiny: Path, make_trajectory: MakeTrajectory
+) -> None:
+    apart, memory = replace(BASE_SETTINGS, packing=False), FakeDeviceMemory(1000)
+    learner = TorchLearner(tiny, apart, Hardware(), memory)
+    with memory.holding(1):
+        assert budgets(learner, [batch_of(make_trajectory, 20)] * 2) == [19, 19]
+
+
 def test_memory_that_others_take_lowers_the_budget_and_what_they_give_back_raises_it(
     learner_on: Callable[..., TorchLearner], make_trajectory: MakeTrajectory
 ) -> None:

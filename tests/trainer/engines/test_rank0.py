@@ -194,6 +194,18 @@ def test_all_ranks_pack_for_the_rank_with_the_least_memory(
     assert [memory.failures for memory in memories] == [0] * SIZE
 
 
+def test_without_packing_the_longest_trajectory_is_the_largest_pass_of_all_ranks(
+    make_trajectory: MakeTrajectory,
+) -> None:
+    parts = [Echo(FakeDeviceMemory(100)) for _ in range(SIZE)]
+    for part in parts:
+        part.budget = PassBudget(1, 0.9, part.memory)
+    with together(parts, Wire()) as lead:
+        found = lead.update(ragged_batch(make_trajectory)).values
+    longest = [max(micro.tokens.size for micro in part.given) for part in parts]
+    assert found["micro_batch_tokens"] == max(longest) > 1
+
+
 def test_what_is_no_list_of_micro_batches_is_refused(make_trajectory: MakeTrajectory) -> None:
     [passes] = balance_ranks(ragged_batch(make_trajectory), 1000, 1, 0.0)
     body = encode_passes(passes)

@@ -12,6 +12,7 @@ from torch import nn
 
 from agentrl.core.config.sections.base import Dtype
 from agentrl.core.errors import CheckpointError
+from agentrl.core.processes.malloc_tuning import release_unused
 
 TOKENIZER_FILES = (
     "tokenizer*",
@@ -63,6 +64,7 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.floa
             "soft-capping, for example), which the trainer does not support",
             hint="choose another model",
         )
+    release_unused()  # of copies that transformers made to join experts or to cast weights
     return model
 
 

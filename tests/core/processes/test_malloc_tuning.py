@@ -3,12 +3,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from torch import ops
+from torch import bfloat16, ops
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
+from agentrl.core.processes.malloc_tuning import map_large_blocks
 from agentrl.core.processes.torch_environment import KERNEL_CACHES
-from agentrl.trainer.model.malloc_tuning import map_large_blocks
 
 PROGRAM = """
 import sys
@@ -17,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from agentrl.trainer.model.malloc_tuning import map_large_blocks
+from agentrl.core.processes.malloc_tuning import map_large_blocks
 from agentrl.trainer.model.token_scores import score_tokens
 
 torch.set_num_threads(1)
@@ -47,7 +49,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from agentrl.trainer.model.malloc_tuning import release_unused
+from agentrl.core.processes.malloc_tuning import release_unused
 
 
 def resident_kib():
@@ -71,6 +73,34 @@ train(range(100, 110))
 before = resident_kib()
 train(range(200, 600))
 print(resident_kib() - before)
+"""
+
+
+LOADED = """
+import sys
+from pathlib import Path
+
+import torch
+
+from agentrl.core.processes.malloc_tuning import release_unused
+from agentrl.serving.local.networks import Networks
+from agentrl.trainer.model.files.loading import load_model
+
+
+def anonymous_kib():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+
+torch.set_num_threads(1)
+path = Path(sys.argv[2])
+if sys.argv[1] == "trainer":
+    model = load_model(path, torch.device("cpu"), torch.float32)
+else:
+    model = Networks("cpu", torch.float32).open(path)
+before = anonymous_kib()
+release_unused()
+print(before - anonymous_kib())
 """
 
 
@@ -104,3 +134,22 @@ def test_kernels_of_former_lengths_are_dropped() -> None:
     growth_unbounded = _run_program(LENGTHS, environment=environment)
     growth_bounded = _run_program(LENGTHS, environment=environment | KERNEL_CACHES)
     assert growth_bounded < growth_unbounded / 2, (growth_bounded, growth_unbounded)
+
+
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mixture of experts in bfloat16; in float32 their weights have 48 MiB."""
+    path = tmp_path_factory.mktemp("experts")
+    shape = {"hidden_size": 256, "num_hidden_layers": 4, "vocab_size": 64, "num_experts": 32}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64}
+    described: Any = Qwen3MoeConfig(**shape, **heads, moe_intermediate_size=128)
+    model: Any = AutoModelForCausalLM.from_config(described, dtype=bfloat16)
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not map_large_blocks(), reason="not glibc")
+@pytest.mark.parametrize("where", ["trainer", "policy server"])
+def test_a_loaded_model_leaves_no_freed_copy_in_memory(experts: Path, where: str) -> None:
+    assert _run_program(LOADED, where, str(experts)) < 4
