@@ -28,7 +28,7 @@ def find_warnings(config: Config) -> list[ConfigWarning]:
 def _time_limits(config: Config) -> Iterator[ConfigWarning]:
     """Warn about time limits that end long attempts and completions."""
     worker, sampling = config.worker, config.sampling
-    turns = max(task.max_turns or math.inf for task in config.tasks.values())
+    turns = max((task.max_turns or math.inf for task in config.tasks.values()), default=0)
     sampled = min(sampling.max_tokens, turns * sampling.max_step_tokens)  # the rest is prompts
     for key, limit_s, tokens_key, tokens in (
         ("attempt_deadline_s", worker.attempt_deadline_s, "max_tokens", sampled),

@@ -55,6 +55,10 @@ def test_an_attempt_needs_time_for_what_its_turns_sample_not_for_its_prompts() -
     assert "600 s are too short to sample 30020 tokens" in found.detail
 
 
+def test_a_configuration_without_tasks_is_not_warned_of_its_time_limits() -> None:
+    assert find_warnings(config_loading.loads("tasks = {}\nworker.attempt_deadline_s = 1\n")) == []
+
+
 def test_the_default_deadline_of_an_attempt_contains_a_completion_of_any_length() -> None:
     worker = config_loading.loads(TASK).worker
     assert worker.attempt_deadline_s >= worker.completion_timeout_s
