@@ -64,17 +64,17 @@ def train(
     """Train until the run ends.
 
     Raises TrainerReplaced if a newer trainer has taken over, and UpdateRefused to start again.
-    Raises PolicyError, after a snapshot, if a teacher cannot score."""
+    Raises PolicyError, after a snapshot, if a teacher cannot score.
+    """
     at = ledger.resume(learner)
-    pause = Backoff(longest_s=LONGEST_PAUSE_S)
-    teachers = Retry("teacher", TeacherAway, stop=stop, backoff=pause)
     try:
-        while then := _update(inbox, learner, ledger, settings, at, teachers, stop):
-            at = then
+        try:
+            while then := _update(inbox, learner, ledger, settings, at, stop):
+                at = then
+        except PolicyError:
+            ledger.snapshot(learner, at)
+            raise
         ledger.snapshot(learner, at)
-    except PolicyError:
-        ledger.snapshot(learner, at)
-        raise
     except RunEnded as error:  # a person was faster; the weights are beyond the last commit
         log.info("Last update not committed", reason=str(error))
     except (StoreUnavailable, WeightsAway) as error:
@@ -89,7 +89,6 @@ def _update(  # noqa: PLR0913, PLR0917 - all that the loop holds
     ledger: Ledger,
     settings: Settings,
     at: Position,
-    teachers: Retry,
     stop: threading.Event,
 ) -> Position | None:
     """Run one update, which is then being published; return its position.
@@ -106,7 +105,7 @@ def _update(  # noqa: PLR0913, PLR0917 - all that the loop holds
     def is_wanted() -> bool:
         return not (stop.is_set() or ledger.end_if_due(at) or inbox.is_over(ledger.epoch))
 
-    figures = _compute_update(learner, batch, ledger, teachers, is_wanted)
+    figures = _compute_update(learner, batch, ledger, is_wanted, stop)
     if figures is None:
         return None
     figures = replace(figures, values=_update_metrics(taken, figures, settings, at.version))
@@ -125,24 +124,25 @@ def _compute_update(
     learner: Learner,
     batch: Batch,
     ledger: Ledger,
-    teachers: Retry,
     is_wanted: Callable[[], bool],
+    stop: threading.Event,
 ) -> Metrics | None:
-    """Compute an update once its teachers can be asked; return its metrics.
+    """Compute an update; wait while a teacher is away, and call `is_wanted` before each retry.
 
-    `is_wanted`: asked before each further try; None: it is not wanted any more.
+    Return its metrics; None: it is not wanted any more.
     """
-    waits = False
+    is_retry = False
 
     def compute() -> Metrics:
-        nonlocal waits
-        if waits and not is_wanted():
+        nonlocal is_retry
+        if is_retry and not is_wanted():
             raise _UpdateUnwantedError
-        waits = True
+        is_retry = True
         return learner.update(batch, before_step=ledger.settle)
 
+    pauses = Backoff(longest_s=LONGEST_PAUSE_S)
     try:
-        return teachers.call(compute)
+        return Retry("teacher", TeacherAway, stop=stop, backoff=pauses).call(compute)
     except (TeacherAway, _UpdateUnwantedError):  # TeacherAway: told to stop
         log.warning("Ended before the update was computed: a teacher is away")
         return None

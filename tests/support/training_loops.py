@@ -38,23 +38,25 @@ BOUNDS = InboxBounds(
 
 
 class HookedLearner(TorchLearner):
-    """Calls `during` of an update's number, from 1, when its gradient is computed, and `stepping`
-    when it may step.
+    """Calls `starting` of an update's number, from 1, when it begins, `during` when its gradient is
+    computed, and `stepping` when it may step. `number`: of the newest, also if it failed.
     """
 
     def __init__(self, model: Path, during: dict[int, Callable[[], object]] | None = None) -> None:
         super().__init__(model, SETTINGS, Hardware(DEVICE))
         self.during = during or {}
+        self.starting: dict[int, Callable[[], object]] = {}
         self.stepping: dict[int, Callable[[], object]] = {}
-        self._number = 0
+        self.number = 0
 
     def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
-        self._number += 1
+        self.number += 1
+        self.starting.get(self.number, proceed)()
 
         def settle() -> None:
-            self.during.get(self._number, proceed)()
+            self.during.get(self.number, proceed)()
             before_step()
-            self.stepping.get(self._number, proceed)()
+            self.stepping.get(self.number, proceed)()
 
         return super().update(batch, settle)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from inline import DeferredExecutor
 from run_transitions import World
 from sqlalchemy import select
-from torch_device import DEVICE
-from training_loops import BOUNDS, SETTINGS, run_loop
+from training_loops import BOUNDS, HookedLearner, run_loop
 
 from agentrl.checkpoints.manifest import SaveReport, verify
 from agentrl.core.errors import PolicyError, StoreUnavailable
@@ -23,29 +23,11 @@ from agentrl.db.models.updates import Update
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.updates import TrainerReplaced
-from agentrl.trainer.batch import Batch, TakenGroups
-from agentrl.trainer.engines.learner import (
-    Hardware,
-    Metrics,
-    TeacherAway,
-    WeightsWriter,
-    proceed,
-)
-from agentrl.trainer.engines.torch_learner import TorchLearner
+from agentrl.trainer.batch import TakenGroups
+from agentrl.trainer.engines.learner import TeacherAway, WeightsWriter, proceed
 from agentrl.trainer.inbox import Inbox
 
-
-class Interrupted(TorchLearner):
-    """Something happens while the first update is computed."""
-
-    world: World
-    happens: RunState
-
-    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
-        self.world.store.transact(
-            lambda session: runs.move_run(session, self.world.run_id, self.happens, "by command")
-        )
-        return super().update(batch, before_step)
+SNAPSHOTS = "SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL"
 
 
 @pytest.fixture
@@ -53,7 +35,32 @@ def world(store: Store) -> World:
     return World.begin(store)
 
 
-def _train(world: World, learner: TorchLearner, home: Path, **given: Any) -> None:
+def fail_with(
+    error: type[BaseException], happens: Callable[[], object] = proceed
+) -> Callable[[], None]:
+    """Return a hook that raises the error once something has happened."""
+
+    def fail() -> None:
+        happens()
+        raise error("the teacher has no scores")
+
+    return fail
+
+
+def make_learner(model: Path, update: int, *hooks: Callable[[], object]) -> HookedLearner:
+    """Return a learner that calls the hooks as this update and the next ones begin."""
+    learner = HookedLearner(model)
+    learner.starting = dict(enumerate(hooks, update))
+    return learner
+
+
+def _stop_run(world: World) -> None:
+    world.store.transact(
+        lambda session: runs.move_run(session, world.run_id, RunState.STOPPED, "by command")
+    )
+
+
+def _train(world: World, learner: HookedLearner, home: Path, **given: Any) -> None:
     """Train on three groups: the broker has the bodies of the first, the database the others."""
     delivered: list[Trajectory] = []
     for position in range(3):
@@ -66,7 +73,7 @@ def _train(world: World, learner: TorchLearner, home: Path, **given: Any) -> Non
 def test_groups_become_updates_until_the_stop_rule(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
-    _train(world, TorchLearner(tiny, SETTINGS, Hardware(DEVICE)), tmp_path, stop_updates=2)
+    _train(world, HookedLearner(tiny), tmp_path, stop_updates=2)
     assert (world.run().state, world.run().version) == (RunState.COMPLETED, 2)
     rows = world.ask("SELECT path, version FROM checkpoints WHERE version > 0 ORDER BY version")
     assert [verify(Path(path)).version for path, _ in rows] == [1, 2]
@@ -84,13 +91,13 @@ def test_groups_become_updates_until_the_stop_rule(
 def test_a_trainer_that_starts_at_its_stop_rule_learns_nothing_more(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
-    _train(world, TorchLearner(tiny, SETTINGS, Hardware(DEVICE)), tmp_path, stop_updates=1)
+    _train(world, HookedLearner(tiny), tmp_path, stop_updates=1)
     world.sql("UPDATE runs SET state = 'running', ended_at = NULL")
-    fresh = TorchLearner(tiny, SETTINGS, Hardware(DEVICE))
+    fresh = HookedLearner(tiny)
     _train(world, fresh, tmp_path, stop_updates=1)
     assert world.run().version == 1
     (path,) = world.ask("SELECT path FROM checkpoints WHERE version = 1")[0]
-    again = TorchLearner(Path(path), SETTINGS, Hardware(DEVICE)).state().tensors
+    again = HookedLearner(Path(path)).state().tensors
     kept = fresh.state().tensors
     assert all(torch.equal(kept[n], again[n]) for n in again if n.startswith("weights/"))
 
@@ -100,18 +107,10 @@ def test_a_policy_that_solves_everything_ends_the_run_without_an_update(
 ) -> None:
     for position in range(10):
         world.ready(position, (1.0, 1.0))
-    learner = TorchLearner(tiny, SETTINGS, Hardware(DEVICE))
+    learner = HookedLearner(tiny)
     _train(world, learner, tmp_path, min_groups=1, stop_success=0.9)
     assert (world.run().state, world.run().reason) == (RunState.COMPLETED, "success 0.9")
     assert world.run().version == 0
-
-
-class Killed(TorchLearner):
-    """Is killed while its first update is computed."""
-
-    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
-        del batch, before_step
-        raise KeyboardInterrupt
 
 
 def test_a_trainer_killed_during_an_update_leaves_out_the_same_groups_when_it_starts_again(
@@ -122,9 +121,9 @@ def test_a_trainer_killed_during_an_update_leaves_out_the_same_groups_when_it_st
     for position in range(3):
         world.ready(position)
     with pytest.raises(KeyboardInterrupt):
-        _train(world, Killed(tiny, SETTINGS, Hardware(DEVICE)), tmp_path, bounds=bounds)
+        _train(world, make_learner(tiny, 1, fail_with(KeyboardInterrupt)), tmp_path, bounds=bounds)
     assert world.ask(query) == [("ready", None)] * 3
-    learner = TorchLearner(tiny, SETTINGS, Hardware(DEVICE))
+    learner = HookedLearner(tiny)
     _train(world, learner, tmp_path, bounds=bounds, stop_updates=1)
     assert world.ask(query) == [("trained", None)] * 2 + [("filtered", "low_spread")]
     assert world.ask("SELECT groups FROM updates") == [(2,)]
@@ -137,7 +136,7 @@ def test_an_update_stores_the_mean_spread_of_rewards_also_of_groups_that_it_did_
     world.ready(0, (1.0, 1.0))  # filtered
     world.ready(1)  # σ = 1/2
     world.ready(2, (0.0, 0.0, 0.0, 1.0))  # σ = √3/4; left out: the less varied half
-    learner = TorchLearner(tiny, SETTINGS, Hardware(DEVICE))
+    learner = HookedLearner(tiny)
     bounds = replace(BOUNDS, min_groups=2, max_groups=2, keep_share=0.5)
     _train(world, learner, tmp_path, bounds=bounds, stop_updates=1)
     query = "SELECT state, reason FROM groups ORDER BY position"
@@ -166,67 +165,35 @@ class Unanswered(Inbox):
 def test_a_trainer_told_to_stop_while_the_database_is_away_saves_what_it_has(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
-    _train(world, TorchLearner(tiny, SETTINGS, Hardware(DEVICE)), tmp_path, inbox=Unanswered)
-    rows = world.ask("SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL")
-    assert rows == [(1,)]
-
-
-class Untaught(TorchLearner):
-    """Its teacher is away after the first update, when the trainer is told to stop."""
-
-    stop: threading.Event
-    updates = 0
-
-    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
-        self.updates += 1
-        if self.updates > 1:
-            self.stop.set()
-            raise TeacherAway("the teacher is away")
-        return super().update(batch, before_step)
+    _train(world, HookedLearner(tiny), tmp_path, inbox=Unanswered)
+    assert world.ask(SNAPSHOTS) == [(1,)]
 
 
 def test_a_trainer_told_to_stop_while_a_teacher_is_away_saves_what_it_has(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
-    learner, stop = Untaught(tiny, SETTINGS, Hardware(DEVICE)), threading.Event()
-    learner.stop = stop
-    _train(world, learner, tmp_path, stop=stop)
-    rows = world.ask("SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL")
-    assert rows == [(1,)]
+    stop = threading.Event()
+    _train(world, make_learner(tiny, 2, fail_with(TeacherAway, stop.set)), tmp_path, stop=stop)
+    assert world.ask(SNAPSHOTS) == [(1,)]
     states = world.ask("SELECT state, COUNT(*) FROM groups GROUP BY state ORDER BY state")
     assert states == [("ready", 2), ("trained", 1)]
-
-
-class TeacherGone(TorchLearner):
-    """Its teacher never answers; something happens while it waits."""
-
-    happens: Callable[[], object]
-    tries = 0
-
-    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
-        del batch, before_step
-        self.tries += 1
-        assert self.tries < 9, "it would wait for ever"
-        if self.tries == 2:
-            self.happens()
-        raise TeacherAway("the teacher is away")
 
 
 def test_a_run_that_is_stopped_while_a_teacher_is_away_ends_its_trainer(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
-    learner = TeacherGone(tiny, SETTINGS, Hardware(DEVICE))
-    move = partial(runs.move_run, run_id=world.run_id, state=RunState.STOPPED, reason="by command")
-    learner.happens = lambda: world.store.transact(move)
+    learner = make_learner(
+        tiny, 1, fail_with(TeacherAway), fail_with(TeacherAway, partial(_stop_run, world))
+    )
     _train(world, learner, tmp_path)
-    assert (world.run().state, world.run().version, learner.tries) == (RunState.STOPPED, 0, 2)
+    assert (world.run().state, world.run().version, learner.number) == (RunState.STOPPED, 0, 2)
 
 
 def test_a_stop_rule_ends_a_run_whose_teacher_is_away(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
-    learner = TeacherGone(tiny, SETTINGS, Hardware(DEVICE))
-    learner.happens = lambda: world.sql("UPDATE runs SET created_at = created_at - 7200")
+    wait = partial(world.sql, "UPDATE runs SET created_at = created_at - 7200")
+    learner = make_learner(tiny, 1, fail_with(TeacherAway), fail_with(TeacherAway, wait))
     _train(world, learner, tmp_path, stop_hours=1.0)
     assert (world.run().state, world.run().reason) == (RunState.COMPLETED, "1.0 hours")
 
@@ -234,35 +201,31 @@ def test_a_stop_rule_ends_a_run_whose_teacher_is_away(
 def test_a_trainer_that_was_replaced_waits_for_no_teacher(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
-    learner = TeacherGone(tiny, SETTINGS, Hardware(DEVICE))
-    learner.happens = lambda: world.store.transact(partial(runs.begin_epoch, run_id=world.run_id))
+    replace_trainer = partial(world.store.transact, partial(runs.begin_epoch, run_id=world.run_id))
+    learner = make_learner(tiny, 1, fail_with(TeacherAway), fail_with(TeacherAway, replace_trainer))
     with pytest.raises(TrainerReplaced):
         _train(world, learner, tmp_path)
-    assert learner.tries == 2
-
-
-class Refused(TorchLearner):
-    """Its teacher refuses the tokens of the second update."""
-
-    updates = 0
-
-    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
-        self.updates += 1
-        if self.updates > 1:
-            raise PolicyError("the teacher refused")
-        return super().update(batch, before_step)
+    assert learner.number == 2
 
 
 def test_a_teacher_that_refuses_ends_the_trainer_after_a_snapshot(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(PolicyError, match="the teacher refused"):
-        _train(world, Refused(tiny, SETTINGS, Hardware(DEVICE)), tmp_path)
-    rows = world.ask("SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL")
-    assert rows == [(1,)]
+    with pytest.raises(PolicyError, match="the teacher has no scores"):
+        _train(world, make_learner(tiny, 2, fail_with(PolicyError)), tmp_path)
+    assert world.ask(SNAPSHOTS) == [(1,)]
 
 
-class FullDisk(TorchLearner):
+def test_a_teacher_that_refuses_when_the_run_has_been_stopped_is_no_error(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    """The update before is not committed yet, and never will be."""
+    learner = make_learner(tiny, 2, fail_with(PolicyError, partial(_stop_run, world)))
+    _train(world, learner, tmp_path, publishing=DeferredExecutor())
+    assert (world.run().state, world.run().version) == (RunState.STOPPED, 0)
+
+
+class FullDisk(HookedLearner):
     """The disk is full when the first checkpoint is written, and the trainer is told to stop."""
 
     stop: threading.Event
@@ -279,7 +242,7 @@ class FullDisk(TorchLearner):
 def test_a_trainer_told_to_stop_while_the_disk_is_full_ends_without_an_error(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
-    learner, stop = FullDisk(tiny, SETTINGS, Hardware(DEVICE)), threading.Event()
+    learner, stop = FullDisk(tiny), threading.Event()
     learner.stop = stop
     _train(world, learner, tmp_path, stop=stop)
     assert world.run().version == 0
@@ -289,9 +252,7 @@ def test_a_trainer_told_to_stop_while_the_disk_is_full_ends_without_an_error(
 def test_a_run_stopped_during_an_update_ends_without_it(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
-    learner = Interrupted(tiny, SETTINGS, Hardware(DEVICE))
-    learner.world, learner.happens = world, RunState.STOPPED
-    _train(world, learner, tmp_path)
+    _train(world, make_learner(tiny, 1, partial(_stop_run, world)), tmp_path)
     assert (world.run().state, world.run().version) == (RunState.STOPPED, 0)
     assert world.ask("SELECT COUNT(*) FROM updates") == [(0,)]
     assert list((tmp_path / "checkpoints").iterdir()) == []
