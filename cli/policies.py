@@ -10,7 +10,7 @@ import typer
 from agentrl.cli.options import CONFIG, OUT_DIRECTORY
 
 if TYPE_CHECKING:
-    from agentrl.ops.warmstart.cloning_trainer import Phase
+    from agentrl.ops.warmstart.options import Phase
 
 TARGET_HELP = (
     "Checkpoint to export: a directory, or with --config a checkpoint id, RUN@VERSION or "
@@ -234,7 +234,7 @@ def warmstart(
 def _phase(text: str, tasks: list[str]) -> "Phase":
     """Parse a value of --phase. Raises ConfigError."""
     from agentrl.core.errors import ConfigError
-    from agentrl.ops.warmstart.cloning_trainer import Phase
+    from agentrl.ops.warmstart.options import Phase
 
     steps, noise, until, rate = (*text.split(":", 3), "", "", "")[:4]
     try:

@@ -15,7 +15,7 @@ from agentrl.envs.registry import datasets
 from agentrl.envs.tasks.alfworld.datasets import GAMES, LIST
 from agentrl.envs.tasks.datasets import Dataset, folder
 from agentrl.envs.tasks.dbbench.datasets import WIKITABLEQUESTIONS
-from agentrl.ops.warmstart.cloning_trainer import Phase
+from agentrl.ops.warmstart.options import Phase
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"

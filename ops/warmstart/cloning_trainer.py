@@ -15,11 +15,9 @@ from random import Random
 from statistics import fmean
 from types import MappingProxyType
 
-from agentrl.core.config.sections.base import Dtype
-from agentrl.core.config.sections.episodes import Sampling
-from agentrl.core.config.sections.tasks import Task
 from agentrl.envs.contract import TaskSource
 from agentrl.ops.interruption import Interruption
+from agentrl.ops.warmstart.options import Phase, WarmstartOptions
 from agentrl.ops.warmstart.student_policy import Skill, StudentPolicy
 from agentrl.trainer.model import cloning
 from agentrl.trainer.model.cloning import Cloner, Demonstration, learns_by_muon
@@ -30,24 +28,6 @@ FRESH = 3e-3  # learning rate of random weights
 GENTLE = 4e-4  # of weights that know something: more, and what they copy by is lost
 PRETRAINED = 2e-4  # of weights too many for Muon
 ADAPTER = 1e-3  # of an adapter's weights
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """A phase. `noise`: probability of an expert fault per turn, by task. `steps`: at most.
-
-    `until`: the phase ends once every task's sampled success on `checked` training items is at most
-    this; measured every `check_every` steps. A task that reaches it before the others continues
-    with the demonstrations of the previous phase. `rate`: learning rate; None: chosen by the
-    weights. Success is also measured at the end; never with `checked` 0.
-    """
-
-    noise: Mapping[str, float]
-    steps: int
-    until: float | None = None
-    rate: float | None = None
-    check_every: int = 40
-    checked: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +68,18 @@ class PhaseRecord:
 
 @dataclass
 class CloningTrainer:
-    """Trains a student policy phase by phase. `fresh`: its weights are random.
+    """Trains a student policy phase by phase.
 
-    `sampling`: success is measured under its limits of tokens. `batch_tokens`: of one step.
-    `chunk_logits`: of the cloner. `save`: keeps a record, at least every `save_s` seconds.
+    `save`: keeps a record, at least every `options.save_s` seconds. `before`: the lessons of the
+    previous phase; empty: there was none.
     """
 
     student: StudentPolicy
-    tasks: Mapping[str, Task]
+    options: WarmstartOptions
     sources: Mapping[str, TaskSource]
-    sampling: Sampling
-    batch_tokens: int
-    seed: int
-    fresh: bool
-    dtype: Dtype
     progress: Watch
     interruption: Interruption
     save: Callable[[PhaseRecord, State], None]
-    save_s: float = 300.0
-    clock: Callable[[], float] = time.monotonic
-    chunk_logits: int | None = None
     before: Lessons = field(default_factory=dict)
 
     def learn(self, phase: Phase, lessons: Lessons, begun: PhaseRecord) -> PhaseRecord:
@@ -115,19 +87,19 @@ class CloningTrainer:
 
         Raises KeyboardInterrupt at a signal, after saving a record.
         """
-        rate = self._rate(phase)
-        cloner = Cloner(self.student.model, rate, phase.steps, self.dtype, self.chunk_logits)
+        rate, options = self._rate(phase), self.options
+        cloner = Cloner(self.student.model, rate, phase.steps, options.dtype, options.chunk_logits)
         if begun.cloner is not None:
             cloner.load_state(begun.cloner)
         record = PhaseRecord(begun.phase, earlier=begun.earlier, loss=begun.loss)
-        pace = _Pace(begun.phase, phase.steps, self.clock)
+        pace = _Pace(begun.phase, phase.steps)
         try:
             for batch in self._batches(lessons, phase, begun, record, pace):
                 with self.interruption.whole():
                     loss = cloner.step(batch)
                     record.steps += 1
                     record.loss = pace.tick(record.steps, loss, batch)
-                    if pace.is_due(self.save_s):
+                    if pace.is_due(options.save_s):
                         self.save(record, cloner.state())
                 self.progress(pace.progress())
         except KeyboardInterrupt:
@@ -142,7 +114,7 @@ class CloningTrainer:
         """Return AdamW's learning rate: the phase's own, or the default for the weights."""
         if phase.rate is not None:
             return phase.rate
-        if self.fresh:
+        if self.options.model is None and not self.before:
             return FRESH
         if self.student.is_adapter:
             return ADAPTER
@@ -150,7 +122,7 @@ class CloningTrainer:
 
     def pass_over(self, lessons: Lessons) -> None:
         """Go on after a phase that is finished, perhaps by an earlier process."""
-        self.before, self.fresh = lessons, False
+        self.before = lessons
 
     def _batches(
         self,
@@ -164,11 +136,11 @@ class CloningTrainer:
 
         Batches and measurements of an earlier process are skipped, in the same order.
         """
-        random = Random(f"{self.seed} {begun.phase}")
+        random = Random(f"{self.options.seed} {begun.phase}")
         measured = list(begun.successes)
         while record.steps < phase.steps:
             chosen = self._choose(now, phase, record.successes[-1] if record.successes else {})
-            batches = cloning.batches(chosen, self.batch_tokens, random)
+            batches = cloning.batches(chosen, self.options.batch_tokens, random)
             ahead = phase.steps if phase.until is None else phase.check_every
             end = min(record.steps + ahead, phase.steps)
             for batch in islice(batches, end - record.steps):
@@ -193,31 +165,32 @@ class CloningTrainer:
     def skills(self, items: int) -> dict[str, Skill]:
         """Measure the skill in each task on `items` held-out items."""
         return {
-            name: self.student.skill(self.sources[name], task, items, self.sampling)
-            for name, task in self.tasks.items()
+            name: self.student.skill(self.sources[name], task, items, self.options.sampling)
+            for name, task in self.options.tasks.items()
         }
 
     def _success(self, phase: Phase) -> dict[str, float]:
         if not phase.checked:
             return {}
+        sampling = self.options.sampling
         return {
-            name: self.student.success(self.sources[name], task, phase.checked, self.sampling)
-            for name, task in self.tasks.items()
+            name: self.student.success(self.sources[name], task, phase.checked, sampling)
+            for name, task in self.options.tasks.items()
         }
 
 
 class _Pace:
     """Measures speed and latest losses of a phase, and the time since the last save."""
 
-    def __init__(self, phase: int, steps: int, clock: Callable[[], float]) -> None:
-        self._phase, self._steps, self._clock = phase, steps, clock
+    def __init__(self, phase: int, steps: int) -> None:
+        self._phase, self._steps = phase, steps
         self._losses: deque[float] = deque(maxlen=LOSSES)
         self._spent, self._tokens, self._ticks, self._step = 0.0, 0, 0, 0
-        self._last = self._saved = clock()
+        self._last = self._saved = time.monotonic()
 
     def tick(self, step: int, loss: float, batch: Sequence[Demonstration]) -> float:
         """Count a step; return the mean loss of the latest steps."""
-        now = self._clock()
+        now = time.monotonic()
         self._spent += now - self._last
         self._last = now
         self._losses.append(loss)
@@ -228,15 +201,15 @@ class _Pace:
 
     def is_due(self, every_s: float) -> bool:
         """Return whether this much time has passed since it was last due."""
-        if self._clock() - self._saved < every_s:
+        if time.monotonic() - self._saved < every_s:
             return False
-        self._saved = self._clock()
+        self._saved = time.monotonic()
         return True
 
     def progress(self, success: Mapping[str, float] = MappingProxyType({})) -> Progress:
         """Return the progress of the phase. Measurements do not count as step time."""
         if success:
-            self._last = self._clock()
+            self._last = time.monotonic()
         speed = self._tokens / self._spent if self._spent else 0.0
         left = (self._steps - self._step) * self._spent / self._ticks if self._ticks else nan
         loss = fmean(self._losses) if self._losses else nan

@@ -8,9 +8,26 @@ from agentrl.core.config.sections.base import Dtype
 from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.config.sections.training import Lora
-from agentrl.ops.warmstart.cloning_trainer import Phase
 from agentrl.ops.warmstart.student_policy import Skill
 from agentrl.workers.conversation.toolcalls import Style
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A phase. `noise`: probability of an expert fault per turn, by task. `steps`: at most.
+
+    `until`: the phase ends once every task's sampled success on `checked` training items is at most
+    this; measured every `check_every` steps. A task that reaches it before the others continues
+    with the demonstrations of the previous phase. `rate`: learning rate; None: chosen by the
+    weights. Success is also measured at the end; never with `checked` 0.
+    """
+
+    noise: Mapping[str, float]
+    steps: int
+    until: float | None = None
+    rate: float | None = None
+    check_every: int = 40
+    checked: int = 100
 
 
 @dataclass(frozen=True, slots=True)

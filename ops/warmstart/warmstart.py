@@ -14,6 +14,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,17 +30,11 @@ from agentrl.envs.contract import TaskSource
 from agentrl.envs.registry import source
 from agentrl.ops.interruption import handle_interruption
 from agentrl.ops.warmstart import demonstrations
-from agentrl.ops.warmstart.cloning_trainer import (
-    CloningTrainer,
-    Lessons,
-    Phase,
-    PhaseRecord,
-    Watch,
-)
+from agentrl.ops.warmstart.cloning_trainer import CloningTrainer, Lessons, PhaseRecord, Watch
 from agentrl.ops.warmstart.demonstrations import Preparation, Transcript
 from agentrl.ops.warmstart.expert_processes import Experts
 from agentrl.ops.warmstart.model_card import REPORTED, card
-from agentrl.ops.warmstart.options import WarmstartOptions, WarmstartReport
+from agentrl.ops.warmstart.options import Phase, WarmstartOptions, WarmstartReport
 from agentrl.ops.warmstart.start_adapter import StartAdapter, StartRecord
 from agentrl.ops.warmstart.state import WarmstartState
 from agentrl.ops.warmstart.student_policy import ChatFormat, StudentPolicy
@@ -94,29 +89,14 @@ def warmstart(
             _transcripts(options, sources, phase, watch_preparation, warn)
             for phase in range(len(options.phases))
         ]
-        student = _make_student(options, transcripts, Path(scratch))
-        try:
+        with closing(_make_student(options, transcripts, Path(scratch))) as student:
             lessons = [
                 {name: student.encode(each) for name, each in phase.items()}
                 for phase in transcripts
             ]
             for text in limit_warnings(lessons, options.sampling):
                 warn(text)
-            trainer = CloningTrainer(
-                student=student,
-                tasks=options.tasks,
-                sources=sources,
-                sampling=options.sampling,
-                batch_tokens=options.batch_tokens,
-                seed=options.seed,
-                fresh=options.model is None,
-                dtype=options.dtype,
-                progress=progress,
-                interruption=interruption,
-                save=kept.save,
-                save_s=options.save_s,
-                chunk_logits=options.chunk_logits,
-            )
+            trainer = CloningTrainer(student, options, sources, progress, interruption, kept.save)
             steps, loss = _learn(trainer, options.phases, lessons, begun)
             report = WarmstartReport(
                 out=options.out,
@@ -128,8 +108,6 @@ def warmstart(
                 seconds=time.monotonic() - began,
             )
             _publish(student, options, report, fingerprint)
-        finally:
-            student.close()
     kept.remove()
     return report
 

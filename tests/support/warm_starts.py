@@ -7,8 +7,7 @@ from torch_device import DEVICE
 
 from agentrl.core.config.sections.episodes import Sampling
 from agentrl.core.config.sections.tasks import Task
-from agentrl.ops.warmstart.cloning_trainer import Phase
-from agentrl.ops.warmstart.options import WarmstartOptions
+from agentrl.ops.warmstart.options import Phase, WarmstartOptions
 
 OPTIONS = {"style": "compact", "difficulty": "easy", "items": 20, "test_items": 4}
 TASKS = {

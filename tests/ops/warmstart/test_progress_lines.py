@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from agentrl.core.config.sections.tasks import Task
-from agentrl.ops.warmstart.cloning_trainer import Phase, Progress
+from agentrl.ops.warmstart.cloning_trainer import Progress
 from agentrl.ops.warmstart.command import ProgressLines
-from agentrl.ops.warmstart.options import WarmstartOptions
+from agentrl.ops.warmstart.options import Phase, WarmstartOptions
 from agentrl.ops.warmstart.warmstart import warmstart
 
 

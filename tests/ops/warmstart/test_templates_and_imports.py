@@ -12,7 +12,8 @@ from agentrl.checkpoints import manifest
 from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import ConfigError, ItemError
 from agentrl.ops.warmstart import tokenizer
-from agentrl.ops.warmstart.cloning_trainer import Phase, Progress
+from agentrl.ops.warmstart.cloning_trainer import Progress
+from agentrl.ops.warmstart.options import Phase
 from agentrl.ops.warmstart.warmstart import warmstart
 
 

@@ -18,9 +18,9 @@ from agentrl.core.config.sections.tasks import Task
 from agentrl.core.config.sections.training import Lora
 from agentrl.core.errors import AgentRLError, CheckpointError, ConfigError, ItemError
 from agentrl.ops.interruption import Interrupted
-from agentrl.ops.warmstart.cloning_trainer import Phase, PhaseRecord, Progress
+from agentrl.ops.warmstart.cloning_trainer import PhaseRecord, Progress
 from agentrl.ops.warmstart.command import make
-from agentrl.ops.warmstart.options import WarmstartOptions
+from agentrl.ops.warmstart.options import Phase, WarmstartOptions
 from agentrl.ops.warmstart.start_adapter import FILE, StartAdapter, StartRecord
 from agentrl.ops.warmstart.state import WarmstartState
 from agentrl.ops.warmstart.student_policy import SHAPE
