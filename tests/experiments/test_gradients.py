@@ -5,6 +5,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from engine_updates import plain_logprobs
 from trajectories import trajectory
 
 from agentrl.core.config.sections.training import Trainer
@@ -42,21 +43,11 @@ def plain_norm(batch: Batch, chosen: str) -> float:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-    total, start = torch.zeros(()), 0
-    for length, task in zip(batch.lengths, batch.task_ids, strict=True):
-        span = slice(start + 1, start + length)
-        tokens = torch.from_numpy(batch.tokens[start : start + length])
-        start += length
-        if batch.tasks[task] != chosen:
-            continue
-        scaled = model(tokens[None]).logits[0, :-1]
-        scaled = scaled / torch.from_numpy(batch.temperature[span])[:, None]
-        logprobs = scaled.log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
-        old = torch.from_numpy(batch.behaviour[span])
-        weights = (logprobs.detach() - old).exp().clamp(max=2.0)
-        pulls = weights * torch.from_numpy(batch.advantages[span] * batch.shares[span])
-        total = total - (pulls * logprobs).sum()
-    torch.autograd.backward(total)
+    logprobs = plain_logprobs(model, batch)
+    weights = (logprobs.detach() - torch.from_numpy(batch.behaviour)).exp().clamp(max=2.0)
+    own = batch.token_tasks == batch.tasks.index(chosen)
+    pulls = weights * torch.from_numpy(batch.advantages * batch.shares * own)
+    torch.autograd.backward(-(pulls * logprobs).sum())
     return float(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]))
 
 

@@ -60,6 +60,23 @@ def update_on_torch(
     return before, learner.state().tensors, metrics[-1].values
 
 
+def plain_logprobs(model: Any, batch: Batch) -> Tensor:
+    """Return [N] log-probabilities, one trajectory at a time; 0 for first tokens.
+
+    `model`: of plain transformers.
+    """
+    found, start = [], 0
+    for length in batch.lengths.tolist():
+        tokens, temperature = (
+            torch.from_numpy(each[start : start + length]).to(model.device)
+            for each in (batch.tokens, batch.temperature)
+        )
+        every = (model(tokens[None]).logits[0, :-1] / temperature[1:, None]).log_softmax(-1)
+        found += [every.new_zeros(1), every.gather(1, tokens[1:, None])[:, 0]]
+        start += length
+    return torch.cat(found)
+
+
 def flatten(tensors: Tensors, part: str) -> Tensor:
     """Concatenate all tensors whose name contains it."""
     return torch.cat([tensors[name].flatten() for name in sorted(tensors) if part in name])

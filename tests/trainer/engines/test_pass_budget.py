@@ -11,12 +11,19 @@ from engine_updates import BASE_SETTINGS, MakeTrajectory, flatten, relative_dist
 from fake_device_memory import FakeDeviceMemory
 from torch import Tensor
 
+from agentrl.core.errors import ConfigError
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines import torch_learner
 from agentrl.trainer.engines.learner import Hardware
-from agentrl.trainer.engines.pass_budget import MeasuredPass, find_memory, tokens_within
+from agentrl.trainer.engines.pass_budget import (
+    UPDATES,
+    MeasuredPass,
+    PassBudget,
+    find_memory,
+    tokens_within,
+)
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.model.packing import MicroBatch
 from agentrl.trainer.model.trainable_model import trainable_parameters
@@ -144,6 +151,28 @@ def test_memory_that_runs_out_halves_once_and_the_update_is_whole(
     assert memory.failures == 1
     ours, theirs = (flatten(each.state().tensors, "weights/") for each in (learner, plain))
     assert relative_distance(ours, theirs) < 1e-5
+
+
+def test_without_counters_a_halved_pass_stays_halved(
+    learner_on: Callable[..., TorchLearner], make_trajectory: MakeTrajectory
+) -> None:
+    memory, batch = FakeDeviceMemory(60 * 300), batch_of(make_trajectory, 31)
+    learner = learner_on(memory, per_token)
+    learner._budget = PassBudget(MOST, 0.9, memory=None)
+    for _ in range(UPDATES + 2):
+        assert learner.update(batch).skipped == ""
+    assert set(passes_of(learner)) == {180}
+    assert memory.failures == 1
+
+
+def test_a_trajectory_that_does_not_fit_into_memory_is_one_clear_error(
+    learner_on: Callable[..., TorchLearner], make_trajectory: MakeTrajectory
+) -> None:
+    learner = learner_on(FakeDeviceMemory(60 * 20), per_token)
+    before = flatten(learner.state().tensors, "weights/")
+    with pytest.raises(ConfigError, match=r"a trajectory of 30 tokens does not fit .* 1 GiB\.$"):
+        learner.update(batch_of(make_trajectory, 31))
+    assert torch.equal(before, flatten(learner.state().tensors, "weights/"))
 
 
 def test_a_size_that_did_not_fit_is_not_tried_again_at_once(

@@ -1,5 +1,4 @@
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,26 +6,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from engine_updates import ragged_batch
+from engine_updates import (
+    MakeTrajectory,
+    flatten,
+    plain_logprobs,
+    ragged_batch,
+    relative_distance,
+)
 from torch import Tensor
 from torch_device import DEVICE
 
 from agentrl.core.config.sections.training import Lora, Trainer
-from agentrl.core.errors import ConfigError
-from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.advantages import Floats
-from agentrl.trainer.algorithm.metrics import TokenRecord
-from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, assemble_batch
 from agentrl.trainer.engines import torch_learner
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.model.files.loading import load_model
-from agentrl.trainer.model.packing import MicroBatch
 from agentrl.trainer.snapshots.snapshots import State
 
-MakeTrajectory = Callable[..., Trajectory]
 HARDWARE = Hardware(DEVICE)
 SETTINGS = resolve_settings(Trainer(learning_rate=1e-3, task_norm_min_tokens=8))
 
@@ -36,81 +35,55 @@ def batch(make_trajectory: MakeTrajectory) -> Batch:
     return ragged_batch(make_trajectory, chosen=SETTINGS)
 
 
-def on_device(array: Any) -> Tensor:
-    return torch.from_numpy(array).to(DEVICE)
-
-
 def _weights(learner: TorchLearner) -> dict[str, Tensor]:
     return {k: v for k, v in learner.state().tensors.items() if k.startswith("weights/")}
 
 
-def _plain_logprobs(path: Path, batch: Batch) -> Floats:
-    """One trajectory at a time through plain transformers."""
+def _plain_model(path: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).to(DEVICE)
-    logprobs = np.zeros(batch.tokens.size, np.float32)
-    start = 0
-    for length in batch.lengths:
-        tokens = on_device(batch.tokens[start : start + length])
-        with torch.no_grad():
-            logits = model(tokens[None]).logits[0, :-1]
-        scaled = logits / on_device(batch.temperature[start + 1 : start + length])[:, None]
-        found = scaled.log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
-        logprobs[start + 1 : start + length] = found.cpu()
-        start += length
-    return logprobs * batch.loss_mask
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).to(DEVICE)
+
+
+def _loss_token_logprobs(path: Path, batch: Batch) -> Floats:
+    found: Floats = plain_logprobs(_plain_model(path), batch).detach().cpu().numpy()
+    return found * batch.loss_mask
 
 
 def test_log_probabilities_are_those_of_a_plain_forward(tiny: Path, batch: Batch) -> None:
-    expected = _plain_logprobs(tiny, batch)
+    expected = _loss_token_logprobs(tiny, batch)
     own = replace(batch, behaviour=expected)
-    metrics = (
-        TorchLearner(tiny, replace(SETTINGS, micro_batch_tokens=100), HARDWARE).update(own).values
-    )
-    assert np.abs(_recorded(tiny, batch).logprobs - expected).max() < 1e-5
+    learner = TorchLearner(tiny, replace(SETTINGS, micro_batch_tokens=100), HARDWARE)
+    assert np.abs(learner._accumulate(own).logprobs - expected).max() < 1e-5
+    metrics = learner.update(own).values
     assert metrics["mismatch_k3"] < 1e-9
     assert metrics["max_ratio"] == pytest.approx(1.0, abs=1e-5)
     assert metrics["effective_sample_size"] == pytest.approx(1.0, abs=1e-6)
 
 
-def _recorded(path: Path, batch: Batch) -> TokenRecord:
-    return TorchLearner(path, replace(SETTINGS, micro_batch_tokens=100), HARDWARE)._accumulate(
-        batch
-    )
-
-
 def test_the_update_is_adamw_on_the_token_mean_over_the_whole_window(
     tiny: Path, batch: Batch
 ) -> None:
-    from transformers import AutoModelForCausalLM
-
     learner = TorchLearner(tiny, replace(SETTINGS, micro_batch_tokens=64), HARDWARE)
-    before = _flat(learner, "weights/")
-    metrics = learner.update(batch).values
-    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).to(DEVICE)
+    before = flatten(learner.state().tensors, "weights/")
+    metrics, model = learner.update(batch).values, _plain_model(tiny)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
-    total = torch.zeros((), device=DEVICE)
-    start = 0
-    for length in batch.lengths:
-        span = slice(start + 1, start + length)
-        tokens = on_device(batch.tokens[start : start + length])
-        temperature = on_device(batch.temperature[span])[:, None]
-        scaled = model(tokens[None]).logits[0, :-1] / temperature
-        current = scaled.log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
-        weight = (current.detach() - on_device(batch.behaviour[span])).exp().clamp(max=2.0)
-        ratio = (current - current.detach()).exp()
-        chosen = on_device(batch.loss_mask[span])
-        total = total - (weight * ratio * on_device(batch.advantages[span]))[chosen].sum()
-        start += length
-    torch.autograd.backward(total / int(batch.loss_mask.sum()))
+    behaviour, advantages, chosen = (
+        torch.from_numpy(each).to(DEVICE)
+        for each in (batch.behaviour, batch.advantages, batch.loss_mask)
+    )
+    current = plain_logprobs(model, batch)
+    weight = (current.detach() - behaviour).exp().clamp(max=2.0)
+    ratio = (current - current.detach()).exp()
+    torch.autograd.backward(-(weight * ratio * advantages)[chosen].mean())
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     assert metrics["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
     moved = dict(model.named_parameters())
     expected = torch.cat([moved[name].detach().flatten().cpu() for name in sorted(moved)])
     # Adam's first step magnifies rounding where the gradient is ~0.
-    assert _relative(expected - before, _flat(learner, "weights/") - before) < 1e-3
+    after = flatten(learner.state().tensors, "weights/")
+    assert relative_distance(after - before, expected - before) < 1e-3
 
 
 @pytest.mark.parametrize(
@@ -130,65 +103,17 @@ def test_packing_micro_batching_and_computing_again_do_not_change_the_update(
 ) -> None:
     chosen = replace(resolve_settings(config), learning_rate=1e-3, task_norm_min_tokens=8)
     batch = ragged_batch(make_trajectory, chosen=chosen)
-    before = _flat(TorchLearner(tiny, chosen, HARDWARE), "weights/")
+    before = flatten(TorchLearner(tiny, chosen, HARDWARE).state().tensors, "weights/")
     changes = []
     for budget, packing, again in ((100_000, 1, 0), (60, 1, 0), (100_000, 0, 0), (60, 1, 1)):
         engine = replace(chosen, micro_batch_tokens=budget, packing=bool(packing))
         engine = replace(engine, gradient_checkpointing=bool(again))
         learner = TorchLearner(tiny, engine, HARDWARE)
         learner.update(batch)
-        changes.append(_flat(learner, "weights/") - before)
+        changes.append(flatten(learner.state().tensors, "weights/") - before)
     # Adam's first step magnifies rounding where the gradient is ~0.
     near = 1e-4 if chosen.optimizer == "sgd" else 1e-3
-    assert max(_relative(changes[0], change) for change in changes[1:]) < near
-
-
-class FullMemory(Objective):
-    """Has memory for so many tokens a pass."""
-
-    tokens = 0
-
-    def loss(self, model: Any, micro: MicroBatch) -> tuple[Tensor, dict[str, Floats]]:
-        if micro.tokens.size > self.tokens:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB. If reserved")
-        return super().loss(model, micro)
-
-
-def test_passes_that_do_not_fit_into_memory_are_halved_and_the_update_is_the_same(
-    tiny: Path, batch: Batch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    longest = int(max(batch.lengths))
-    small = TorchLearner(tiny, replace(SETTINGS, micro_batch_tokens=longest), HARDWARE)
-    monkeypatch.setattr(torch_learner, "Objective", FullMemory)
-    monkeypatch.setattr(FullMemory, "tokens", longest)
-    large = TorchLearner(tiny, replace(SETTINGS, micro_batch_tokens=10_000), HARDWARE)
-    for _ in range(2):
-        found, expected = large.update(batch), small.update(batch)
-        assert found.skipped == ""
-        assert found.values["grad_norm"] == pytest.approx(expected.values["grad_norm"], rel=1e-5)
-    assert _relative(_flat(small, "weights/"), _flat(large, "weights/")) < 1e-5
-
-
-def test_a_trajectory_that_does_not_fit_into_memory_is_one_clear_error(
-    tiny: Path, batch: Batch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch_learner, "Objective", FullMemory)
-    monkeypatch.setattr(FullMemory, "tokens", 8)
-    learner = TorchLearner(tiny, SETTINGS, HARDWARE)
-    before = _flat(learner, "weights/")
-    with pytest.raises(ConfigError, match=r"a trajectory of \d+ tokens does not fit .* 1 GiB.$"):
-        learner.update(batch)
-    assert torch.equal(before, _flat(learner, "weights/"))
-
-
-def _flat(learner: TorchLearner, prefix: str) -> Tensor:
-    tensors = learner.state().tensors
-    return torch.cat([tensors[name].flatten() for name in sorted(tensors) if prefix in name])
-
-
-def _relative(one: Tensor, many: Tensor) -> float:
-    assert one.norm() > 0
-    return float((one - many).norm() / one.norm())
+    assert max(relative_distance(change, changes[0]) for change in changes[1:]) < near
 
 
 def test_a_loss_that_is_not_finite_moves_nothing_and_says_so(tiny: Path, batch: Batch) -> None:
@@ -213,7 +138,7 @@ def test_a_batch_without_loss_tokens_moves_nothing_and_says_so(tiny: Path, batch
 
 def test_metrics_are_split_by_task_and_by_freshness(tiny: Path, batch: Batch) -> None:
     values = TorchLearner(tiny, SETTINGS, HARDWARE).update(batch).values
-    expected = _plain_logprobs(tiny, batch)
+    expected = _loss_token_logprobs(tiny, batch)
     difference = (expected - batch.behaviour).astype(np.float64)
     for suffix, freshness in (("_fresh", batch.fresh), ("_lagged", ~batch.fresh)):
         part = difference[batch.loss_mask & freshness]
