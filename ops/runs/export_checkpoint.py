@@ -6,7 +6,7 @@ from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.ops.evaluation.target import resolve
-from agentrl.serving.local.adapter_sum import merge_layer
+from agentrl.serving.local.adapter_sum import merge_adapter
 from agentrl.trainer.model.files.export import export as write
 
 
@@ -18,5 +18,5 @@ def export(name: str, out: Path, config: Path | None, *, merge_lora: bool) -> st
         )
     place = config_loading.load(config) if config else Config(tasks={})
     target = resolve(name, place)
-    write(target.path, out, merge_layer if merge_lora else None)
+    write(target.path, out, merge_adapter if merge_lora else None)
     return f"{target.checkpoint_id} is in {out}; AutoModelForCausalLM.from_pretrained loads it"

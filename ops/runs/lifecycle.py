@@ -236,13 +236,13 @@ def _copy(source: Path, parent: Checkpoint, directory: Path) -> None:
 
     Raises CheckpointError.
     """
-    from agentrl.serving.local.adapter_sum import merge_layer
+    from agentrl.serving.local.adapter_sum import merge_adapter
     from agentrl.trainer.model.files.export import fill
 
     identity = {"checkpoint_id": directory.name, "parent": parent.checkpoint_id}
 
     def write(target: Path) -> None:
-        fill(source, target, merge_layer)
+        fill(source, target, merge_adapter)
 
     directories.verify(source)
     directories.publish(directory, write, version=0, **identity)

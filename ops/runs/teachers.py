@@ -118,7 +118,7 @@ def with_teachers(  # noqa: PLR0913, PLR0917 - what local and external teachers 
 
     Raises ConfigError, CheckpointError.
     """
-    from agentrl.serving.local.adapter_sum import merge_layer
+    from agentrl.serving.local.adapter_sum import merge_adapter
     from agentrl.trainer.distillation import DistillingLearner, TeacherScorer, check_tokenizer
     from agentrl.trainer.model.frozen_model import FrozenModel
 
@@ -132,7 +132,7 @@ def with_teachers(  # noqa: PLR0913, PLR0917 - what local and external teachers 
             found.append((each, _external_teacher(config, each.name, external)))
             continue
         check_tokenizer(each.name, each.path, policy)
-        found.append((each, FrozenModel(each.path, settings, hardware, merge_layer)))
+        found.append((each, FrozenModel(each.path, settings, hardware, merge_adapter)))
     return DistillingLearner(learner, TeacherScorer(found))
 
 

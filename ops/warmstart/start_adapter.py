@@ -8,15 +8,19 @@ OUT is as large as the model but need not be kept: the same command makes it aga
 
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import torch
 
 from agentrl.checkpoints import directories, manifest
 from agentrl.checkpoints.manifest import SaveReport
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.ops.warmstart.student_policy import Skill, StudentPolicy
-from agentrl.trainer.model.files.export import add_in_float64, merge_adapter
+from agentrl.serving.local.adapter_sum import merge_adapter
+from agentrl.trainer.model.files.export import write_merged
 
 FILE = "warmstart.json"
 CARD = "README.md"
@@ -96,7 +100,7 @@ class StartAdapter:
 
     def _merge(self, adapter: Path, card: str, target: Path) -> dict[str, str]:
         """Fill `target`; return the SHA-256 of each file of weights."""
-        merge_adapter(adapter, self._base, target, add_in_float64)
+        write_merged(adapter, self._base, target, partial(merge_adapter, merge=add_in_float64))
         (target / CARD).write_text(card, "utf-8")
         return manifest.weight_digests(target)
 
@@ -108,3 +112,16 @@ class StartAdapter:
 
         name = self.folder.name
         directories.publish(self.folder, write, checkpoint_id=name, version=0, parent=None)
+
+
+def add_in_float64(layer: Any) -> None:
+    """Add scaling · B·A of the only adapter to the weight of a linear module.
+
+    It is summed in float64 and rounded once, so that every machine writes the same weights.
+    """
+    (name,) = layer.active_adapters
+    product = layer.lora_B[name].weight.double() @ layer.lora_A[name].weight.double()
+    weight = layer.get_base_layer().weight
+    added = product.T if layer.fan_in_fan_out else product
+    with torch.no_grad():
+        weight.copy_(weight.double() + layer.scaling[name] * added)

@@ -7,10 +7,14 @@ them unchanged after the first updates: of a change with a root mean square of 3
 The dither decides by place in the tensor which weights round up, as many as it takes on average.
 """
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from agentrl.core.errors import CheckpointError
 
 WEYL = -1640531527  # 2³² times the golden ratio, as int32: its multiples fill 16 bits evenly
 LOW_BITS = 0xFFFF  # of a float32, which bfloat16 leaves out
@@ -41,6 +45,45 @@ def merge_layer(layer: Any) -> None:
     linear = layer.get_base_layer()
     b, a = (a.T, b.T) if layer.fan_in_fan_out else (b, a)
     linear.weight = nn.Parameter(add_product(linear.weight.data, b, a), requires_grad=False)
+
+
+def merge_adapter(model: Any, adapter: Path, merge: Callable[[Any], None] = merge_layer) -> Any:
+    """Return the model with an adapter added; only its targets' weights get storage of their own.
+
+    `merge`: adds it to one layer. Raises CheckpointError if the adapter does not fit the model.
+    """
+    try:
+        return _merge_adapter(model, adapter, merge)
+    except CheckpointError:
+        raise
+    except Exception as error:  # peft raises whatever its parts raise
+        raise CheckpointError(
+            f"{adapter}: the adapter does not fit its base model: {error}"
+        ) from error
+
+
+def _merge_adapter(model: Any, adapter: Path, merge: Callable[[Any], None]) -> Any:
+    from peft import (
+        PeftConfig,
+        get_peft_model,
+        get_peft_model_state_dict,
+        load_peft_weights,
+        set_peft_model_state_dict,
+    )
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    config = PeftConfig.from_pretrained(str(adapter))
+    config.base_model_name_or_path = model.name_or_path  # it may have moved
+    tuner = get_peft_model(model, config)
+    weights = load_peft_weights(str(adapter), device=str(model.device))
+    expected = get_peft_model_state_dict(tuner, save_embedding_layers=False)
+    if odd := expected.keys() ^ weights.keys():
+        raise CheckpointError(f"{adapter}: the weight {min(odd)} does not fit adapter_config.json")
+    set_peft_model_state_dict(tuner, weights)
+    for module in tuner.modules():
+        if isinstance(module, BaseTunerLayer):
+            merge(module)
+    return tuner.unload().requires_grad_(False).eval()
 
 
 def add_product(weight: Tensor, b: Tensor, a: Tensor) -> Tensor:

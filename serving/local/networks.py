@@ -26,7 +26,7 @@ from transformers.utils import logging as transformers_logging
 from agentrl.checkpoints.manifest import find_base
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.processes.malloc_tuning import release_unused
-from agentrl.serving.local.adapter_sum import merge_layer
+from agentrl.serving.local.adapter_sum import merge_adapter
 from agentrl.serving.local.packed_linear import WeightPacker, multiplies_bfloat16
 
 _LAYER = re.compile(r".*?\.\d+\.")
@@ -65,14 +65,7 @@ class Networks:
         base_path = find_base(path)
         base = self._base((base_path or path).resolve())
         network = _share_weights(base.network)
-        try:
-            network = network if base_path is None else _merge_adapter(network, path)
-        except CheckpointError:
-            raise
-        except Exception as error:  # peft raises whatever its parts raise
-            raise CheckpointError(
-                f"{path}: the adapter does not fit its base model: {error}"
-            ) from error
+        network = network if base_path is None else merge_adapter(network, path)
         if base.packer is not None:
             try:
                 base.packer.pack(network)
@@ -93,31 +86,6 @@ def _share_weights(network: nn.Module) -> Any:
     """Copy the modules but share the storage of their parameters, with ties."""
     known = {id(p): nn.Parameter(p.data, requires_grad=False) for p in network.parameters()}
     return copy.deepcopy(network, known)
-
-
-def _merge_adapter(network: Any, path: Path) -> Any:
-    """Merge the adapter into a network; only target weights get their own storage."""
-    from peft import (
-        PeftConfig,
-        get_peft_model,
-        get_peft_model_state_dict,
-        load_peft_weights,
-        set_peft_model_state_dict,
-    )
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    config = PeftConfig.from_pretrained(str(path))
-    config.base_model_name_or_path = network.name_or_path  # it may have moved
-    tuner = get_peft_model(network, config)
-    weights = load_peft_weights(str(path), device=str(network.device))
-    expected = get_peft_model_state_dict(tuner, save_embedding_layers=False)
-    if odd := expected.keys() ^ weights.keys():
-        raise CheckpointError(f"{path}: the weight {min(odd)} does not fit adapter_config.json")
-    set_peft_model_state_dict(tuner, weights)
-    for module in tuner.modules():
-        if isinstance(module, BaseTunerLayer):
-            merge_layer(module)
-    return tuner.unload().requires_grad_(False).eval()
 
 
 def _load_whole(path: Path, device: str, dtype: torch.dtype) -> Any:

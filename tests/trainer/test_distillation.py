@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,14 +10,15 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from engine_updates import ragged_batch
+from engine_updates import MakeTrajectory, plain_logprobs, ragged_batch
 from random_model import save_random_qwen3
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 
 from agentrl.checkpoints.directories import publish
 from agentrl.core.config.sections.training import Lora, Trainer
-from agentrl.core.errors import ConfigError
-from agentrl.core.trajectory import Trajectory
+from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.serving.local.adapter_sum import merge_adapter
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.distillation import (
@@ -28,13 +29,13 @@ from agentrl.trainer.distillation import (
 )
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.model.files.export import add_in_float64 as merge
 from agentrl.trainer.model.files.export import export
 from agentrl.trainer.model.frozen_model import FrozenModel
+from agentrl.trainer.model.trainable_model import ADAPTER_WEIGHTS
 
-MakeTrajectory = Callable[..., Trajectory]
 TRAINER = Trainer(learning_rate=3e-3, rewards=False, importance="none", micro_batch_tokens=100)
 SETTINGS = resolve_settings(TRAINER)
+ADAPTING = resolve_settings(msgspec.structs.replace(TRAINER, rewards=True, lora=Lora(rank=4)))
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +57,12 @@ def teacher(path: Path, *tasks: str, weight: float = 1.0) -> ResolvedTeacher:
 
 
 def scoring(*teachers: ResolvedTeacher) -> TeacherScorer:
-    models = [FrozenModel(each.path or Path(), SETTINGS, Hardware(), merge) for each in teachers]
-    return TeacherScorer(list(zip(teachers, models, strict=True)))
+    return TeacherScorer(
+        [
+            (each, FrozenModel(each.path or Path(), SETTINGS, Hardware(), merge_adapter))
+            for each in teachers
+        ]
+    )
 
 
 def distilling(policy: Path, *teachers: ResolvedTeacher) -> DistillingLearner:
@@ -80,29 +85,20 @@ def test_a_teacher_scores_the_loss_tokens_of_its_tasks_like_a_plain_forward(
     assert (own != batch.loss_mask).any()
     assert scored.teacher_weights.tolist() == (0.5 * own).tolist()
     model = AutoModelForCausalLM.from_pretrained(other, dtype=torch.float32)
-    start = 0
-    for length in batch.lengths:
-        span = slice(start + 1, start + length)
-        tokens = torch.from_numpy(batch.tokens[start : start + length])
-        with torch.no_grad():
-            logits = model(tokens[None]).logits[0, :-1]
-        every = (logits / torch.from_numpy(batch.temperature[span])[:, None]).log_softmax(-1)
-        expected = every.gather(1, tokens[1:, None])[:, 0].numpy() * own[span]
-        assert np.abs(scored.teacher_logprobs[span] - expected).max() < 1e-5
-        start += length
+    expected = plain_logprobs(model, batch).detach().numpy() * own
+    assert np.abs(scored.teacher_logprobs - expected).max() < 1e-5
 
 
 def test_an_adapter_scores_like_its_merged_model_and_like_the_learner_that_made_it(
     tiny: Path, batch: Batch, tmp_path: Path
 ) -> None:
-    adapting = resolve_settings(msgspec.structs.replace(TRAINER, rewards=True, lora=Lora(rank=4)))
-    learner = TorchLearner(tiny, adapting, Hardware())
+    learner = TorchLearner(tiny, ADAPTING, Hardware())
     rewarded = replace(batch, advantages=np.linspace(-9, 9, batch.tokens.size, dtype=np.float32))
     for _ in range(3):
         assert not learner.update(rewarded).skipped
     adapter = tmp_path / "adapter"
     publish(adapter, learner.copy_weights(), checkpoint_id="adapter", version=1, parent=None)
-    export(adapter, tmp_path / "merged", merge)
+    export(adapter, tmp_path / "merged", merge_adapter)
     own, whole, base = (
         scoring(teacher(path, "db", "kg")).score(batch).teacher_logprobs
         for path in (adapter, tmp_path / "merged", tiny)
@@ -111,6 +107,16 @@ def test_an_adapter_scores_like_its_merged_model_and_like_the_learner_that_made_
     assert np.abs(own - base).max() > 0.05
     taught = DistillingLearner(learner, scoring(teacher(adapter, "db", "kg")))
     assert taught.update(batch).values["reverse_kl"] == pytest.approx(0.0, abs=1e-4)
+
+
+def test_an_adapter_that_lacks_a_weight_cannot_teach(tiny: Path, tmp_path: Path) -> None:
+    """peft would leave out what it lacks and only warn."""
+    TorchLearner(tiny, ADAPTING, Hardware()).copy_weights()(tmp_path)
+    weights = load_file(tmp_path / ADAPTER_WEIGHTS)
+    del weights[min(weights)]
+    save_file(weights, tmp_path / ADAPTER_WEIGHTS)
+    with pytest.raises(CheckpointError, match=r"the weight .* does not fit adapter_config\.json"):
+        scoring(teacher(tmp_path, "db"))
 
 
 def test_a_policy_that_is_its_own_teacher_learns_nothing(tiny: Path, batch: Batch) -> None:

@@ -16,7 +16,7 @@ from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware
-from agentrl.trainer.model.files.export import Merge, add_adapter
+from agentrl.trainer.model.files.export import Merge
 from agentrl.trainer.model.files.loading import load_model
 from agentrl.trainer.model.packing import micro_batches
 from agentrl.trainer.model.trainable_model import FullModel
@@ -26,10 +26,7 @@ class FrozenModel:
     """Scores with weights in the hardware's dtype. It implements TeacherModel."""
 
     def __init__(self, path: Path, settings: Settings, hardware: Hardware, merge: Merge) -> None:
-        """`merge`: adds an adapter to the weights of its base.
-
-        Raises CheckpointError for a model that cannot be loaded.
-        """
+        """`merge`: of an adapter and its base. Raises CheckpointError."""
         frozen = replace(hardware, weights_dtype=hardware.dtype)
         plain = replace(settings, kl_weight=0.0, gradient_checkpointing=False, lora=Lora())
         self._model = FullModel(path, plain, frozen, partial(_load_merged, merge=merge)).model
@@ -45,8 +42,7 @@ class FrozenModel:
 
 
 def _load_merged(path: Path, device: torch.device, dtype: torch.dtype, merge: Merge) -> Any:
-    """Load a model; an adapter is added to its base. Raises CheckpointError."""
+    """Load a model, or an adapter merged into its base. Raises CheckpointError."""
     base = find_base(path)
-    if base is None:
-        return load_model(path, device, dtype)
-    return add_adapter(load_model(base, device, dtype), path, merge).eval()
+    model = load_model(base or path, device, dtype)
+    return merge(model, path) if base else model

@@ -17,11 +17,12 @@ from agentrl.checkpoints.manifest import ADAPTER
 from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.core.trajectory import Trajectory
+from agentrl.serving.local.adapter_sum import merge_adapter
 from agentrl.trainer.algorithm.presets import Settings, resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.model.files.export import add_in_float64, export
+from agentrl.trainer.model.files.export import export
 from agentrl.trainer.model.trainable_model import ADAPTER_WEIGHTS
 
 LORA = Lora(rank=4)
@@ -83,7 +84,7 @@ def test_the_adapter_in_peft_and_merged_says_what_the_trainer_says(
     path = saved(one, tmp_path / "c1")
     adapted = PeftModel.from_pretrained(plain(tiny), path)
     assert (logprobs(adapted) - expected).abs().max() < 1e-4
-    export(path, tmp_path / "merged", add_in_float64)
+    export(path, tmp_path / "merged", merge_adapter)
     assert (logprobs(plain(tmp_path / "merged")) - expected).abs().max() < 1e-4
     assert (tmp_path / "merged" / "tokenizer.json").exists()
 

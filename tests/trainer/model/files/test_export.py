@@ -1,4 +1,5 @@
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.checkpoints import directories
 from agentrl.core.errors import CheckpointError
-from agentrl.serving.local.adapter_sum import merge_layer
-from agentrl.trainer.model.files.export import Merge, add_in_float64, export
+from agentrl.ops.warmstart.start_adapter import add_in_float64
+from agentrl.serving.local.adapter_sum import merge_adapter
+from agentrl.trainer.model.files.export import Merge, export
 from agentrl.trainer.model.files.loading import copy_tokenizer, load_model
 
 CPU = torch.device("cpu")
@@ -32,7 +34,7 @@ def test_an_exported_checkpoint_loads_in_plain_transformers(tiny: Path, tmp_path
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("merge", [add_in_float64, merge_layer])
+@pytest.mark.parametrize("merge", [merge_adapter, partial(merge_adapter, merge=add_in_float64)])
 def test_a_lora_checkpoint_is_merged_into_its_base(
     tiny: Path, tmp_path: Path, merge: Merge
 ) -> None:

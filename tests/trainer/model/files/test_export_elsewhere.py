@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,14 +28,16 @@ from agentrl.core.config.sections.base import Dtype
 from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.trajectory import Trajectory
 from agentrl.envs.contract import Message, strings
+from agentrl.ops.warmstart.start_adapter import add_in_float64
 from agentrl.serving.checkpoint_loader import median_gap
 from agentrl.serving.engine_api import Request
+from agentrl.serving.local.adapter_sum import merge_adapter
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.model.files.export import add_in_float64, export
+from agentrl.trainer.model.files.export import export
 from agentrl.workers.conversation.template import ChatTemplate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -167,7 +170,7 @@ def exported(
             path, training.path if rank else path, learner.probe(), greedy, training.dtype
         )
     merged = folder / "merged-out"
-    export(folder / "adapter", merged, add_in_float64)
+    export(folder / "adapter", merged, partial(merge_adapter, merge=add_in_float64))
     return made | {"merged": made["adapter"]._replace(path=merged, base=merged)}
 
 
