@@ -1,11 +1,28 @@
-"""The configuration of a run that an external model takes part in."""
+"""Configurations of runs that an external model takes part in."""
 
 from pathlib import Path
 
 from openai_endpoint import KEY
 from running import ROOT
 
-FILE = """
+POLICIES = """
+[[policy]]
+name = "policy"
+[[policy]]
+name = "{policy}"
+engine = "external"
+[policy.external]
+url = "{url}"
+model = "big"
+{external}
+"""
+TEACHER = """
+[[teacher]]
+name = "elder"
+checkpoint = "external(critic)"
+tasks = ["dbbench"]
+"""
+RUN = """
 workers = 1
 [run]
 name = "{name}"
@@ -28,16 +45,6 @@ concurrency = 8
 max_step_tokens = 40
 max_tokens = 400
 {sampling}
-[[policy]]
-name = "policy"
-[[policy]]
-name = "{policy}"
-engine = "external"
-[policy.external]
-url = "{url}"
-model = "big"
-key_env = "BIG_KEY"
-{external}
 """
 
 
@@ -45,9 +52,17 @@ def write_external_run(folder: Path, name: str, policy: str, url: str, **section
     """Write the run's file. `policy`: the external one; `sections`: their further lines."""
     given = dict.fromkeys(("dispatch", "worker", "sampling", "external"), "") | sections
     path, tiny = folder / "run.toml", ROOT / "models" / "tiny"
-    text = FILE.format(name=name, home=folder / "home", tiny=tiny, policy=policy, url=url, **given)
-    path.write_text(text)
+    given["external"] += '\nkey_env = "BIG_KEY"'
+    text = RUN + POLICIES
+    path.write_text(
+        text.format(name=name, home=folder / "home", tiny=tiny, policy=policy, url=url, **given)
+    )
     return path
+
+
+def external_teacher(url: str, external: str = "") -> str:
+    """Return the sections of a policy that acts, and of one that teaches dbbench."""
+    return POLICIES.format(policy="critic", url=url, external=external) + TEACHER
 
 
 def assert_key_is_kept_nowhere(folder: Path) -> None:

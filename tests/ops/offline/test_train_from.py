@@ -9,6 +9,7 @@ from pathlib import Path
 import faulty_filesystem
 import pytest
 from echo_endpoint import EchoScript
+from external_run import external_teacher
 from faulty_filesystem import FaultyFileSystem
 from openai_endpoint import serve_endpoint
 from planted_run import PlantedRun
@@ -187,6 +188,21 @@ tasks = ["dbbench"]
 """
 
 
+def assert_teacher_of_dbbench(learned: PlantedRun, name: str, checkpoint: str) -> None:
+    """The rows of the run's trained episodes name the teacher of dbbench, and none of alfworld."""
+    rows = learned.ask(
+        "SELECT DISTINCT g.task, u.teacher, u.teacher_checkpoint, length(u.teacher_digest),"
+        " u.reverse_kl IS NULL FROM update_groups u JOIN groups g USING (group_id)"
+        " JOIN runs r USING (run_id) WHERE r.name = :n ORDER BY g.task",
+        n=name,
+    )
+    assert [tuple(row) for row in rows] == [
+        ("alfworld", None, None, None, 1),
+        ("dbbench", "elder", checkpoint, 64, 0),
+    ]
+    assert learned.accounting() == []
+
+
 def test_a_teacher_from_the_store_is_named_by_rows_and_gives_the_same_weights_after_a_stop(
     learned: PlantedRun,
 ) -> None:
@@ -204,34 +220,11 @@ def test_a_teacher_from_the_store_is_named_by_rows_and_gives_the_same_weights_af
     own = weights(learned, "taught")
     assert weights(learned, "halted") == own
     assert own[1:] != weights(learned, "learned")[1:]
-    rows = learned.ask(
-        "SELECT DISTINCT g.task, u.teacher, u.teacher_checkpoint, length(u.teacher_digest),"
-        " u.reverse_kl IS NULL FROM update_groups u JOIN groups g USING (group_id)"
-        " JOIN runs r USING (run_id) WHERE r.name = 'taught' ORDER BY g.task"
-    )
     ((elder,),) = learned.ask(
         "SELECT checkpoint_id FROM checkpoints c JOIN runs r USING (run_id)"
         " WHERE r.name = 'learned' AND c.version = 2"
     )
-    assert [tuple(row) for row in rows] == [
-        ("alfworld", None, None, None, 1),
-        ("dbbench", "elder", elder, 64, 0),
-    ]
-    assert learned.accounting() == []
-
-
-EXTERNAL = """
-[[policy]]
-name = "policy"
-[[policy]]
-name = "big"
-engine = "external"
-external = {{ url = "{url}", model = "huge" }}
-[[teacher]]
-name = "elder"
-checkpoint = "external(big)"
-tasks = ["dbbench"]
-"""
+    assert_teacher_of_dbbench(learned, "taught", elder)
 
 
 def test_an_external_teacher_is_named_by_rows_with_a_digest_of_each_episodes_scores(
@@ -240,17 +233,8 @@ def test_an_external_teacher_is_named_by_rows_with_a_digest_of_each_episodes_sco
     file = learned.path.with_name("external.toml")
     place = RunPlace(learned.config.store_url(), "learned", learned.config.home())
     with serve_endpoint(EchoScript(Path(learned.config.model.path) / "tokenizer.json")) as there:
-        file.write_text(learned.path.read_text() + EXTERNAL.format(url=there.url))
+        file.write_text(learned.path.read_text() + external_teacher(there.url))
         train_from(OfflineRequest(place, "external", file=file, max_age=9), threading.Event())
         assert there.asked
     assert weights(learned, "external")[1:] != weights(learned, "learned")[1:]
-    rows = learned.ask(
-        "SELECT DISTINCT g.task, u.teacher, u.teacher_checkpoint, length(u.teacher_digest),"
-        " u.reverse_kl IS NULL FROM update_groups u JOIN groups g USING (group_id)"
-        " JOIN runs r USING (run_id) WHERE r.name = 'external' ORDER BY g.task"
-    )
-    assert [tuple(row) for row in rows] == [
-        ("alfworld", None, None, None, 1),
-        ("dbbench", "elder", "external(big): huge", 64, 0),
-    ]
-    assert learned.accounting() == []
+    assert_teacher_of_dbbench(learned, "external", "external(critic): big")

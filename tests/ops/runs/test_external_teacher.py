@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from echo_endpoint import EchoScript, logprob
+from external_run import external_teacher
 from judge_policies import judge_policy
 from openai_endpoint import Answer, Endpoint, failure, serve_endpoint
 from run_transitions import World
@@ -33,26 +34,6 @@ from agentrl.trainer.engines.learner import Hardware, Metrics, TeacherAway, proc
 from agentrl.workers.policies.client import PolicyClient
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
-FILE = """
-model.path = "{model}"
-tasks.dbbench = {{}}
-tasks.kg = {{}}
-[[policy]]
-name = "policy"
-[[policy]]
-name = "critic"
-engine = "external"
-[policy.external]
-url = "{url}"
-model = "big"
-retries = 0
-{more}
-[[teacher]]
-name = "elder"
-checkpoint = "external(critic)"
-tasks = ["dbbench"]
-weight = 0.5
-"""
 
 
 class KeepingLearner:
@@ -82,7 +63,9 @@ def there(script: EchoScript) -> Iterator[Endpoint]:
 
 
 def teaching_config(url: str, more: str = "") -> Config:
-    return config_loading.loads(FILE.format(model=TINY, url=url, more=more))
+    tasks = f'model.path = "{TINY}"\ntasks.dbbench = {{}}\ntasks.kg = {{}}'
+    teacher = external_teacher(url, f"retries = 0\n{more}")
+    return config_loading.loads(f"{tasks}{teacher}weight = 0.5")
 
 
 def batch() -> Batch:
