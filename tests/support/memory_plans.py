@@ -18,7 +18,7 @@ def config(model: Path, more: str = "") -> Config:
     return config_loading.loads(first + more)
 
 
-def planned(
+def plan_memory(
     chosen: Config, cards: dict[str, int] | None = None, host: int = 64 * GIB
 ) -> list[Plan]:
     found = model_spec.read_spec(Path(chosen.model.path))

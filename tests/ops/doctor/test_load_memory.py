@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from memory_plans import config, planned, sizes
+from memory_plans import config, plan_memory, sizes
 from small_model import PARAMETERS, SMALL, small_model
 
 from agentrl.ops.doctor.memory_items import CONTEXT, TORCH
@@ -20,10 +20,10 @@ def test_reading_weights_takes_a_tensor_on_a_cpu_and_all_of_them_before_a_card(
     small: Path, dtype: str
 ) -> None:
     width, text = 2 if dtype == "bfloat16" else 4, f'model.dtype = "{dtype}"\n'
-    (host,) = planned(config(small, text))
+    (host,) = plan_memory(config(small, text))
     largest = width * SMALL["vocab_size"] * SMALL["hidden_size"]
     assert sizes(host, "policy policy")["weights while read"] == largest
-    card, host = planned(config(small, f'{text}model.device = "cuda"\n'))
+    card, host = plan_memory(config(small, f'{text}model.device = "cuda"\n'))
     assert sizes(card, "policy policy")["weights while read"] == 0
     held = sizes(host, "policy policy")["torch, CUDA, weights while read"]
     assert held == TORCH + CONTEXT + width * PARAMETERS
@@ -34,7 +34,7 @@ def test_reading_a_layers_experts_takes_them_twice_more(tmp_path: Path) -> None:
     shape = SMALL | kind | {"moe_intermediate_size": 16}
     path = small_model(tmp_path)
     (path / "config.json").write_text(json.dumps(shape))
-    (host,) = planned(config(path, 'model.dtype = "bfloat16"\n'))
+    (host,) = plan_memory(config(path, 'model.dtype = "bfloat16"\n'))
     layer = 4 * 3 * 16 * SMALL["hidden_size"]
     assert layer > SMALL["vocab_size"] * SMALL["hidden_size"]
     assert sizes(host, "policy policy")["weights while read"] == 2 * 2 * layer
@@ -45,10 +45,10 @@ def test_rank_0_of_a_cpu_reads_the_whole_base_beside_its_shard(small: Path) -> N
     text = 'trainer.engine = "deepspeed"\ntrainer.ranks = 2\ntrainer.lora.rank = 1\n'
     text += 'trainer.lora.targets = ["q_proj"]\n'
     adapter = 2 * (8 + 8)
-    (plan,) = planned(config(small, f"{text}trainer.deepspeed.zero = 3\n"))
+    (plan,) = plan_memory(config(small, f"{text}trainer.deepspeed.zero = 3\n"))
     first, second = (sizes(plan, f"trainer rank {rank}") for rank in range(2))
     assert first["weights while read, or snapshot"] == 4 * PARAMETERS + 4 * adapter
     assert first["weights"] == second["weights"] == -(-(4 * PARAMETERS + 4 * adapter) // 2)
     assert "weights while read, or snapshot" not in second
-    (plan,) = planned(config(small, f"{text}trainer.deepspeed.zero = 2\n"))
+    (plan,) = plan_memory(config(small, f"{text}trainer.deepspeed.zero = 2\n"))
     assert sizes(plan, "trainer rank 0")["snapshot"] == 12 * adapter

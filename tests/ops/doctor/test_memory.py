@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_plans import CARD, config, planned, sizes
+from memory_plans import CARD, config, plan_memory, sizes
 from small_model import PARAMETERS, SMALL, small_model
 
 from agentrl.core import config_loading
@@ -42,12 +42,12 @@ def test_packed_weights_of_a_cpu_in_bfloat16_come_beside_the_plain_ones(
 ) -> None:
     one = 'policy = [{name = "p", tracks = ["current"]}]\n'
     for dtype, packed in (("bfloat16", wholes), ("float32", 0)):
-        (plan,) = planned(config(small, f'model.dtype = "{dtype}"\n{one}{lora}'))
+        (plan,) = plan_memory(config(small, f'model.dtype = "{dtype}"\n{one}{lora}'))
         assert sizes(plan, "policy p").get("packed weights", 0) == packed * 2 * PARAMETERS
 
 
 def test_full_fine_tuning_holds_sixteen_bytes_a_parameter(small: Path) -> None:
-    card, _ = planned(config(small, 'model.device = "cuda"\n'))
+    card, _ = plan_memory(config(small, 'model.device = "cuda"\n'))
     held = sizes(card, "trainer")
     assert held["weights"] + held["gradients"] + held["moments"] == 16 * PARAMETERS
     assert held["reference"] == 0
@@ -59,13 +59,13 @@ def test_ranks_hold_shards_of_what_one_process_holds(small: Path) -> None:
     text = 'model.device = "cuda"\ntrainer.engine = "deepspeed"\ntrainer.ranks = 2\n'
     cards = {"cuda:0": 24 * GIB, "cuda:1": 24 * GIB}
     half = -(-4 * PARAMETERS // 2)
-    first, second, _ = planned(config(small, f"{text}trainer.deepspeed.zero = 2\n"), cards)
+    first, second, _ = plan_memory(config(small, f"{text}trainer.deepspeed.zero = 2\n"), cards)
     for plan, rank in ((first, 0), (second, 1)):
         held = sizes(plan, f"trainer rank {rank}")
         assert held["weights"] == 4 * PARAMETERS
         assert (held["gradients"], held["masters"], held["moments"]) == (half, half, 2 * half)
     chosen = f'{text}trainer.deepspeed = {{zero = 3, offload = "all"}}\n'
-    first, _, host = planned(config(small, chosen), cards)
+    first, _, host = plan_memory(config(small, chosen), cards)
     assert sizes(first, "trainer rank 0").keys().isdisjoint({"weights", "masters", "moments"})
     on_host = sizes(host, "trainer rank 1")
     assert (on_host["weights"], on_host["masters"], on_host["moments"]) == (half, half, 2 * half)
@@ -75,7 +75,7 @@ def test_ranks_hold_shards_of_what_one_process_holds(small: Path) -> None:
     assert sizes(host, "trainer rank 0")["checkpoint"] == 4 * PARAMETERS
     assert "checkpoint" not in on_host
     low = f'{text}model.dtype = "bfloat16"\ntrainer.deepspeed = {{zero = 3, weights = "model"}}\n'
-    first, *_ = planned(config(small, low), cards)
+    first, *_ = plan_memory(config(small, low), cards)
     held = sizes(first, "trainer rank 0")
     assert (held["weights"], held["masters"]) == (PARAMETERS, half)
 
@@ -83,7 +83,7 @@ def test_ranks_hold_shards_of_what_one_process_holds(small: Path) -> None:
 def test_what_is_sent_at_once_is_what_deepspeed_is_told(small: Path) -> None:
     text = 'model.device = "cuda"\ntrainer.engine = "deepspeed"\ntrainer.deepspeed.bucket = 100\n'
     chosen = config(small, text)
-    card, _ = planned(chosen)
+    card, _ = plan_memory(chosen)
     assert sizes(card, "trainer rank 0")["sent at once"] == 2 * 4 * 100
     told = zero_shards.deepspeed_config(chosen.trainer.deepspeed, 1.0, "float32")
     zero = told["zero_optimization"]
@@ -95,7 +95,7 @@ def test_an_adapter_holds_a_frozen_base_and_sixteen_bytes_a_parameter_of_its_own
 ) -> None:
     text = 'model.dtype = "bfloat16"\nmodel.device = "cuda:1"\ntrainer.lora.rank = 2\n'
     text += 'trainer.lora.targets = ["q_proj"]\ntrainer.kl_weight = 0.1\n'
-    card, host = planned(config(small, text))
+    card, host = plan_memory(config(small, text))
     assert card.device == "cuda:1"
     adapter = 2 * 2 * (8 + 8)
     assert sizes(host, "trainer")["checkpoint"] == 2 * adapter
@@ -110,21 +110,21 @@ def test_without_packing_a_pass_has_one_trajectory(small: Path) -> None:
     few, many = (
         next(part for part in plan.parts if part.what == "activations")
         for tokens in (10, 1000)
-        for plan in planned(config(small, f"{text}{tokens}\n"))
+        for plan in plan_memory(config(small, f"{text}{tokens}\n"))
     )
     assert few == many
     assert many.lower == "sampling.max_tokens"
 
 
 def test_a_kl_term_loads_the_model_once_more(small: Path) -> None:
-    (host,) = planned(config(small, "trainer.kl_weight = 0.1\n"))
+    (host,) = plan_memory(config(small, "trainer.kl_weight = 0.1\n"))
     assert sizes(host, "trainer")["reference"] == 4 * PARAMETERS
 
 
 def test_a_local_engine_holds_every_policy_and_the_next(small: Path) -> None:
     more = "worker.concurrency = 10\nsampling.max_tokens = 200\n[[policy]]\n"
     more += 'name = "p"\ntracks = ["current", "lagged(1)", "lagged(4)"]\ncache_tokens = 1000\n'
-    (host,) = planned(config(small, more))
+    (host,) = plan_memory(config(small, more))
     held = sizes(host, "policy p")
     assert held["weights"] == 4 * 4 * PARAMETERS
     token = 4 * 2 * 2 * 4  # bytes · keys and values · layers · width of the key heads
@@ -133,7 +133,7 @@ def test_a_local_engine_holds_every_policy_and_the_next(small: Path) -> None:
     one = (16 + 1) * 256 * token
     assert held["KV cache of running sequences"] == 4.5 * one  # half of a cache while one grows
     assert held["CUDA graphs"] == 0
-    card, _ = planned(config(small, 'model.device = "cuda"\nmodel.dtype = "bfloat16"\n' + more))
+    card, _ = plan_memory(config(small, 'model.device = "cuda"\nmodel.dtype = "bfloat16"\n' + more))
     held = sizes(card, "policy p")
     assert held["CUDA graphs"] == 2 * PARAMETERS + 2 * 4 * 16 * SMALL["vocab_size"]
     # caches of unloaded policies are kept; lengths in steps of 512
@@ -141,9 +141,9 @@ def test_a_local_engine_holds_every_policy_and_the_next(small: Path) -> None:
 
 
 def test_an_evaluator_holds_a_policy_and_only_where_it_is_asked_for(small: Path) -> None:
-    (plan,) = planned(config(small, "[eval]\nevery = 2"))
+    (plan,) = plan_memory(config(small, "[eval]\nevery = 2"))
     assert sizes(plan, "policy evaluator")["weights"] == 2 * 4 * PARAMETERS
-    (without,) = planned(config(small))
+    (without,) = plan_memory(config(small))
     assert sizes(without, "policy evaluator") == {}
 
 
@@ -223,10 +223,10 @@ def vllm(small: Path, more: str = "") -> Config:
 
 
 def test_vllm_takes_its_share_of_the_whole_card(small: Path) -> None:
-    card, _ = planned(vllm(small, 'vllm.args = ["--gpu-memory-utilization=0.5"]\n'))
+    card, _ = plan_memory(vllm(small, 'vllm.args = ["--gpu-memory-utilization=0.5"]\n'))
     assert sizes(card, "policy p") == {"50% of the card": 12 * GIB, "CUDA": CONTEXT}
     assert card.fits
-    full, _ = planned(vllm(small))
+    full, _ = plan_memory(vllm(small))
     assert not full.fits  # vLLM's own default leaves too little
     assert "--gpu-memory-utilization in policy.vllm.args" in full.hint()
     assert "of 24.0 GiB" in full.words()
@@ -235,17 +235,17 @@ def test_vllm_takes_its_share_of_the_whole_card(small: Path) -> None:
 def test_two_servers_of_one_card_share_it_and_those_of_two_do_not(small: Path) -> None:
     share = 'vllm.args = ["--gpu-memory-utilization", "0.5"]\n'
     second = f'[[policy]]\nname = "q"\nengine = "vllm"\n{share}'
-    both, _ = planned(vllm(small, share + second))
+    both, _ = plan_memory(vllm(small, share + second))
     assert not both.fits
     elsewhere = second + 'vllm.env = { CUDA_VISIBLE_DEVICES = "1" }\n'
     cards = {"cuda:0": 24 * GIB, "cuda:1": 16 * GIB}
-    first, other, _ = planned(vllm(small, share + elsewhere), cards)
+    first, other, _ = plan_memory(vllm(small, share + elsewhere), cards)
     assert (first.fits, other.fits) == (True, True)
     assert sizes(other, "policy q")["50% of the card"] == 8 * GIB
 
 
 def test_a_share_too_small_for_its_vllm_is_refused(small: Path) -> None:
-    card, _ = planned(vllm(small, 'vllm.args = ["--gpu-memory-utilization=0.01"]\n'))
+    card, _ = plan_memory(vllm(small, 'vllm.args = ["--gpu-memory-utilization=0.01"]\n'))
     assert not card.fits
     assert "policy p: vLLM needs 1.0 GiB, but its share is 0.2 GiB" in card.words()
     assert "raise --gpu-memory-utilization" in card.hint()
@@ -258,11 +258,14 @@ def test_vllm_splits_weights_and_context_over_the_cards_it_is_given(small: Path)
 
     split = 'vllm.args = ["--tensor-parallel-size=2"]\n'
     assert least(split) == least("") // 2
-    first, second, _ = planned(vllm(small, split), {"cuda:0": 24 * GIB, "cuda:1": 16 * GIB})
+    first, second, _ = plan_memory(vllm(small, split), {"cuda:0": 24 * GIB, "cuda:1": 16 * GIB})
     assert sizes(first, "policy p")["92% of the card"] == int(0.92 * 24 * GIB)
     assert sizes(second, "policy p")["92% of the card"] == int(0.92 * 16 * GIB)
     named = split + 'vllm.env = { CUDA_VISIBLE_DEVICES = "3,5,7" }\n'
-    assert [plan.device for plan in planned(vllm(small, named), {})][1:3] == ["cuda:3", "cuda:5"]
+    assert [plan.device for plan in plan_memory(vllm(small, named), {})][1:3] == [
+        "cuda:3",
+        "cuda:5",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -277,11 +280,11 @@ def test_vllm_splits_weights_and_context_over_the_cards_it_is_given(small: Path)
 )
 def test_a_split_that_cannot_be_is_one_clear_error(small: Path, more: str, words: str) -> None:
     with pytest.raises(ConfigError, match=f"policy p: .*{words}"):
-        planned(vllm(small, more))
+        plan_memory(vllm(small, more))
 
 
 def test_without_the_card_it_is_told_what_is_needed(small: Path) -> None:
-    card, host = planned(vllm(small), cards={})
+    card, host = plan_memory(vllm(small), cards={})
     assert card.room is None
     assert card.fits
     assert "has no cuda:0" in card.words()
@@ -302,7 +305,7 @@ def test_a_cache_of_no_size_is_one_clear_error(small: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"policy p: .*VLLM_CPU_KVCACHE_SPACE half is not a number of GiB"
     ):
-        planned(config(small, more), cards={})
+        plan_memory(config(small, more), cards={})
 
 
 def test_up_refuses_what_cannot_fit_before_anything_starts(small: Path) -> None:
@@ -352,6 +355,6 @@ def test_more_of_anything_never_needs_less(
     def total(values: dict[str, int]) -> int:
         more = "".join(f"{name} = {value}\n" for name, value in sorted(values.items()))
         chosen = config(model, f'model.device = "{device}"\n{more}')
-        return sum(plan.total for plan in planned(chosen))
+        return sum(plan.total for plan in plan_memory(chosen))
 
     assert total(keys | {key: 2 * keys[key]}) >= total(keys)

@@ -27,39 +27,39 @@ def base(tmp_path: Path) -> Path:
     return folder
 
 
-def adapter(base: Path, name: str) -> Path:
-    folder = base.with_name(name)
+def publish_adapter(base: Path) -> Path:
+    folder = base.with_name("adapter")
 
     def write(directory: Path) -> None:
         config = {"base_model_name_or_path": str(base)}
         (directory / "adapter_config.json").write_text(json.dumps(config))
 
-    publish(folder, write, checkpoint_id=name, version=1, parent=None)
+    publish(folder, write, checkpoint_id="adapter", version=1, parent=None)
     return folder
 
 
-def resolved(checkpoint: Path) -> ResolvedTeacher:
+def resolve_teacher(checkpoint: Path) -> ResolvedTeacher:
     text = f'tasks.dbbench = {{}}\nteacher = [{{name = "one", checkpoint = "{checkpoint}"}}]'
     (found,) = resolve_teachers(config_loading.loads(text))
     return found
 
 
 def test_the_digest_of_an_adapter_names_the_bytes_of_its_base_too(base: Path) -> None:
-    own = adapter(base, "adapter")
-    found = resolved(own)
+    own = publish_adapter(base)
+    found = resolve_teacher(own)
     assert (found.path, found.checkpoint, found.is_stored) == (own, str(own), False)
-    assert found.digest != resolved(base).digest
+    assert found.digest != resolve_teacher(base).digest
     (base / "manifest.json").unlink()
-    assert resolved(own).digest == found.digest
+    assert resolve_teacher(own).digest == found.digest
     (base / "config.json").write_text("{ }")
-    assert resolved(own).digest != found.digest
+    assert resolve_teacher(own).digest != found.digest
 
 
 def test_an_adapter_on_a_damaged_or_absent_base_cannot_teach(base: Path) -> None:
-    own = adapter(base, "adapter")
+    own = publish_adapter(base)
     (base / "config.json").write_text("{ }")
     with pytest.raises(CheckpointError, match=r"base/config\.json: the SHA-256 is"):
-        resolved(own)
+        resolve_teacher(own)
     shutil.rmtree(base)
     with pytest.raises(CheckpointError, match=r"the base model .*base does not exist"):
-        resolved(own)
+        resolve_teacher(own)

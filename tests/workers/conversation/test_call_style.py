@@ -93,12 +93,15 @@ def load(folder: Path, text: str, specials: tuple[str, ...]) -> ChatTemplate:
     return ChatTemplate.load(folder)
 
 
-def published(folder: Path, name: str) -> ChatTemplate:
-    text = (Path(__file__).parent / "templates" / f"{name}.jinja").read_text("utf-8")
-    return load(folder, text, PUBLISHED[name][1])
+def read_published(name: str) -> str:
+    return (Path(__file__).parent / "templates" / f"{name}.jinja").read_text("utf-8")
 
 
-def own(folder: Path, name: str) -> ChatTemplate:
+def load_published(folder: Path, name: str) -> ChatTemplate:
+    return load(folder, read_published(name), PUBLISHED[name][1])
+
+
+def load_own(folder: Path, name: str) -> ChatTemplate:
     _, specials, call = OWN[name]
     text = SKELETON.replace("BEGIN", repr(specials[0])).replace("END", repr(specials[1]))
     return load(folder, text.replace("CALL", call), specials)
@@ -116,23 +119,23 @@ def assert_speaks(template: ChatTemplate, style: Style) -> None:
 def test_the_style_of_a_published_template_is_found_and_its_calls_are_read(
     tmp_path: Path, name: str
 ) -> None:
-    assert_speaks(published(tmp_path, name), PUBLISHED[name][0])
+    assert_speaks(load_published(tmp_path, name), PUBLISHED[name][0])
 
 
 @pytest.mark.parametrize("name", [name for name, (style, *_) in OWN.items() if style])
 def test_the_style_of_a_family_is_found_and_its_calls_are_read(tmp_path: Path, name: str) -> None:
     style = OWN[name][0]
     assert style
-    assert_speaks(own(tmp_path, name), style)
+    assert_speaks(load_own(tmp_path, name), style)
 
 
 @pytest.mark.parametrize("name", [name for name, (style, *_) in OWN.items() if not style])
 def test_an_unknown_format_has_no_style(tmp_path: Path, name: str) -> None:
-    assert own(tmp_path, name).call_style() is None
+    assert load_own(tmp_path, name).call_style() is None
 
 
 def test_the_style_is_found_where_the_generation_prompt_opens_a_thought(tmp_path: Path) -> None:
-    text = (Path(__file__).parent / "templates" / "qwen2.5.jinja").read_text("utf-8")
+    text = read_published("qwen2.5")
     prompt = "{{- '<|im_start|>assistant\\n' }}"
     assert text.count(prompt) == 1
     thinking = text.replace(prompt, "{{- '<|im_start|>assistant\\n<think>\\n' }}")
@@ -143,16 +146,16 @@ def test_the_style_is_found_where_the_generation_prompt_opens_a_thought(tmp_path
 def test_a_published_template_that_appends_and_shows_tools_passes(
     tmp_path: Path, name: str
 ) -> None:
-    published(tmp_path, name).check(PUBLISHED[name][0])
+    load_published(tmp_path, name).check(PUBLISHED[name][0])
 
 
 def test_glm_is_refused_because_it_adds_an_empty_thought_to_earlier_turns(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="rewrites earlier turns"):
-        published(tmp_path, "glm-4.5").check("glm")
+        load_published(tmp_path, "glm-4.5").check("glm")
 
 
 def test_mistral_7b_is_refused_because_it_asks_for_the_id_of_a_call(tmp_path: Path) -> None:
-    text = (Path(__file__).parent / "templates" / "mistral-7b-v0.3.jinja").read_text("utf-8")
+    text = read_published("mistral-7b-v0.3")
     with pytest.raises(ConfigError, match="chat template failed: Tool call IDs") as caught:
         load(tmp_path, text, MISTRAL)
     assert "model.chat_template" in caught.value.hint
