@@ -120,8 +120,8 @@ class Trainer(Section, frozen=True):
     max_groups: Positive | None = None
     """Most groups in a batch. Absent: twice `min_groups`."""
     micro_batch_tokens: Positive = 1536
-    """Most tokens in one forward pass. A longer trajectory gets its own. On a GPU passes have fewer
-    while the measured memory of earlier passes says that so many would not fit."""
+    """Most tokens in one forward pass. A longer trajectory gets its own. On a GPU, passes have
+    fewer if the memory that earlier passes needed shows that so many would not fit."""
     memory_share: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.9
     """Share of a GPU's free memory that a pass may take by its plan. The rest is for fragments and
     for passes that need more than earlier ones."""
