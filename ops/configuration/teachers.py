@@ -57,7 +57,7 @@ def _check_checkpoint(key: str, checkpoint: str) -> None:
             f"{key}: {checkpoint} changes while its run goes on",
             hint="name a version: RUN@VERSION",
         )
-    if checkpoint.startswith("hub:") or not checkpoint:
+    if checkpoint.startswith(("hub:", "external(")) or not checkpoint:
         raise ConfigError(
             f"{key}: {checkpoint or 'it'} is not a checkpoint",
             hint="name a directory, a checkpoint ID, RUN@VERSION or external(NAME)",

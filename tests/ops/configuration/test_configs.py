@@ -130,6 +130,8 @@ def test_a_teacher_teaches_every_task_unless_it_names_some(tmp_path: Path) -> No
         (TAUGHT.replace(str(TINY), "no/such"), "teacher.checkpoint of one: .*contains no model"),
         (TAUGHT.replace(str(TINY), "run@latest"), "teacher.checkpoint of one: run@latest changes"),
         (TAUGHT.replace(str(TINY), "hub:a/b"), "checkpoint of one: hub:a/b is not a checkpoint"),
+        (TAUGHT.replace(str(TINY), "external()"), r"one: external\(\) is not a checkpoint"),
+        (TAUGHT.replace(str(TINY), "external(a"), r"one: external\(a is not a checkpoint"),
         (
             TAUGHT.replace(str(TINY), "external(a)"),
             "checkpoint of one: a is not known; known: policy",

@@ -178,6 +178,11 @@ def test_what_cannot_be_trained_is_refused(learned: PlantedRun) -> None:
     ranks = OfflineRequest(place, "ranks", changes=["trainer.engine=deepspeed"])
     with pytest.raises(ConfigError, match="--from trains in one process"):
         train_from(ranks, threading.Event())
+    file = learned.path.with_name("untaught.toml")
+    file.write_text(learned.path.read_text() + TAUGHT.replace("learned@2", "external(x)"))
+    with pytest.raises(ConfigError, match="checkpoint of elder: x is not known"):
+        train_from(OfflineRequest(place, "untaught", file=file, max_age=9), threading.Event())
+    assert learned.ask("SELECT name FROM runs WHERE name IN ('ranks', 'untaught')") == []
 
 
 TAUGHT = """
