@@ -63,12 +63,12 @@ class _FailingSequence:
     """A sequence that the API fails to score.
 
     `probed_at`: when it failed first, or when the API was last asked for something else.
-    `answered`: how often in a row the API answered that.
+    `answers`: to that, in a row.
     """
 
     key: bytes
     probed_at: float
-    answered: int = 0
+    answers: int = 0
 
 
 class ExternalTeacher:
@@ -93,9 +93,9 @@ class ExternalTeacher:
     def logprobs(self, batch: Batch) -> Floats:
         """See TeacherModel. Raises PolicyError if the model cannot score these tokens."""
         sequences = _sequences_to_score(batch)
-        different = {tokens.tobytes(): tokens for tokens in sequences.values()}
-        self._scores = {key: self._scores[key] for key in different.keys() & self._scores.keys()}
-        missing = [tokens for key, tokens in different.items() if key not in self._scores]
+        by_key = {tokens.tobytes(): tokens for tokens in sequences.values()}
+        self._scores = {key: self._scores[key] for key in by_key.keys() & self._scores.keys()}
+        missing = [tokens for key, tokens in by_key.items() if key not in self._scores]
         if missing:
             self._score(self._find(), missing)
         found = np.zeros(batch.tokens.size, np.float32)
@@ -129,10 +129,10 @@ class ExternalTeacher:
         try:
             self._ask_all(policy, [tokens[:2]])
         except PolicyError:
-            failing.answered = 0
+            failing.answers = 0
             return
-        failing.answered += 1
-        if failing.answered >= PROBES:
+        failing.answers += 1
+        if failing.answers >= PROBES:
             raise PolicyError(
                 f"{error}; it has failed on these {tokens.size:,} tokens for "
                 f"{PROBES * PROBE_S / 60:.0f} minutes, in which it answered other requests",
@@ -142,13 +142,13 @@ class ExternalTeacher:
     def _ask_all(self, policy: LivePolicy, missing: Sequence[Ints]) -> None:
         """Ask for the scores of sequences. The first error is raised once no request is running."""
         todo, running, errors = deque(missing), set[Future[None]](), list[BaseException]()
-        most = 1  # an API that is away gets no more requests
+        limit = 1  # an API that is away gets no more requests
         while running or (todo and not errors):
-            while todo and not errors and len(running) < most:
+            while todo and not errors and len(running) < limit:
                 running.add(self._threads.submit(self._ask, policy, todo.popleft()))
             done, running = wait(running, LOOK_S, FIRST_COMPLETED)
             errors += [error for each in done if (error := each.exception())]
-            most = self._server.concurrency if done else most
+            limit = self._server.concurrency if done else limit
             if self._stop.is_set():
                 raise TeacherAway(f'teacher "{self._name}": the process is told to stop')
         if errors:
@@ -183,11 +183,11 @@ class ExternalTeacher:
 
 
 def _sequences_to_score(batch: Batch) -> dict[int, Ints]:
-    """Return the tokens up to the last loss token of each sequence that has one, by their start."""
+    """Return, by its start, each sequence with a loss token, up to the last of them."""
     ends = np.cumsum(batch.sequences)
     found = {}
     for start, end in zip((ends - batch.sequences).tolist(), ends.tolist(), strict=True):
-        learned = np.flatnonzero(batch.loss_mask[start:end])
-        if learned.size:
-            found[start] = batch.tokens[start : start + int(learned[-1]) + 1]
+        places = np.flatnonzero(batch.loss_mask[start:end])
+        if places.size:
+            found[start] = batch.tokens[start : start + int(places[-1]) + 1]
     return found

@@ -105,6 +105,14 @@ def teach(
     return own.batch, metrics
 
 
+def serve_and_teach(
+    url: str, more: str = "", sampled: Batch | None = None
+) -> tuple[Batch, Metrics]:
+    config = teaching_config(url, more)
+    with serve_policies(config, threading.Event()) as policies:
+        return teach(config, policies, sampled)
+
+
 def require_scored(scored: Batch) -> None:
     own = np.array([2, 3, 7, 17, 19])
     expected = [logprob(299 + place, 300 + place) for place in own.tolist()]
@@ -114,9 +122,7 @@ def require_scored(scored: Batch) -> None:
 
 
 def test_it_scores_the_branches_of_its_tasks_up_to_their_last_loss_token(there: Endpoint) -> None:
-    config = teaching_config(there.url)
-    with serve_policies(config, threading.Event()) as policies:
-        scored, metrics = teach(config, policies)
+    scored, metrics = serve_and_teach(there.url)
     require_scored(scored)
     prompts = sorted(body["prompt"] for _, body in there.asked)
     assert prompts == [[300, 301, 302, 303], [306, 307], list(range(315, 320))]
@@ -143,9 +149,7 @@ def test_it_is_waited_for_while_its_api_fails_and_what_was_scored_is_kept(
         return script(body) if wrong is None else wrong
 
     there.script = flaky
-    config = teaching_config(there.url, "concurrency = 1")
-    with serve_policies(config, threading.Event()) as policies:
-        scored, _ = teach(config, policies)
+    scored, _ = serve_and_teach(there.url, "concurrency = 1")
     require_scored(scored)
     assert answered == {300: 1, 306: 1, 315: 1}
     assert len(there.asked) == 7
@@ -212,18 +216,15 @@ def test_a_sequence_on_which_the_api_always_fails_is_an_error_unless_the_api_is_
 def test_an_answer_that_does_not_come_in_time_is_asked_for_again(
     there: Endpoint, script: EchoScript
 ) -> None:
-    gate, asked = threading.Event(), threading.Event()
+    gate = threading.Event()
 
     def slow(body: dict[str, Any]) -> Answer:
-        if not asked.is_set():
-            asked.set()
+        if len(there.asked) == 1:
             gate.wait(60)
         return script(body)
 
     there.script = slow
-    config = teaching_config(there.url, "timeout_s = 0.3")
-    with serve_policies(config, threading.Event()) as policies:
-        scored, _ = teach(config, policies)
+    scored, _ = serve_and_teach(there.url, "timeout_s = 0.3")
     gate.set()
     require_scored(scored)
     assert len(there.asked) == 4
@@ -238,26 +239,22 @@ def test_an_api_with_another_tokenizer_is_refused_at_once(
         return {"choices": [choice]}
 
     there.script = other
-    config, host = teaching_config(there.url), there.url.split("/")[2]
-    with (
-        serve_policies(config, threading.Event()) as policies,
-        pytest.raises(
-            PolicyError,
-            match=f'teacher "elder": policy server .*: external model at {host}: token 0, .*'
-            "; serve a model with the tokenizer of model.path$",
-        ),
+    host = there.url.split("/")[2]
+    with pytest.raises(
+        PolicyError,
+        match=f'teacher "elder": policy server .*: external model at {host}: token 0, .*'
+        "; serve a model with the tokenizer of model.path$",
     ):
-        teach(config, policies)
+        serve_and_teach(there.url)
     assert len(there.asked) == 1
 
 
 def test_equal_sequences_are_scored_once(there: Endpoint) -> None:
-    config, sampled = teaching_config(there.url), batch()
+    sampled = batch()
     sampled.tokens[15:19] = sampled.tokens[6:10]
     sampled.loss_mask[15:] = False
     sampled.loss_mask[[7, 16]] = True
-    with serve_policies(config, threading.Event()) as policies:
-        scored, _ = teach(config, policies, sampled)
+    scored, _ = serve_and_teach(there.url, sampled=sampled)
     assert sorted(body["prompt"] for _, body in there.asked) == [[300, 301, 302, 303], [306, 307]]
     assert scored.teacher_logprobs[[7, 16]].tolist() == [logprob(306, 307)] * 2
 
