@@ -1,11 +1,13 @@
 """Results of trainings: one JSON file each. Reports are made from these files only."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError
 
 
@@ -221,6 +223,30 @@ def require_same_design(
 
 
 def differing(found: Sequence[SavedFinding], design: Finding) -> str:
-    """Return the files with another design, as ARM-SEED; empty if all agree."""
-    names = [each.file for each in found if each.design != design]
+    """Return the files with another design, as ARM-SEED; empty if all agree.
+
+    A key of the configuration that a file lacks is newer than the file and had today's default.
+    """
+    wanted = _complete(design)
+    names = [each.file for each in found if _complete(each.design) != wanted]
     return names[0].removeprefix("training-").removesuffix(".json") if names else ""
+
+
+def _complete(design: Any) -> dict[str, Any]:
+    """Return a design whose configuration has every key of today."""
+    values: dict[str, Any] = msgspec.to_builtins(design)
+    defaults = msgspec.to_builtins(Config(tasks={}))
+    task = msgspec.to_builtins(Task())
+    defaults["tasks"] = dict.fromkeys(values["config"].get("tasks", {}), task)
+    known = {name: defaults[name] for name in values["config"].keys() & defaults.keys()}
+    return values | {"config": _fill(values["config"], known)}
+
+
+def _fill(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with what they lack, also in dictionaries within them."""
+    inner = {
+        name: _fill(value, defaults[name])
+        for name, value in values.items()
+        if isinstance(value, dict) and isinstance(defaults.get(name), dict)
+    }
+    return {**defaults, **values, **inner}

@@ -8,7 +8,14 @@ from experiment_config import configuration
 from agentrl.core.errors import ConfigError
 from agentrl.experiments.cross_policy import report, study
 from agentrl.experiments.cross_policy.study import CrossPolicyRequest
-from agentrl.experiments.findings import Design, Drift, Training, keep, read
+from agentrl.experiments.findings import (
+    Design,
+    Drift,
+    Training,
+    keep,
+    read,
+    require_same_design,
+)
 from agentrl.experiments.runner import Sizes
 from agentrl.experiments.simulation.training import Trainee
 from agentrl.ops.interruption import Interrupted
@@ -115,6 +122,23 @@ def test_a_study_refuses_findings_of_another_design(config: Path) -> None:
     keep(small.out, training)
     with pytest.raises(ConfigError, match="current-0 was made with other options"):
         study.study(small)
+
+
+def test_a_key_that_is_newer_than_a_finding_had_its_default(config: Path) -> None:
+    small = request(config, "found", "current")
+    design = designed(small)
+    small.out.mkdir()
+    older = msgspec.to_builtins(design)
+    del older["config"]["trainer"]["optimizer_steps"]
+    for task in older["config"]["tasks"].values():
+        del task["judge"]["tries"]
+    training = Training(msgspec.convert(older, Design), "current", 0, 0.0, 0, [], [], [], {})
+    keep(small.out, training)
+    require_same_design(small.out, design, Training)
+    older["config"]["trainer"]["learning_rate"] = 0.5
+    keep(small.out, msgspec.structs.replace(training, design=msgspec.convert(older, Design)))
+    with pytest.raises(ConfigError, match="another configuration"):
+        require_same_design(small.out, design, Training)
 
 
 def test_a_finding_under_another_ones_name_is_refused(config: Path) -> None:
