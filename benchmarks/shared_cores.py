@@ -1,18 +1,19 @@
-"""Speed of the local engine and the trainer on the same cores, with and without our waits.
+"""Speed of the local engine and the trainer on the same cores, with and without our settings.
 
     python benchmarks/shared_cores.py [--model models/smollm2] [--dtype bfloat16] [--threads 2]
-        [--concurrent 32] [--seconds 60] [--json]
+        [--trainer-threads 2] [--concurrent 32] [--seconds 60] [--json]
 
 Two processes with as many threads each as there are cores: one plays episodes with the local
 engine, the other makes updates. Each is measured alone and beside the other.
 
 plain_*  with OpenMP's own waits of threads
 ours_*   with those of core/processes/torch_environment.py
+nice_*   the same, and the trainer has the niceness that it has on a CPU by default
 
 *_engine, *_trainer   speed beside the other over the speed alone
 *_sum                 of both: 1 if each has half of its speed alone; more, if one uses what the
                       other leaves
-ours_vs_plain         the sums' ratio
+ours_vs_plain, nice_vs_ours   the sums' ratios
 alone_engine, alone_trainer   speed alone, ours over plain: what our waits cost
 """
 
@@ -27,7 +28,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
+from agentrl.core.processes.process import lower_priority
 from agentrl.core.processes.torch_environment import KERNEL_CACHES, THREAD_WAITS
+from agentrl.ops.processes.trainer import CPU_NICE
 
 START_S = 15.0  # for both processes to load
 ROLES = ("engine", "trainer")
@@ -40,44 +43,54 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("models/smollm2"))
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--trainer-threads", type=int, default=os.cpu_count())
     parser.add_argument("--concurrent", type=int, default=32, help="episodes at once")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--json", action="store_true", help="end with one JSON line")
     parser.add_argument("--role", choices=ROLES, help=argparse.SUPPRESS)
     parser.add_argument("--begin", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--nice", type=int, default=0, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.role:
         print(run_role(chosen))
         return
     plain = {name: value for name, value in os.environ.items() if name not in THREAD_WAITS}
-    arms = {"plain": plain | KERNEL_CACHES, "ours": plain | KERNEL_CACHES | THREAD_WAITS}
-    speeds = {
-        (arm, roles): measure(roles, environment, chosen)
-        for roles in (("engine",), ("trainer",), ROLES)
-        for arm, environment in arms.items()
+    environments = {"plain": plain | KERNEL_CACHES, "ours": plain | KERNEL_CACHES | THREAD_WAITS}
+    alone = {
+        (arm, role): measure((role,), environment, chosen)[role]
+        for role in ROLES
+        for arm, environment in environments.items()
     }
+    beside = {arm: measure(ROLES, environment, chosen) for arm, environment in environments.items()}
+    beside["nice"] = measure(ROLES, environments["ours"], chosen, CPU_NICE)
     found = {}
-    for arm in arms:
+    for arm, speeds in beside.items():
         for role in ROLES:
-            alone = speeds[arm, (role,)][role]
-            found[f"{arm}_{role}"] = speeds[arm, ROLES][role] / alone
+            found[f"{arm}_{role}"] = (
+                speeds[role] / alone["plain" if arm == "plain" else "ours", role]
+            )
         found[f"{arm}_sum"] = sum(found[f"{arm}_{role}"] for role in ROLES)
     found["ours_vs_plain"] = found["ours_sum"] / found["plain_sum"]
+    found["nice_vs_ours"] = found["nice_sum"] / found["ours_sum"]
     for role in ROLES:
-        found[f"alone_{role}"] = speeds["ours", (role,)][role] / speeds["plain", (role,)][role]
+        found[f"alone_{role}"] = alone["ours", role] / alone["plain", role]
     found = {name: round(value, 3) for name, value in found.items()}
     print(json.dumps(found) if chosen.json else found)
 
 
 def measure(
-    roles: tuple[str, ...], environment: dict[str, str], chosen: argparse.Namespace
+    roles: tuple[str, ...], environment: dict[str, str], chosen: argparse.Namespace, nice: int = 0
 ) -> dict[str, float]:
-    """Return the speed of each role while all of them run, each in a process of its own."""
+    """Return the speed of each role while all of them run, each in a session of its own.
+
+    `nice`: of the trainer.
+    """
     begin = time.time() + START_S
     options = [
         *("--model", str(chosen.model), "--dtype", chosen.dtype, "--threads", str(chosen.threads)),
         *("--concurrent", str(chosen.concurrent), "--seconds", str(chosen.seconds)),
-        *("--begin", str(begin)),
+        *("--trainer-threads", str(chosen.trainer_threads)),
+        *("--begin", str(begin), "--nice", str(nice)),
     ]
     children = {
         role: subprocess.Popen(
@@ -85,6 +98,7 @@ def measure(
             stdout=subprocess.PIPE,
             text=True,
             env=environment,
+            start_new_session=True,
         )
         for role in roles
     }
@@ -99,8 +113,13 @@ def run_role(chosen: argparse.Namespace) -> float:
     """Return the tokens a second of one role, counted from `begin` for `seconds`."""
     import torch
 
-    torch.set_num_threads(chosen.threads)
-    return engine_speed(chosen) if chosen.role == "engine" else trainer_speed(chosen)
+    if chosen.role == "engine":
+        torch.set_num_threads(chosen.threads)
+        return engine_speed(chosen)
+    torch.set_num_threads(chosen.trainer_threads)
+    if chosen.nice:
+        lower_priority(chosen.nice)
+    return trainer_speed(chosen)
 
 
 def engine_speed(chosen: argparse.Namespace) -> float:
@@ -144,7 +163,9 @@ def trainer_speed(chosen: argparse.Namespace) -> float:
 
     settings = resolve_settings(Trainer())
     batch = ragged_batch(settings, 1)
-    learner = TorchLearner(chosen.model, settings, Hardware("cpu", chosen.dtype, chosen.threads))
+    learner = TorchLearner(
+        chosen.model, settings, Hardware("cpu", chosen.dtype, chosen.trainer_threads)
+    )
     durations = []
     while (began := time.time()) < chosen.begin + chosen.seconds:
         learner.update(batch)

@@ -94,6 +94,12 @@ def session_nice() -> int | None:
         return None
 
 
+def lower_priority(nice: int) -> None:
+    """Add to this process's niceness, also where Linux weighs whole sessions (autogroup)."""
+    os.nice(nice)
+    set_session_nice(nice)
+
+
 def set_session_nice(nice: int, pid: int | None = None) -> None:
     """Set the niceness of our session's autogroup, or of a process's; log a warning on failure.
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
-from agentrl.core.processes.process import TERMINATED, set_session_nice
+from agentrl.core.processes.process import TERMINATED, lower_priority
 from agentrl.core.types import RUN_OVER
 from agentrl.db.transitions import evaluations, runs
 from agentrl.ops.evaluation.checkpoint_evaluator import LOOK_S, eval_request, follow
@@ -27,8 +27,7 @@ log = get_logger()
 
 def run(config: Config, stop: threading.Event) -> None:
     """Evaluate checkpoints until the run is over or SIGTERM, with low CPU priority."""
-    os.nice(config.eval.nice)
-    set_session_nice(config.eval.nice)  # also where Linux weighs whole sessions (autogroup)
+    lower_priority(config.eval.nice)
     evaluate_run(config, stop)
 
 

@@ -18,6 +18,7 @@ from agentrl.checkpoints import checkpoint_store
 from agentrl.checkpoints.checkpoint_store import TransferLimits
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
+from agentrl.core.processes.process import lower_priority
 from agentrl.core.processes.rank_place import find_rank_place
 from agentrl.core.retry import FOREVER
 from agentrl.db.registry import checkpoints
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from agentrl.trainer.engines.learner import Hardware, Learner
     from agentrl.trainer.engines.ranks import Ranks
 
+CPU_NICE = 5  # below the policy servers, above the evaluator
 OVER = b"\0"  # told to ranks in place of a path
 
 
@@ -41,6 +43,8 @@ def run(config: Config, stop: threading.Event) -> None:
     from agentrl.trainer.engines.learner import Hardware
     from agentrl.trainer.engines.torch_learner import TorchLearner
 
+    if nice := choose_nice(config):
+        lower_priority(nice)
     if config.trainer.engine == "deepspeed":
         _rank(config, stop)
         return
@@ -52,6 +56,13 @@ def run(config: Config, stop: threading.Event) -> None:
         policies = registered_policies(config, here.store, here.run_id, stop)
         learner_with_teachers = with_teachers(learner, teachers, path, config, hardware, policies)
         _train(config, here, learner_with_teachers, teachers, stop)
+
+
+def choose_nice(config: Config) -> int:
+    """Return the niceness of the trainer's processes."""
+    if config.trainer.nice is not None:
+        return config.trainer.nice
+    return CPU_NICE if config.model.device == "cpu" else 0
 
 
 def bounds(config: Config, filled: Settings) -> InboxBounds:

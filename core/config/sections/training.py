@@ -153,6 +153,9 @@ class Trainer(Section, frozen=True):
     """Newest checkpoints that are kept, beside those in use and those since the last snapshot."""
     threads: Positive = 1
     """CPU threads of each process."""
+    nice: Annotated[int, Meta(ge=0, le=19)] | None = None
+    """CPU niceness. Absent: 5 on a CPU, for the sake of policy servers on the same cores: their
+    threads wait for each other. 0 on a GPU."""
 
 
 class Teacher(Section, frozen=True):
