@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from agentrl.trainer.engines.learner import Hardware, Learner
     from agentrl.trainer.engines.ranks import Ranks
 
-CPU_NICE = 5  # below the policy servers, above the evaluator
+CPU_NICE = 5  # below a policy server's 0, above the evaluator's 10
 OVER = b"\0"  # told to ranks in place of a path
 
 
@@ -62,7 +62,9 @@ def choose_nice(config: Config) -> int:
     """Return the niceness of the trainer's processes."""
     if config.trainer.nice is not None:
         return config.trainer.nice
-    return CPU_NICE if config.model.device == "cpu" else 0
+    servers = config.policy_servers()
+    waits = any(each.engine == "local" and each.threads > 1 for each in servers)
+    return CPU_NICE if waits and config.model.device == "cpu" else 0
 
 
 def bounds(config: Config, filled: Settings) -> InboxBounds:

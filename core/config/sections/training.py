@@ -154,8 +154,8 @@ class Trainer(Section, frozen=True):
     threads: Positive = 1
     """CPU threads of each process."""
     nice: Annotated[int, Meta(ge=0, le=19)] | None = None
-    """CPU niceness. Absent: 5 on a CPU, for the sake of policy servers on the same cores: their
-    threads wait for each other. 0 on a GPU."""
+    """CPU niceness. Absent: 5 on a CPU if a local policy server has several `threads`, which wait
+    for each other; else 0."""
 
 
 class Teacher(Section, frozen=True):

@@ -8,7 +8,7 @@ from running import ROOT, agentrl, eventually
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.policies import Model, PolicyServer
 from agentrl.core.config.sections.run import Run
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.config.sections.training import Trainer
@@ -16,20 +16,35 @@ from agentrl.ops.processes.trainer import CPU_NICE, choose_nice
 
 
 @pytest.mark.parametrize(
-    ("device", "configured", "nice"),
-    [("cpu", None, CPU_NICE), ("cuda:1", None, 0), ("cpu", 0, 0), ("cuda", 7, 7)],
+    ("device", "threads", "configured", "nice"),
+    [
+        ("cpu", 2, None, CPU_NICE),
+        ("cpu", 1, None, 0),
+        ("cuda:1", 2, None, 0),
+        ("cpu", 2, 0, 0),
+        ("cuda", 1, 7, 7),
+    ],
 )
-def test_only_a_cpus_trainer_yields_the_cores_unless_configured(
-    device: str, configured: int | None, nice: int
+def test_a_cpus_trainer_yields_the_cores_to_servers_of_several_threads_unless_configured(
+    device: str, threads: int, configured: int | None, nice: int
 ) -> None:
-    trainer = Trainer(nice=configured)
-    assert choose_nice(Config(tasks={}, model=Model(device=device), trainer=trainer)) == nice
+    config = Config(
+        tasks={},
+        model=Model(device=device),
+        trainer=Trainer(nice=configured),
+        policy=[PolicyServer("policy", tracks=["current"], threads=threads)],
+    )
+    assert choose_nice(config) == nice
 
 
 @pytest.mark.slow
 def test_its_process_lets_policy_servers_compute_first(tmp_path: Path) -> None:
-    model = Model(path=str(ROOT / "models" / "tiny"))
-    config = Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path / "home")), model=model)
+    config = Config(
+        tasks={"dbbench": Task()},
+        run=Run(home=str(tmp_path / "home")),
+        model=Model(path=str(ROOT / "models" / "tiny")),
+        policy=[PolicyServer("policy", tracks=["current"], threads=2)],
+    )
     file, log = tmp_path / "run.toml", tmp_path / "log"
     file.write_text(config_loading.to_toml(config))
     with agentrl("trainer", str(file), environment={}, output=log) as process:
