@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from agentrl.experiments.findings import ArmFinding, Finding, SavedFinding
 
 PRETRAINED = "pretrained"
@@ -20,8 +22,9 @@ class Bench(Finding, frozen=True):
 class StudyDesign(Finding, frozen=True):
     """Settings that all files share. `config`: effective sections, without the arms' changes.
 
-    `clones`, `episodes`, `rank`: optimizer steps of the warm start, its expert episodes per task,
-    and the rank of its adapter (0: it trained all weights).
+    `clones`, `episodes`, `rank`, `noise`: optimizer steps of the warm start, its expert episodes
+    per task, the rank of its adapter (0: it trained all weights), and the probability of an
+    expert's fault per turn by task.
     """
 
     config: dict[str, Any]
@@ -29,6 +32,7 @@ class StudyDesign(Finding, frozen=True):
     clones: int
     episodes: int
     rank: int = 0
+    noise: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class Solved(Finding, frozen=True):

@@ -37,7 +37,8 @@ HEADER = """\
 
 SmolLM2-135M-Instruct, whose weights were quantised to Q4_1 and de-quantised when they were read, is
 warm-started by {clones} steps on experts' episodes ({episodes:,} of each task), which train
-{trained}; the share `careless` of a task's experts leaves out a step. Every run begins there and is
+{trained}. Of a task's experts the share `careless` leaves out a step, and all err in {noise}
+of their turns. Every run begins there and is
 a run of the whole system: its own dispatcher, worker, recorder, trainer and policy server, tasks
 mixed, {updates} updates. `whole` draws policies anew at every step and normalises advantages by
 task; each other arm leaves out what it is named after. Prompts are compact. Items measured are none
@@ -92,6 +93,7 @@ def _lines(
         clones=design.clones,
         episodes=design.episodes,
         trained=f"an adapter of rank {design.rank}" if design.rank else "all weights",
+        noise=", ".join(f"{share:.0%} ({task})" for task, share in design.noise.items()) or "0%",
         updates=design.config["updates"],
     )
     policies = [PRETRAINED, START, *(run.policy for run in runs)]

@@ -126,6 +126,7 @@ def make_design(request: SmollmRequest, config: Config) -> StudyDesign:
         clones=request.size.clones,
         episodes=request.size.episodes,
         rank=request.recipe.clone_rank,
+        noise=dict(request.recipe.clone_noise),
     )
 
 

@@ -44,8 +44,9 @@ class Recipe:
     `begin_anew`: every call creates a new run; otherwise the same command continues its run.
     `data`: the data of its items. `without_data`: overrides by key if some data is missing. `hint`:
     how to create the model that the file names. `clone_tokens`, `clone_rate`, `clone_rank`,
-    `threads`: tokens per step, learning rate, rank of the adapter (0: all weights are trained) and
-    torch threads of the warm start. `ready_s`: time limit for the policy server to start.
+    `clone_noise`, `threads`: tokens per step, learning rate, rank of the adapter (0: all weights
+    are trained), probability of an expert's fault per turn by task, and torch threads of the warm
+    start. `ready_s`: time limit for the policy server to start.
     `stall_s`: longest time without an episode or update before an error.
     """
 
@@ -61,6 +62,7 @@ class Recipe:
     clone_tokens: int = 2048
     clone_rate: float | None = None  # what suits a model that knows something
     clone_rank: int = 0
+    clone_noise: Mapping[str, float] = field(default_factory=dict)
     threads: int = 2
     ready_s: float = 90.0
     stall_s: float = 120.0
@@ -83,8 +85,8 @@ class Recipe:
         return self.without_data
 
     def phase(self, size: Size) -> Phase:
-        """Return the only phase of the warm start: no noise, no measurements."""
-        return Phase(noise={}, steps=size.clones, rate=self.clone_rate, checked=0)
+        """Return the only phase of the warm start: no measurements."""
+        return Phase(noise=self.clone_noise, steps=size.clones, rate=self.clone_rate, checked=0)
 
 
 def _is_there(dataset: Dataset, root: Path) -> bool:
@@ -124,6 +126,7 @@ SMOLLM = Recipe(
     without_data={"TASKS__DBBENCH__OPTIONS__ORIGIN": '"generated"', **GENERATED_GAMES},
     hint="run `make models/smollm2`",
     clone_rank=16,
+    clone_noise={"dbbench": 0.2, "alfworld": 0.1},  # so that they show how to go on after a fault
     ready_s=600.0,
     stall_s=1800.0,
 )

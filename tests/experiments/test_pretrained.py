@@ -16,7 +16,7 @@ from agentrl.checkpoints import manifest
 from agentrl.checkpoints.manifest import find_base
 from agentrl.core.config.sections.policies import Model
 from agentrl.core.errors import ConfigError, ItemError
-from agentrl.experiments.findings import keep, read
+from agentrl.experiments.findings import keep, read, require_same_design
 from agentrl.experiments.pretrained import report, study
 from agentrl.experiments.pretrained.findings import (
     At,
@@ -48,7 +48,9 @@ TASKS = {
     "dbbench": {"weight": 3.0, "options": {"careless": 0.6}},
     "alfworld": {"weight": 1.0, "options": {"style": "compact"}},
 }
-DESIGN = StudyDesign({"updates": 2, "tasks": TASKS}, benches=BENCHES, clones=3, episodes=8)
+DESIGN = StudyDesign(
+    {"updates": 2, "tasks": TASKS}, benches=BENCHES, clones=3, episodes=8, noise={"dbbench": 0.2}
+)
 RUN = Trained(
     design=DESIGN,
     arm="whole",
@@ -120,6 +122,7 @@ def test_the_page_tells_every_policy_what_changed_and_how_the_runs_went(tmp_path
         keep(out, each)
     page = report.write(out).read_text()
     assert "- dbbench, 75% of the groups: careless 0.6\n" in page
+    assert "all err in 20% (dbbench)\nof their turns" in page
     assert "| items | decoding | pretrained | start | whole-0 |" in page
     assert "| dbbench | greedy | 0.000 (0.00 – 0.49) | 0.250 (0.05 – 0.70) |" in page
     assert "| whole-0 | mean of all | greedy | +0.500 (" in page
@@ -162,6 +165,13 @@ def test_arms_differ_from_the_whole_system_in_what_they_are_named_after(tmp_path
     assert arm_config(config, "whole") == config
     assert arm_config(config, "no-task-norm").trainer.normalise == "none"
     assert arm_config(config, "no-cross-policy").sampling.strategy == "current"
+
+
+def test_a_study_of_experts_that_err_otherwise_is_another_one(tmp_path: Path) -> None:
+    keep(tmp_path, RUN)
+    require_same_design(tmp_path, DESIGN, Trained)
+    with pytest.raises(ConfigError, match="another configuration"):
+        require_same_design(tmp_path, replace(DESIGN, noise={}), Trained)
 
 
 def test_policies_are_measured_once_they_are_there_the_first_seeds_first(tmp_path: Path) -> None:
