@@ -225,7 +225,7 @@ def require_same_design(
 def differing(found: Sequence[SavedFinding], design: Finding) -> str:
     """Return the files with another design, as ARM-SEED; empty if all agree.
 
-    A key of the configuration that a file lacks is newer than the file and had today's default.
+    A key of a section or task that a file's configuration lacks counts as today's default.
     """
     wanted = _complete(design)
     names = [each.file for each in found if _complete(each.design) != wanted]

@@ -95,7 +95,7 @@ def session_nice() -> int | None:
 
 
 def lower_priority(nice: int) -> None:
-    """Add to this process's niceness, also where Linux weighs whole sessions (autogroup)."""
+    """Add `nice` to this process's niceness; set its session's where Linux has autogroups."""
     os.nice(nice)
     set_session_nice(nice)
 

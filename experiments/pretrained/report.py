@@ -37,13 +37,13 @@ HEADER = """\
 
 SmolLM2-135M-Instruct, whose weights were quantised to Q4_1 and de-quantised when they were read, is
 warm-started by {clones} steps on experts' episodes ({episodes:,} of each task), which train
-{trained}. Of a task's experts the share `careless` leaves out a step, and all err in {noise}
-of their turns. Every run begins there and is
-a run of the whole system: its own dispatcher, worker, recorder, trainer and policy server, tasks
-mixed, {updates} updates. `whole` draws policies anew at every step and normalises advantages by
-task; each other arm leaves out what it is named after. Prompts are compact. Items measured are none
-of those trained on. Intervals are 95 %: Wilson's for a rate; for a change the bootstrap over items,
-paired by item, and over seeds where an arm has several. Few seeds make it too narrow.
+{trained}. The share `careless` of a task's experts leaves out a step.{noise} Every run begins
+there and is a run of the whole system: its own dispatcher, worker, recorder, trainer and policy
+server, tasks mixed, {updates} updates. `whole` draws policies anew at every step and normalises
+advantages by task; each other arm leaves out what it is named after. Prompts are compact. Items
+measured are none of those trained on. Intervals are 95 %: Wilson's for a rate; for a change the
+bootstrap over items, paired by item, and over seeds where an arm has several. Few seeds make it too
+narrow.
 """
 
 
@@ -93,7 +93,7 @@ def _lines(
         clones=design.clones,
         episodes=design.episodes,
         trained=f"an adapter of rank {design.rank}" if design.rank else "all weights",
-        noise=", ".join(f"{share:.0%} ({task})" for task, share in design.noise.items()) or "0%",
+        noise=_noise(design.noise),
         updates=design.config["updates"],
     )
     policies = [PRETRAINED, START, *(run.policy for run in runs)]
@@ -123,6 +123,12 @@ def _success(
         for bench, temperature in keys
     ]
     yield from table(["items", "decoding", *found], rows)
+
+
+def _noise(noise: Mapping[str, float]) -> str:
+    """Return a sentence about the experts' faults; empty without any."""
+    shares = " and ".join(f"{share * 100:g} % ({task})" for task, share in noise.items())
+    return f" Experts err in {shares} of their turns." if noise else ""
 
 
 def _policies_of(

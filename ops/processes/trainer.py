@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from agentrl.trainer.engines.learner import Hardware, Learner
     from agentrl.trainer.engines.ranks import Ranks
 
-CPU_NICE = 5  # below a policy server's 0, above the evaluator's 10
+CPU_NICE = 5  # between a policy server's 0 and the evaluator's 10
 OVER = b"\0"  # told to ranks in place of a path
 
 
@@ -63,8 +63,8 @@ def choose_nice(config: Config) -> int:
     if config.trainer.nice is not None:
         return config.trainer.nice
     servers = config.policy_servers()
-    waits = any(each.engine == "local" and each.threads > 1 for each in servers)
-    return CPU_NICE if waits and config.model.device == "cpu" else 0
+    has_threaded_server = any(each.engine == "local" and each.threads > 1 for each in servers)
+    return CPU_NICE if has_threaded_server and config.model.device == "cpu" else 0
 
 
 def bounds(config: Config, filled: Settings) -> InboxBounds:

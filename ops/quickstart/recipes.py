@@ -126,7 +126,7 @@ SMOLLM = Recipe(
     without_data={"TASKS__DBBENCH__OPTIONS__ORIGIN": '"generated"', **GENERATED_GAMES},
     hint="run `make models/smollm2`",
     clone_rank=16,
-    clone_noise={"dbbench": 0.2, "alfworld": 0.1},  # so that they show how to go on after a fault
+    clone_noise={"dbbench": 0.2, "alfworld": 0.1},  # so that demonstrations show recoveries
     ready_s=600.0,
     stall_s=1800.0,
 )

@@ -122,7 +122,7 @@ def test_the_page_tells_every_policy_what_changed_and_how_the_runs_went(tmp_path
         keep(out, each)
     page = report.write(out).read_text()
     assert "- dbbench, 75% of the groups: careless 0.6\n" in page
-    assert "all err in 20% (dbbench)\nof their turns" in page
+    assert "Experts err in 20 % (dbbench) of their turns." in page
     assert "| items | decoding | pretrained | start | whole-0 |" in page
     assert "| dbbench | greedy | 0.000 (0.00 – 0.49) | 0.250 (0.05 – 0.70) |" in page
     assert "| whole-0 | mean of all | greedy | +0.500 (" in page

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def agentrl(
-    *arguments: str, environment: Mapping[str, str], output: Path
+    *arguments: str, environment: Mapping[str, str], output: Path, has_own_session: bool = False
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The command as a user starts it; ended at the end, with its children, whatever happened."""
     with output.open("ab") as log:
@@ -31,6 +31,7 @@ def agentrl(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            start_new_session=has_own_session,
         )
     try:
         yield process

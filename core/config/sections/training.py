@@ -127,7 +127,7 @@ class Trainer(Section, frozen=True):
     for passes that need more than earlier ones."""
     chunk_logits: Positive | None = None
     """Most logits in memory at once. More is faster. Absent: 2^22 on a CPU, 2^27 on a GPU, and 2^25
-    in `agentrl warmstart`, which continues with another number, too."""
+    in `agentrl warmstart`. An interrupted warm start may continue with another value."""
     packing: bool = True
     """Whether trajectories share a forward pass, without attention between them. A prompt with
     which several of them begin is computed once."""
@@ -154,8 +154,8 @@ class Trainer(Section, frozen=True):
     threads: Positive = 1
     """CPU threads of each process."""
     nice: Annotated[int, Meta(ge=0, le=19)] | None = None
-    """CPU niceness. Absent: 5 on a CPU if a local policy server has several `threads`, which wait
-    for each other; else 0."""
+    """Niceness that the trainer adds to its own. Absent: 5 on a CPU if a local policy server has
+    several `threads`, which wait for each other; else 0."""
 
 
 class Teacher(Section, frozen=True):

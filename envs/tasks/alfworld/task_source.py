@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Environment, Expert, Item, Recovery
 from agentrl.envs.tasks import generated, options
 from agentrl.envs.tasks.alfworld.datasets import STANDARD
@@ -29,7 +30,7 @@ class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
 
     `data`: the data folder, empty for AGENTRL_DATA. `expert`: of the release: it plays the game's
     walkthrough, or looks for things where they are likely to be. `careless`: share of expert
-    episodes that leave out the errand's treatment; walkthroughs have it.
+    episodes that leave out the errand's treatment; walkthroughs never do.
     """
 
     origin: Literal["generated", "agentbench"] = "generated"
@@ -52,6 +53,11 @@ class AlfworldSource(generated.SplitSource):
 
     def __init__(self, raw_options: Mapping[str, Any]) -> None:
         self._options = options.parse(self.name, Options, raw_options)
+        if self._options.careless and self._follows_walkthroughs:
+            raise ItemError(
+                f"{self.name}: option careless: experts that play walkthroughs never are",
+                hint='set expert = "search"',
+            )
         draw_item = partial(draw, self._options.difficulty)
         self._splits = (
             generated.Splits(self.name, self._options, draw_item)
@@ -65,23 +71,27 @@ class AlfworldSource(generated.SplitSource):
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
         if is_published(item):
-            commands = self._commands(item, seed)
+            commands = self._choose_commands(item, seed)
             return ReplayExpert(play_game(item), commands, seed=seed, noise=noise)
         careless = self._options.careless
         return AlfworldExpert(read_scene(item), seed=seed, noise=noise, careless=careless)
 
-    def _commands(self, item: Item, seed: int) -> Sequence[str]:
+    def _choose_commands(self, item: Item, seed: int) -> Sequence[str]:
         """Return the commands of a published game's expert."""
         walkthrough: Sequence[str] = self._release.game(item.item_id).walkthrough
-        if self._options.expert == "walkthrough":
+        if self._follows_walkthroughs:
             return walkthrough
         return walkthrough_search.search_game(
             play_game(item),
             walkthrough,
             self._habits,
             self.max_turns,
-            is_careless=Random(seed).random() < self._options.careless,
+            is_careless=Random(f"careless {seed}").random() < self._options.careless,
         )
+
+    @property
+    def _follows_walkthroughs(self) -> bool:
+        return self._options.origin == "agentbench" and self._options.expert == "walkthrough"
 
     @cached_property
     def _release(self) -> games.Release:

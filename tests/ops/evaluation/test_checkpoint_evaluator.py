@@ -138,7 +138,9 @@ def test_a_file_that_asks_for_what_is_not_there_is_refused(
 @pytest.mark.slow
 def test_its_process_lets_everybody_else_compute_first(file: Path, tmp_path: Path) -> None:
     log, beside = tmp_path / "log", {"AGENTRL__EVAL__NICE": "3"}
-    with agentrl("evaluator", str(file), environment=beside, output=log) as process:
+    with agentrl(
+        "evaluator", str(file), environment=beside, output=log, has_own_session=True
+    ) as process:
         nice = os.getpriority(os.PRIO_PROCESS, 0) + 3
         eventually(
             lambda: os.getpriority(os.PRIO_PROCESS, process.pid) == nice,

@@ -47,7 +47,7 @@ def test_its_process_lets_policy_servers_compute_first(tmp_path: Path) -> None:
     )
     file, log = tmp_path / "run.toml", tmp_path / "log"
     file.write_text(config_loading.to_toml(config))
-    with agentrl("trainer", str(file), environment={}, output=log) as process:
+    with agentrl("trainer", str(file), environment={}, output=log, has_own_session=True) as process:
         nice = os.getpriority(os.PRIO_PROCESS, 0) + CPU_NICE
         eventually(
             lambda: os.getpriority(os.PRIO_PROCESS, process.pid) == nice,

@@ -76,10 +76,10 @@ def count_places(walkthroughs: Iterable[Sequence[str]]) -> Habits:
 def search_game(
     play: Game, walkthrough: Sequence[str], known: Habits, turns: int, *, is_careless: bool = False
 ) -> list[str]:
-    """Search the fresh game `play`; return the winning commands, or else its walkthrough.
+    """Search the fresh game `play`; return the commands that finish the errand.
 
-    `turns`: the most that may be taken. `is_careless`: leave out the treatment, and end once
-    everything is brought.
+    If the search does not finish, return the walkthrough. `turns`: the most that may be taken.
+    `is_careless`: the treatment is left out, so the game may not be won.
     """
     errand = read_errand(walkthrough)
     if errand is None:
@@ -88,14 +88,17 @@ def search_game(
         errand = replace(errand, treatment="")
     searcher = _Searcher(play, errand, known.get(errand.thing, {}))
     done: list[str] = []
-    while not (play.won or searcher.has_brought_all) and len(done) < turns:
+
+    def is_finished() -> bool:
+        return play.won or (is_careless and searcher.has_brought_all)
+
+    while not is_finished() and len(done) < turns:
         command = searcher.next()
         if command not in play.commands:
             break
         play.do(command)
         done.append(command)
-    is_finished = play.won or (is_careless and searcher.has_brought_all)
-    return done if is_finished else list(walkthrough)
+    return done if is_finished() else list(walkthrough)
 
 
 class _Searcher:

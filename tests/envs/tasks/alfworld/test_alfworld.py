@@ -173,3 +173,8 @@ def test_a_broken_item_is_an_error_that_names_what_is_wrong(
         named = "there is no"
     with pytest.raises(ItemError, match=f"item broken.*{named}"):
         source.make(Item("alfworld", "broken", broken))
+
+
+def test_experts_that_play_walkthroughs_cannot_be_careless() -> None:
+    with pytest.raises(ItemError, match="option careless: experts that play walkthroughs"):
+        AlfworldSource({"origin": "agentbench", "careless": 0.5})

@@ -206,3 +206,17 @@ def test_careless_experts_of_the_release_leave_most_treatments_out() -> None:
     careless = [outcome for outcome in outcomes if outcome.status == Status.INVALID_ACTION]
     assert len(careless) > 20
     assert sum(outcome.score for outcome in outcomes) == len(outcomes) - len(careless)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("release")
+def test_careful_experts_of_the_release_err_as_often_as_careless_ones() -> None:
+    source = AlfworldSource({"origin": "agentbench", "expert": "search", "careless": 0.5})
+    item = next(item for item in source.items("train") if "_then_" in item.item_id)
+    planned = source.expert(item, seed=0).act(())
+    errors: dict[bool, list[bool]] = {True: [], False: []}
+    for seed in range(60):
+        is_careful = play(source, item, source.expert(item, seed=seed)).score == 1.0
+        errs = source.expert(item, seed=seed, noise=0.5).act(()) != planned
+        errors[is_careful].append(errs)
+    assert all(0.2 < sum(found) / len(found) < 0.8 for found in errors.values())
