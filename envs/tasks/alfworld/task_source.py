@@ -53,7 +53,8 @@ class AlfworldSource(generated.SplitSource):
 
     def __init__(self, raw_options: Mapping[str, Any]) -> None:
         self._options = options.parse(self.name, Options, raw_options)
-        if self._options.careless and self._follows_walkthroughs:
+        plays_walkthroughs = self._options.expert == "walkthrough"
+        if self._options.careless and self._options.origin == "agentbench" and plays_walkthroughs:
             raise ItemError(
                 f"{self.name}: option careless: experts that play walkthroughs never are",
                 hint='set expert = "search"',
@@ -79,7 +80,7 @@ class AlfworldSource(generated.SplitSource):
     def _choose_commands(self, item: Item, seed: int) -> Sequence[str]:
         """Return the commands of a published game's expert."""
         walkthrough: Sequence[str] = self._release.game(item.item_id).walkthrough
-        if self._follows_walkthroughs:
+        if self._options.expert == "walkthrough":
             return walkthrough
         return walkthrough_search.search_game(
             play_game(item),
@@ -88,10 +89,6 @@ class AlfworldSource(generated.SplitSource):
             self.max_turns,
             is_careless=Random(f"careless {seed}").random() < self._options.careless,
         )
-
-    @property
-    def _follows_walkthroughs(self) -> bool:
-        return self._options.origin == "agentbench" and self._options.expert == "walkthrough"
 
     @cached_property
     def _release(self) -> games.Release:

@@ -220,3 +220,13 @@ def test_careful_experts_of_the_release_err_as_often_as_careless_ones() -> None:
         errs = source.expert(item, seed=seed, noise=0.5).act(()) != planned
         errors[is_careful].append(errs)
     assert all(0.2 < sum(found) / len(found) < 0.8 for found in errors.values())
+
+
+@pytest.mark.slow
+def test_a_source_of_generated_games_plays_the_walkthrough_of_a_published_one(
+    release: games.Release,
+) -> None:
+    game = release.game(release.paths()[0])
+    item = Item("alfworld", game.path, msgspec.to_builtins(game.packed))
+    source = AlfworldSource({})
+    assert source.expert(item, seed=0).act(()).arguments == {"action": game.walkthrough[0]}
