@@ -45,6 +45,17 @@ def agentrl(
                 process.wait()
 
 
+def added_niceness(process: subprocess.Popen[bytes], log: Path) -> int:
+    """Wait until a process has another niceness than this one; return the difference."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+
+    def added() -> int:
+        return os.getpriority(os.PRIO_PROCESS, process.pid) - own
+
+    eventually(added, within_s=120, text=log.read_text)
+    return added()
+
+
 def eventually(what: Callable[[], object], *, within_s: float, text: Callable[[], str]) -> None:
     """Wait until `what()` is true; fails with `text()` after so many seconds."""
     deadline = time.monotonic() + within_s

@@ -3,6 +3,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from external_run import POLICIES
 from msgspec.structs import replace
 
 from agentrl.core import config_loading
@@ -49,19 +50,12 @@ def test_a_template_that_rewrites_is_refused_with_the_key_that_mends_it(tmp_path
     assert not (tmp_path / "run").exists()
 
 
-JUDGED = """
-[[policy]]
-name = "policy"
-[[policy]]
-name = "critic"
-engine = "external"
-[policy.external]
-url = "http://h/v1"
-model = "big"
-key_env = "NO_SUCH_KEY"
+JUDGE = """
 [tasks.dbbench.judge]
 policy = "critic"
 """
+ADDRESS = {"url": "http://h/v1", "external": 'key_env = "NO_SUCH_KEY"'}
+JUDGED = POLICIES.format(policy="critic", **ADDRESS) + JUDGE
 
 
 def _judged(tmp_path: Path, old: str = "", new: str = "") -> Config:

@@ -1,13 +1,12 @@
 """The evaluator beside a training: what it measures, what it passes over, how it ends."""
 
-import os
 import threading
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from running import ROOT, agentrl, eventually
+from running import ROOT, added_niceness, agentrl, eventually
 from sqlalchemy import func, select
 
 from agentrl.core import config_loading
@@ -141,9 +140,4 @@ def test_its_process_lets_everybody_else_compute_first(file: Path, tmp_path: Pat
     with agentrl(
         "evaluator", str(file), environment=beside, output=log, has_own_session=True
     ) as process:
-        nice = os.getpriority(os.PRIO_PROCESS, 0) + 3
-        eventually(
-            lambda: os.getpriority(os.PRIO_PROCESS, process.pid) == nice,
-            within_s=120,
-            text=log.read_text,
-        )
+        assert added_niceness(process, log) == 3

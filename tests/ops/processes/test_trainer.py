@@ -1,10 +1,9 @@
 """How the trainer's process shares the cores."""
 
-import os
 from pathlib import Path
 
 import pytest
-from running import ROOT, agentrl, eventually
+from running import ROOT, added_niceness, agentrl
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
@@ -48,9 +47,4 @@ def test_its_process_lets_policy_servers_compute_first(tmp_path: Path) -> None:
     file, log = tmp_path / "run.toml", tmp_path / "log"
     file.write_text(config_loading.to_toml(config))
     with agentrl("trainer", str(file), environment={}, output=log, has_own_session=True) as process:
-        nice = os.getpriority(os.PRIO_PROCESS, 0) + CPU_NICE
-        eventually(
-            lambda: os.getpriority(os.PRIO_PROCESS, process.pid) == nice,
-            within_s=120,
-            text=log.read_text,
-        )
+        assert added_niceness(process, log) == CPU_NICE

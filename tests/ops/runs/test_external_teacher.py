@@ -1,6 +1,7 @@
 """An external model that teaches: the real policy server before an API that echoes prompts."""
 
 import hashlib
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -161,15 +162,9 @@ def test_it_is_waited_for_while_its_api_fails_and_what_was_scored_is_kept(
     assert "Service is available again" in log
 
 
-class Waits:
-    """A clock; whoever reads it has waited for a minute."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 60.0
-        return self.now
+def make_clock() -> Callable[[], float]:
+    """Return a clock that goes on by a minute at each reading."""
+    return itertools.count(60.0, 60.0).__next__
 
 
 def tries_until_error(teacher: ExternalTeacher, most: int) -> tuple[int, PolicyError | None]:
@@ -201,7 +196,7 @@ def test_a_sequence_on_which_the_api_always_fails_is_an_error_unless_the_api_is_
     config = teaching_config(there.url)
     with serve_policies(config, threading.Event()) as policies:
         server = ScoringServer(partial(policies.find, "critic"), PolicyClient(), 16, 60.0)
-        teacher = ExternalTeacher("elder", server, threading.Event(), Waits())
+        teacher = ExternalTeacher("elder", server, threading.Event(), make_clock())
         tries, error = tries_until_error(teacher, 100)
     if is_wholly_away:
         assert (tries, error) == (100, None)
