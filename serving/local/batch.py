@@ -106,10 +106,11 @@ class Batch:
         followers: list[Row] = []
         while self.waiting and len(self._rows) + len(ahead) + len(followers) < self._max_rows:
             row = self.waiting.popleft()
-            if ahead.setdefault(tuple(row.tokens), row) is not row:
+            if not row.future.cancelled() and ahead.setdefault(tuple(row.tokens), row) is not row:
                 followers.append(row)
+        self.waiting.extendleft(reversed(followers))  # where `abort` finds them, if a pass fails
         self._admit(list(ahead.values()))
-        self._admit(followers)
+        self._admit([self.waiting.popleft() for _ in followers])
 
     def _admit(self, joining: Sequence[Row]) -> None:
         first = len(self._rows)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +56,35 @@ def test_of_requests_with_one_prompt_the_first_goes_ahead(save_model: Save) -> N
         batch.step()
     assert [row.cached for row in rows] == [0, 96, 96, 96]
     assert len({tuple(row.tokens) for row in rows}) == 1
+
+
+class BrokenDraws(random.Random):
+    def random(self) -> float:
+        raise PolicyError("the pass failed")
+
+
+def test_requests_with_one_prompt_are_given_up_together(save_model: Save) -> None:
+    """Also those that wait for the first one, whose pass fails."""
+    batch = Batch("a", load_model(save_model("a"), DEVICE, torch.float32), Prefixes(0), 8)
+    request = Request("a", [1, 2], 2)
+    rows = [Row(request, Future[Completion](), BrokenDraws(), [1, 2]) for _ in range(4)]
+    batch.waiting.extend(rows)
+    with torch.inference_mode(), pytest.raises(PolicyError):
+        batch.step()
+    batch.abort("the pass failed")
+    assert all(isinstance(row.future.exception(0), PolicyError) for row in rows)
+
+
+def test_a_request_that_is_cancelled_while_it_waits_is_not_computed(save_model: Save) -> None:
+    batch = Batch("a", load_model(save_model("a"), DEVICE, torch.float32), Prefixes(0), 1)
+    request = Request("a", [1, 2], 1)
+    rows = [Row(request, Future[Completion](), random.Random(0), [1, 2]) for _ in range(2)]
+    batch.waiting.extend(rows)
+    rows[0].future.cancel()
+    with torch.inference_mode():
+        batch.step()
+    assert [row.fed for row in rows] == [0, 2]
+    assert rows[1].future.done()
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 200)), max_size=5), st.data())
