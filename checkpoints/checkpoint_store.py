@@ -151,7 +151,10 @@ def remove(path: str, stop: threading.Event | None = None, limits: TransferLimit
 def _upload(
     directory: Path, url: str, stop: threading.Event | None, limits: TransferLimits
 ) -> None:
-    """Upload every file, the manifest last, and check the size of each."""
+    """Upload every file, the manifest last, and check the size of each.
+
+    After WeightsAway the files stay: a deletion that hangs could end after the next try.
+    """
     files = [*manifest.read(directory).files, manifest.FILE]
     try:
         for name in files:
@@ -167,6 +170,8 @@ def _upload(
                     raise OSError(f"{name}: only {arrived} of {size} bytes arrived")
 
             call_with_patience(url, Patience(limits.upload_s, stop, limits), put, size=size)
+    except WeightsAway:
+        raise
     except CheckpointError:
         try:
             remove(url, stop, limits)

@@ -166,14 +166,39 @@ def test_an_upload_looks_whole_to_nobody_before_its_last_file(broken: Checkpoint
     assert fetch(path, broken.cache / "other", limits=SOON).exists()
 
 
-def test_a_store_without_room_is_named_and_nothing_is_left_there(broken: CheckpointStore) -> None:
+def test_a_store_without_room_is_named(broken: CheckpointStore) -> None:
     FaultyFileSystem.faults += [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))] * 9
     write(broken.local("run-1-v1"))
     with pytest.raises(WeightsAway, match=r"faulty://far/run-1/run-1-v1.*No space left") as caught:
         broken.put("run-1-v1")
     assert "has room" in caught.value.hint
-    FaultyFileSystem.faults.clear()
+
+
+def test_an_upload_that_can_never_succeed_leaves_nothing(broken: CheckpointStore) -> None:
+    FaultyFileSystem.faults += [lambda _: None, FileNotFoundError("the bucket was deleted")]
+    write(broken.local("run-1-v1"))
+    with pytest.raises(CheckpointIOError, match="the bucket was deleted"):
+        broken.put("run-1-v1")
     assert broken.names() == []
+
+
+def test_nothing_that_a_failed_upload_left_to_do_spoils_the_next_one(
+    broken: CheckpointStore,
+) -> None:
+    write(broken.local("run-1-v1"))
+    wake = threading.Event()
+    FaultyFileSystem.faults += [lambda _: None, *[OSError("away")] * 99]
+    FaultyFileSystem.removing += [wake.wait]
+    hasty = replace(broken, limits=replace(HANGING, upload_s=0.1, fetch_s=0.1))
+    with pytest.raises(WeightsAway):
+        hasty.put("run-1-v1")
+    FaultyFileSystem.faults.clear()
+    path = broken.put("run-1-v1")
+    wake.set()
+    for thread in threading.enumerate():
+        if thread.name == "bounded":
+            thread.join()
+    assert fetch(path, broken.cache / "other").exists()
 
 
 def test_a_store_that_denies_is_asked_with_the_credentials_that_stand_now(
