@@ -8,8 +8,9 @@ thread, `generate` gave 2,955) and for one model. Its cache and attention hooks 
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -71,17 +72,8 @@ class LocalEngine:
         """
         if name in self.names():
             raise CheckpointError(f"policy {name} is already loaded")
-        try:
+        with _translate_out_of_memory(str(path)):
             model = verify_model(self._networks.open(path), path, self._tolerance)
-        except (CheckpointError, RuntimeError) as error:
-            cause = error.__cause__ if isinstance(error, CheckpointError) else error
-            if not _is_out_of_memory(cause):
-                raise
-            text = str(cause).partition(" If reserved")[0]
-            raise PolicyError(
-                f"{path} does not fit into memory: {text}",
-                hint="lower policy.cache_tokens, or end other processes on this device",
-            ) from error
         with self._wake:
             model = self._recorders.attach(model)
             self._batches[name] = Batch(name, model, self._prefixes, self._max_batch)
@@ -123,7 +115,8 @@ class LocalEngine:
                 f"policy {policy} cannot score these tokens: ids must be in "
                 f"0…{limits.vocabulary - 1}"
             )
-        return model.score(token_ids)
+        with _translate_out_of_memory(f"the score of {len(token_ids)} tokens by policy {policy}"):
+            return model.score(token_ids)
 
     def submit(self, request: Request) -> Future[Completion]:
         check_request(request, self.limits(request.policy))
@@ -171,6 +164,22 @@ class LocalEngine:
         return bool(
             self._closed or self._unloaded or any(batch.busy for batch in self._batches.values())
         )
+
+
+@contextmanager
+def _translate_out_of_memory(subject: str) -> Iterator[None]:
+    """Raise PolicyError where memory ends. `subject`: what does not fit."""
+    try:
+        yield
+    except (CheckpointError, RuntimeError) as error:
+        cause = error.__cause__ if isinstance(error, CheckpointError) else error
+        if not _is_out_of_memory(cause):
+            raise
+        text = str(cause).partition(" If reserved")[0]
+        raise PolicyError(
+            f"{subject} does not fit into memory: {text}",
+            hint="lower policy.cache_tokens, or end other processes on this device",
+        ) from error
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:

@@ -20,11 +20,13 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.policies import Model, PolicyServer
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import CheckpointError, ConfigError, PolicyError
 from agentrl.ops.configuration.serving import serving_config
+from agentrl.serving.checkpoint_loader import verify_weights
 from agentrl.serving.engine_api import Completion, Request
 from agentrl.serving.local.engine import LocalEngine, make
 
@@ -365,6 +367,21 @@ def test_a_policy_that_finds_no_memory_is_no_broken_checkpoint(
         assert engine.names() == []
         patched.undo()
         engine.load("a", save_model("a"))
+
+
+def test_a_probe_text_that_finds_no_memory_refuses_its_policy_only(
+    save_model: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB.")
+
+    with closing(LocalEngine(DEVICE)) as engine, monkeypatch.context() as patched:
+        for name in "ab":
+            engine.load(name, save_model(name))
+        patched.setattr(Qwen3ForCausalLM, "forward", run_out)
+        with pytest.raises(PolicyError, match=r"policy a does not fit into memory: CUDA"):
+            verify_weights(engine, "a", save_model("a"), Probe([1, 2], [-1.0]), 0.1)
+        assert engine.names() == ["b"]
 
 
 def test_weights_that_are_not_finite_are_refused(save_model: Save, tmp_path: Path) -> None:
