@@ -10,6 +10,7 @@ ends      with the run, or when told to stop, after a snapshot
     publisher                  files, commit, announce (the former) ─┘  └▶ files, commit, announce
 """
 
+import math
 import threading
 import time
 from collections import Counter
@@ -151,10 +152,14 @@ def _compute_update(
 def _update_metrics(
     taken: TakenGroups, figures: Metrics, settings: Settings, version: int
 ) -> dict[str, float]:
-    """Add the metrics of the groups to those of the learner, which win where names are equal."""
+    """Add the metrics of the groups to those of the learner, which win where names are equal.
+
+    Only finite ones: an environment's numbers may be huge.
+    """
     values = {**environment_metrics(taken.trained), **figures.values}
-    stds = reward_stds([*taken.trained, *taken.left_out], settings.abnormal_reward)
-    return {**values, **staleness(taken.trained, version), **stds}
+    values |= staleness(taken.trained, version)
+    values |= reward_stds([*taken.trained, *taken.left_out], settings.abnormal_reward)
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def _next_update(

@@ -8,12 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 import torch
 from inline import DeferredExecutor
 from run_transitions import World
 from sqlalchemy import select
-from training_loops import BOUNDS, HookedLearner, run_loop
+from training_loops import BOUNDS, SETTINGS, HookedLearner, run_loop
 
 from agentrl.checkpoints.manifest import SaveReport, verify
 from agentrl.core.errors import PolicyError, StoreUnavailable
@@ -23,9 +25,12 @@ from agentrl.db.models.updates import Update
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.updates import TrainerReplaced
-from agentrl.trainer.batch import TakenGroups
-from agentrl.trainer.engines.learner import TeacherAway, WeightsWriter, proceed
+from agentrl.trainer.batch import TakenGroups, TrainableGroup
+from agentrl.trainer.engines.learner import Metrics, TeacherAway, WeightsWriter, proceed
 from agentrl.trainer.inbox import Inbox
+from agentrl.trainer.loop import _update_metrics
+
+MakeTrajectory = Callable[..., Trajectory]
 
 SNAPSHOTS = "SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL"
 
@@ -148,6 +153,20 @@ def test_an_update_stores_the_mean_spread_of_rewards_also_of_groups_that_it_did_
     with world.store.read() as session:
         [metrics] = session.scalars(select(Update.metrics))
     assert metrics["dbbench/reward_std"] == pytest.approx((0 + 1 / 2 + 3**0.5 / 4) / 3)
+
+
+def test_an_update_stores_finite_metrics_only(make_trajectory: MakeTrajectory) -> None:
+    """Postgres stores no others, and the mean of huge finite ones is none."""
+    found = {"time_left": 1.7e308, "calls": 2.0}
+    members = [
+        msgspec.structs.replace(make_trajectory(reward=each), metrics=found)
+        for each in (-1e200, 1e200)
+    ]
+    taken = TakenGroups([TrainableGroup("g", "db", tuple(members))])
+    with np.errstate(over="ignore"):
+        values = _update_metrics(taken, Metrics({"loss": 0.5}), SETTINGS, 5)
+    own = {name: each for name, each in values.items() if "staleness" not in name}
+    assert own == {"loss": 0.5, "db/calls": 2.0}
 
 
 class Unanswered(Inbox):
