@@ -63,7 +63,11 @@ def write_directory(directory: Path) -> Iterator[Path]:
         for path in (*partial.rglob("*"), partial):
             _sync(path)
         partial.rename(directory)
-        _sync(directory.parent)
+        try:
+            _sync(directory.parent)
+        except OSError:
+            directory.rename(partial)  # else the next try finds the name taken
+            raise
     except OSError as error:
         raise _write_error(directory, error.strerror or str(error), error.errno) from error
     except SafetensorError as error:

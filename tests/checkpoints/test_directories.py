@@ -78,6 +78,26 @@ def test_a_folder_that_may_not_be_written_is_an_error_at_once(tmp_path: Path, nu
         assert str(tmp_path) in raised.hint
 
 
+def test_a_name_that_could_not_be_synced_is_published_by_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = os.fsync, [OSError(errno.EIO, os.strerror(errno.EIO))]
+
+    def sync(descriptor: int) -> None:
+        if os.path.sameopenfile(descriptor, folder) and failures:
+            raise failures.pop()
+        real(descriptor)
+
+    folder = os.open(tmp_path, os.O_RDONLY)
+    monkeypatch.setattr(os, "fsync", sync)
+    with pytest.raises(WeightsAway, match="cannot be written"):
+        _publish(tmp_path / "c1")
+    assert list(tmp_path.iterdir()) == []
+    manifest = _publish(tmp_path / "c1")
+    assert verify(tmp_path / "c1") == manifest
+    os.close(folder)
+
+
 def test_what_an_interrupted_writer_left_is_replaced(tmp_path: Path) -> None:
     left = tmp_path / ".c1.partial"
     left.mkdir()
