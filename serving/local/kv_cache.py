@@ -151,6 +151,8 @@ class Prefixes:
         self._remove(key)
         self._prefixes[key] = prefix
         self.tokens += len(prefix.tokens)
+        if len(prefix.tokens) > self._capacity:
+            self._prefixes.move_to_end(key, last=False)  # no other one makes room for it
         while self.tokens > self._capacity:
             oldest, evicted = next(iter(self._prefixes.items()))
             self._remove(oldest)

@@ -33,10 +33,22 @@ def test_the_least_recently_kept_prefix_goes_first() -> None:
     assert prefixes.tokens == 4
 
 
-def test_a_prefix_larger_than_the_bound_is_not_kept() -> None:
+def test_a_prefix_larger_than_the_bound_is_not_kept_and_the_others_stay() -> None:
     prefixes = Prefixes(capacity=3)
-    prefixes.keep("policy", "a", prefix(4))
+    prefixes.keep("policy", "a", prefix(2))
+    prefixes.keep("policy", "b", prefix(4))
+    assert prefixes.take("policy", "b") is None
+    assert prefixes.take("policy", "a") is not None
     assert prefixes.tokens == 0
+
+
+def test_a_conversation_that_outgrows_the_cache_counts_as_lost() -> None:
+    prefixes = Prefixes(capacity=3)
+    with capture_logs() as logged:
+        for _ in range(4):
+            prefixes.take("policy", "a")
+            prefixes.keep("policy", "a", prefix(4))
+    assert [line["share_lost"] for line in logged] == [1.0]
 
 
 def test_dropping_a_policy_leaves_the_others() -> None:
