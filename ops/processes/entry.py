@@ -171,8 +171,8 @@ def _run_until_replaced(
         if not alone:
             raise
         return True
-    except (StoreError, BrokerError) as error:
-        if stop.is_set() and isinstance(error, StoreUnavailable | BrokerError):
+    except (StoreError, BrokerError, WeightsAway) as error:
+        if stop.is_set() and isinstance(error, StoreUnavailable | BrokerError | WeightsAway):
             log.warning("Exited while a service was unavailable", error=str(error))
             return False
         if not supervised or error.exit_code != AgentRLError.exit_code:

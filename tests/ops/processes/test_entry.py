@@ -5,6 +5,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,6 +15,7 @@ import pytest
 from run_transitions import World
 from running import ROOT, agentrl, eventually
 
+from agentrl.checkpoints.checkpoint_store import WeightsAway
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.episodes import Dispatch
@@ -25,6 +27,7 @@ from agentrl.core.types import RunState
 from agentrl.db.models.processes import Worker
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
+from agentrl.ops.processes.entry import _run_until_replaced
 from agentrl.ops.runs.begin import begin, clear_queues, require_queues
 
 
@@ -174,3 +177,21 @@ def test_who_stays_once_the_run_is_over_makes_no_queue_again_and_ends_on_a_signa
         assert require_queues(config, world.run_id) is not removed
         process.terminate()
         assert process.wait(60) == 0, log.read_text()
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_who_is_told_to_stop_while_the_object_store_is_away_ends_without_an_error(
+    supervised: bool,
+) -> None:
+    stop = threading.Event()
+
+    def work() -> None:
+        raise WeightsAway("s3://bucket/run: no answer within 60 s")
+
+    def run() -> bool:
+        return _run_until_replaced(work, stop, supervised=supervised, alone=not supervised)
+
+    with pytest.raises(WeightsAway):
+        run()
+    stop.set()
+    assert not run()
