@@ -8,8 +8,7 @@ ends      when told to stop: refuses, drains, closes its row; it stays after the
 
 import threading
 import time
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
@@ -21,15 +20,15 @@ from agentrl.broker.events import EventListener, EventPublisher
 from agentrl.broker.messages import CheckpointPublished, PoolChanged
 from agentrl.core.config.secrets import secret
 from agentrl.core.config.sections.policies import PolicyServer as ServerConfig
-from agentrl.core.errors import PolicyError, StoreError, StoreUnavailable
+from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.core.logging import get_logger
-from agentrl.db.models.processes import PolicyServer
 from agentrl.db.models.updates import Checkpoint
-from agentrl.db.registry import checkpoints, policy_servers
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.serving.checkpoint_loader import tolerance
 from agentrl.serving.engines import EXTERNAL, Make, ServingConfig, make_engine
 from agentrl.serving.follower import Follower, FollowerConfig
+from agentrl.serving.registration import Registration
 from agentrl.serving.served_checkpoints import ServedCheckpoints
 from agentrl.serving.server import PolicyApp, Server
 
@@ -37,7 +36,6 @@ TICK_S = 0.2  # most time between two looks at the engine and at what is to be l
 SOON_S = 0.05  # while a checkpoint drains
 LOOK_S = 2.0  # most time between two looks at the registry; TICK_S without a broker
 BLINK_S = 1.0  # for the store to answer, before the last look's answer stands
-DRAIN_S = 2.5  # at the end; requests that last longer fail
 
 log = get_logger()
 
@@ -68,13 +66,14 @@ def serve_policy(
 
     engine_for: makes the engine; `make_engine` unless told otherwise.
     """
+    registration = Registration(run.run_id, run.store, server)
     if server.engine == EXTERNAL:
-        from agentrl.serving.external.engine import ServerRows, serve_external
+        from agentrl.serving.external.engine import serve_external
 
         with closing(CheckpointWatch(run)) as watch:
-            serve_external(config, server, ServerRows(run.run_id, run.store, watch.changed), stop)
+            serve_external(config, server, registration, watch.changed, stop)
         return
-    server_id, token = f"{server.name}-{uuid.uuid4().hex[:8]}", secret(server.token_env)
+    token = secret(server.token_env)
     served, ended = ServedCheckpoints(), threading.Event()
     with ExitStack() as stack:
         engine = (engine_for or make_engine)(config, server, stop)
@@ -82,19 +81,19 @@ def serve_policy(
         watch = stack.enter_context(closing(CheckpointWatch(run)))
         bound, cache = tolerance(config.model.dtype, server.tolerance), config.cache
         follower_config = FollowerConfig(
-            server_id, server.tracks, bound, server.drain_s, cache, stop
+            registration.server_id, server.tracks, bound, server.drain_s, cache, stop
         )
         follower = Follower(engine, served, run.store, follower_config)
         app = PolicyApp(engine, served, token)
         http = Server(app, server.host, server.port, guarded=bool(token))
         stack.callback(http.close)
-        _register(run.store, server, server_id, run.run_id, http.url)
-        stack.callback(_end, run.store, server_id)
+        registration.register(server.engine, http.url)
+        stack.callback(registration.end)
         pool = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="beat"))
         own = stack.enter_context(closing(run.store.one_thread()))
-        beats = pool.submit(_beat, own, server, server_id, served, ended)
+        beats = pool.submit(_beat, registration, own, served, server.beat_s, ended)
         stack.callback(ended.set)
-        stack.callback(served.close, DRAIN_S)
+        stack.callback(served.close)
         while not stop.is_set():
             before = served.tracks()
             follower.step(watch.live())
@@ -157,54 +156,19 @@ def _live(store: Store, run_id: str) -> Sequence[Checkpoint]:
     return store.ask(read, patience_s=BLINK_S)
 
 
-def _register(store: Store, server: ServerConfig, server_id: str, run_id: str, url: str) -> None:
-    store.transact(
-        lambda session: policy_servers.register_server(
-            session,
-            PolicyServer(
-                server_id=server_id, run_id=run_id, name=server.name, engine=server.engine, url=url
-            ),
-            lease_s=server.lease_s,
-        )
-    )
-    log.info("Policy server started", server_id=server_id, url=url)
-
-
-def _end(store: Store, server_id: str) -> None:
-    """End the server's rows; a database error does not replace the original error."""
-    try:
-        store.transact(lambda session: policy_servers.end_server(session, server_id))
-    except StoreUnavailable as error:
-        log.warning("Lease not released; it expires by itself", error=str(error))
-
-
 def _beat(
+    registration: Registration,
     store: Store,
-    server: ServerConfig,
-    server_id: str,
     served: ServedCheckpoints,
+    beat_s: float,
     ended: threading.Event,
 ) -> None:
     """Extend the lease until the server ends; requests are served also without the database.
 
-    Raises StoreError if the database lost rows of this server, which then has to start anew.
+    Raises StoreError, like `Registration.beat`.
     """
-    while not ended.wait(server.beat_s):
-        serves = {track: each.checkpoint_id for track, each in served.tracks().items()}
-
-        def beat(session: Session, serves: Mapping[str, str] = serves) -> bool:
-            policy_servers.beat_server(
-                session, server_id, lease_s=server.lease_s, problem=served.problem
-            )
-            return policy_servers.has_rows(session, server_id, serves)
-
+    while not ended.wait(beat_s):
         try:
-            complete = store.transact(beat)
+            registration.beat(served, store)
         except StoreUnavailable as error:
             log.warning("Lease not renewed", error=str(error))
-            continue
-        if not complete:
-            raise StoreError(
-                f"the database lost rows of policy server {server.name}",
-                hint="restart it, unless a supervisor does",
-            )

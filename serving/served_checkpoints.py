@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from agentrl.core.errors import PolicyError
 
+DRAIN_S = 2.5  # at the end of a process; requests that last longer fail
+
 
 class NotServedError(PolicyError):
     """The checkpoint is not served here (any more). Another policy may be drawn."""
@@ -47,7 +49,7 @@ class ServedCheckpoints:
                 lambda: checkpoint_id not in self._under_way, timeout=timeout_s
             )
 
-    def close(self, timeout_s: float) -> bool:
+    def close(self, timeout_s: float = DRAIN_S) -> bool:
         """Refuse all requests and wait for running ones, like `retire`."""
         with self._changed:
             self._open.clear()

@@ -8,7 +8,6 @@ ends      when told to stop; without budget or key it closes its row and serves 
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,40 +20,36 @@ from agentrl.core.config.secrets import secret
 from agentrl.core.config.sections.policies import PolicyServer as ServerConfig
 from agentrl.core.http.server import HttpServer
 from agentrl.core.logging import get_logger
-from agentrl.db.models.processes import PolicyServer
 from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import external_policies, policy_servers
 from agentrl.db.registry.checkpoints import MESSAGES, LivePolicy
-from agentrl.db.store import Store
 from agentrl.serving.engines import ServingConfig
 from agentrl.serving.external.app import ExternalApp, ExternalModel
 from agentrl.serving.external.scoring import TokenTexts
 from agentrl.serving.external.upstream import Budget, Upstream
+from agentrl.serving.registration import Registration
 from agentrl.serving.scripted import limits_of
 from agentrl.serving.served_checkpoints import ServedCheckpoints
 
 POLL_S = 0.2
-DRAIN_S = 2.5  # at the end; requests that last longer fail
 TOKENS = "external-tokens"  # the engine of one that takes and returns token ids
 
 log = get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class ServerRows:
-    """Access to the server's rows. `changed`: called when a serving row has changed."""
-
-    run_id: str
-    store: Store
-    changed: Callable[[], None] = lambda: None
-
-
 def serve_external(
-    config: ServingConfig, server: ServerConfig, rows: ServerRows, stop: threading.Event
+    config: ServingConfig,
+    server: ServerConfig,
+    registration: Registration,
+    changed: Callable[[], None],
+    stop: threading.Event,
 ) -> None:
-    """Serve until `stop`. Raises ConfigError and StoreError."""
+    """Serve until `stop`. `changed`: called when a serving row has changed.
+
+    Raises ConfigError, and StoreError like `Registration`.
+    """
     name, beaten = server.name, time.monotonic()
-    run_id, store = rows.run_id, rows.store
+    run_id, store = registration.run_id, registration.store
 
     def spend(requests: int, tokens: int) -> None:
         store.transact(external_policies.record_spending(run_id, name, requests, tokens))
@@ -62,57 +57,48 @@ def serve_external(
     spent = store.ask(lambda session: external_policies.spending(session, run_id, name))
     budget, served = Budget(server.external, spent, spend), ServedCheckpoints()
     with serve_model(config, server, ModelAccess(budget, served), stop) as url:
-        row = Registration(rows, server, url)
+        registration.register(engine_of(server), url)
         try:
+            track = ExternalTrack(registration, name, changed)
             while not stop.is_set():
-                row.look(budget.closed, served)
+                served.problem = budget.closed
+                track.update(served)
                 if time.monotonic() - beaten >= server.beat_s:
                     beaten = time.monotonic()
-                    row.beat(budget.closed)
+                    registration.beat(served)
                 stop.wait(POLL_S)
         finally:
-            served.close(DRAIN_S)
-            row.leave()
+            served.close()
+            registration.end()
 
 
-class Registration:
-    """The rows of the server, from registration to end."""
+class ExternalTrack:
+    """The track of an external model, on its one checkpoint."""
 
-    def __init__(self, rows: ServerRows, server: ServerConfig, url: str) -> None:
-        """Register. Raises StoreError."""
-        run_id = rows.run_id
-        self._store, self._changed, self._lease_s = rows.store, rows.changed, server.lease_s
-        self._track = external_policies.track_of(server.name)
+    def __init__(self, registration: Registration, name: str, changed: Callable[[], None]) -> None:
+        """Create the checkpoint's row. Raises StoreError."""
+        self._store, self._server_id = registration.store, registration.server_id
+        self._changed = changed
+        self._track = external_policies.track_of(name)
         self._serving: bool | None = False  # None: not any more
-        server_id = self._server_id = f"{server.name}-{uuid.uuid4().hex[:8]}"
 
-        def register(session: Session) -> Checkpoint:
-            row = PolicyServer(
-                server_id=server_id,
-                run_id=run_id,
-                name=server.name,
-                engine=engine_of(server),
-                url=url,
-            )
-            policy_servers.register_server(session, row, lease_s=server.lease_s)
-            checkpoint = external_policies.require_checkpoint(session, run_id, server.name)
-            session.flush()
-            session.refresh(checkpoint)
-            session.expunge(checkpoint)
-            return checkpoint
+        def require(session: Session) -> Checkpoint:
+            row = external_policies.require_checkpoint(session, registration.run_id, name)
+            session.refresh(row)
+            session.expunge(row)
+            return row
 
-        self._checkpoint = self._store.transact(register)
-        log.info("Policy server started", server_id=server_id, url=url)
+        self._checkpoint = self._store.transact(require)
 
-    def look(self, closed: str, served: ServedCheckpoints) -> None:
-        """Serve while there is a budget; then log once why it ended. `closed`: the reason."""
+    def update(self, served: ServedCheckpoints) -> None:
+        """Serve until there is a problem; then log it once."""
         row, track, server_id = self._checkpoint, self._track, self._server_id
-        if closed and self._serving is not None:
+        if served.problem and self._serving is not None:
             served.retire(row.checkpoint_id, 0.0)
             self._store.transact(
                 lambda s: policy_servers.end_serving(s, server_id, track, row.checkpoint_id)
             )
-            log.error("External model disabled", track=track, error=closed)
+            log.error("External model disabled", track=track, error=served.problem)
             self._serving = None
             self._changed()
         elif self._serving is False:
@@ -121,16 +107,6 @@ class Registration:
             log.info("Serving track", track=track)
             self._serving = True
             self._changed()
-
-    def beat(self, problem: str) -> None:
-        """Send a heartbeat. problem: why the model is disabled; empty: it is not."""
-        server_id, lease_s = self._server_id, self._lease_s
-        self._store.transact(
-            lambda s: policy_servers.beat_server(s, server_id, lease_s=lease_s, problem=problem)
-        )
-
-    def leave(self) -> None:
-        self._store.transact(lambda s: policy_servers.end_server(s, self._server_id))
 
 
 @dataclass(frozen=True, slots=True)

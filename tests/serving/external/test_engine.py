@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.config.sections.episodes import Worker
 from agentrl.core.config.sections.policies import External, Model, PolicyServer
 from agentrl.core.config.sections.tasks import Task
+from agentrl.core.errors import StoreError
 from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.admin import migrate
 from agentrl.db.models.processes import PolicyServer as ServerRow
@@ -33,11 +35,12 @@ from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints, external_policies
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, now, open_store
+from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.external.answers import usable_logprobs
 from agentrl.serving.external.app import ExternalApp, ExternalModel
 from agentrl.serving.external.scoring import TokenTexts
 from agentrl.serving.external.upstream import Budget, Upstream, UpstreamUnavailable
-from agentrl.serving.policy_process import FollowedRun
+from agentrl.serving.policy_process import FollowedRun, serve_policy
 from agentrl.serving.scripted import ScriptedEngine, limits_of
 from agentrl.serving.served_checkpoints import ServedCheckpoints
 
@@ -64,20 +67,24 @@ def there() -> Iterator[Endpoint]:
         yield found
 
 
-@contextmanager
-def teacher(store: Store, there: Endpoint, **given: Any) -> Iterator[None]:
-    """The server in a thread, as `agentrl policy` runs it."""
+def teacher_config(there: Endpoint, **given: Any) -> Config:
+    """A configuration with one policy server, of that endpoint."""
     fields = {"url": there.url, "model": "big", "key_env": "BIG_KEY", "retries": 0}
     server = PolicyServer(
         name="teacher", engine="external", beat_s=0.1, external=External(**(fields | given))
     )
-    config = Config(
+    return Config(
         tasks={"dbbench": Task()},
         policy=[server],
         model=Model(path=str(ROOT / "models" / "tiny")),
         worker=Worker(completion_timeout_s=60.0),
     )
-    with serve_in_thread(config, FollowedRun("run", store)):
+
+
+@contextmanager
+def teacher(store: Store, there: Endpoint, **given: Any) -> Iterator[None]:
+    """The server in a thread, as `agentrl policy` runs it."""
+    with serve_in_thread(teacher_config(there, **given), FollowedRun("run", store)):
         yield
 
 
@@ -172,6 +179,24 @@ def test_a_budget_that_is_spent_closes_the_row_also_after_a_restart(
         await_beat(store)
         assert live(store) == []
     assert len(there.asked) == 1
+
+
+def test_a_server_whose_rows_the_database_lost_ends_with_an_error(
+    store: Store, there: Endpoint
+) -> None:
+    """A supervisor starts it again, and it registers anew."""
+    with ThreadPoolExecutor(1) as pool:
+        run, stop = FollowedRun("run", store), threading.Event()
+        config = serving_config(teacher_config(there))
+        ended = pool.submit(serve_policy, config, teacher_config(there).policy[0], run, stop)
+        awaited(lambda: live(store))
+        with store.write() as session:
+            session.execute(text("DELETE FROM servings"))
+        try:
+            with pytest.raises(StoreError, match="lost rows of policy server teacher"):
+                ended.result(20)
+        finally:
+            stop.set()
 
 
 def test_a_refused_key_closes_the_row_and_is_written_nowhere(

@@ -20,10 +20,11 @@ from agentrl.core.config.sections.policies import PolicyServer
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError, StoreError
 from agentrl.db.models.processes import PolicyServer as ServerRow
-from agentrl.db.registry import checkpoints, policy_servers
+from agentrl.db.registry import checkpoints
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.policy_process import EngineDied, _beat, serve_policy
+from agentrl.serving.registration import Registration
 from agentrl.serving.served_checkpoints import ServedCheckpoints
 
 
@@ -140,22 +141,25 @@ def test_the_problem_of_an_engine_is_in_the_row_of_its_server(lineage: ServedLin
 
 
 def test_a_lease_is_renewed_again_once_the_store_is_back(lineage: ServedLineage) -> None:
-    row = ServerRow(server_id="p-1", run_id="run", name="p", engine="local", url="http://p")
-    lineage.store.transact(lambda s: policy_servers.register_server(s, row, lease_s=0.0))
+    server = PolicyServer(name="p", beat_s=0.01, lease_s=1000.0)
+    registration = Registration("run", lineage.store, server)
+    registration.register("local", "http://p")
 
     def lease_until(session: Session) -> float:
-        return session.get_one(ServerRow, "p-1").lease_until
+        return session.get_one(ServerRow, registration.server_id).lease_until
 
+    before = lineage.store.ask(lease_until)
     forbid_waiting(lineage.store)
     outage, ended = Outage(lineage.store), threading.Event()
     outage.begin()
-    server = PolicyServer(name="p", beat_s=0.01, lease_s=1000.0)
     with ThreadPoolExecutor(1) as pool:
-        beats = pool.submit(_beat, lineage.store, server, "p-1", ServedCheckpoints(), ended)
+        beats = pool.submit(
+            _beat, registration, lineage.store, ServedCheckpoints(), server.beat_s, ended
+        )
         eventually(lambda: outage.refused > 2, within_s=60, text=lambda: "it does not beat")
         outage.end()
         eventually(
-            lambda: lineage.store.ask(lease_until) > lineage.store.clock(),
+            lambda: lineage.store.ask(lease_until) > before,
             within_s=60,
             text=lambda: f"the lease is not renewed; ended: {beats.done()}",
         )
