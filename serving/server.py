@@ -23,7 +23,7 @@ from agentrl.core.http.access import admits
 from agentrl.core.http.server import HttpServer, make_application, read_body, wait_disconnected
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.serving import wire
-from agentrl.serving.engine_api import Engine, RequestError, check_request
+from agentrl.serving.engine_api import Engine, RequestError
 from agentrl.serving.served_checkpoints import NotServedError, ServedCheckpoints
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
@@ -43,45 +43,35 @@ class PolicyApp:
         routes = [
             Route(
                 "/v1/completions",
-                measure_completions(self._guard(self._completions)),
+                measure_completions(guard(self._token, self._completions)),
                 methods=["POST"],
             ),
-            Route("/v1/models", self._guard(self._models)),
-            Route("/health", self._guard(self._health)),
+            Route("/v1/models", guard(self._token, self._models)),
+            Route("/health", guard(self._token, self._health)),
         ]
-        return make_application(routes, _fault)
-
-    def _guard(self, handler: Handler) -> Handler:
-        async def guarded(request: HttpRequest) -> Response:
-            if not admits(self._token, request.headers.get("authorization", "")):
-                return _fault(401, "the bearer token is missing or wrong", code="invalid_api_key")
-            return await handler(request)
-
-        return guarded
+        return make_application(routes, fault)
 
     async def _completions(self, request: HttpRequest) -> Response:
         body = await read_body(request, wire.MAX_BODY)
         if body is None:
-            return _fault(413, f"the body exceeds {wire.MAX_BODY} bytes", param="body")
+            return fault(413, f"the body exceeds {wire.MAX_BODY} bytes", param="body")
         try:
             return await self._complete(wire.decode(body), request)
         except RequestError as error:
-            return _fault(400, str(error), param=error.field)
+            return fault(400, str(error), param=error.field)
         except NotServedError as error:
-            return _fault(404, str(error), param="model", code="model_not_found")
+            return fault(404, str(error), param="model", code="model_not_found")
         except PolicyError as error:
-            return _fault(503, str(error), code="policy_failed")
+            return fault(503, str(error), code="policy_failed")
 
     async def _complete(self, body: wire.CompletionBody, http: HttpRequest) -> Response:
         with self._served.request(body.model):
-            request = body.request()
-            check_request(request, self._engine.limits(body.model))
-            sampling = asyncio.wrap_future(self._engine.submit(request))
+            sampling = asyncio.wrap_future(self._engine.submit(body.request()))
             hung_up = asyncio.ensure_future(wait_disconnected(http))
             try:
                 await asyncio.wait((sampling, hung_up), return_when=asyncio.FIRST_COMPLETED)
                 if not sampling.done():
-                    return _fault(499, "the client hung up")
+                    return fault(499, "the client hung up")
                 completion = sampling.result()
             finally:
                 sampling.cancel()
@@ -91,11 +81,11 @@ class PolicyApp:
         metrics.TOKENS.labels(kind="read").inc(len(body.prompt))
         metrics.TOKENS.labels(kind="sampled").inc(len(completion.token_ids))
         self._sampled_tokens += len(completion.token_ids)
-        return _json(200, wire.encode(next(self._numbers), body, completion))
+        return json_response(200, wire.encode(next(self._numbers), body, completion))
 
     async def _models(self, _: HttpRequest) -> Response:
         entries = [{"id": name, "object": "model"} for name in self._served.checkpoints()]
-        return _json(200, msgspec.json.encode({"object": "list", "data": entries}))
+        return json_response(200, msgspec.json.encode({"object": "list", "data": entries}))
 
     async def _health(self, _: HttpRequest) -> Response:
         tracks = self._served.tracks()
@@ -108,7 +98,7 @@ class PolicyApp:
             "sampled_tokens": self._sampled_tokens,
         }
         body = msgspec.json.encode(health)
-        return _json(200 if alive else 503, body)
+        return json_response(200 if alive else 503, body)
 
 
 class Server(HttpServer):
@@ -118,6 +108,17 @@ class Server(HttpServer):
         """Bind and start. Raises ConfigError, like `HttpServer`."""
         super().__init__("policy", host, port, guarded=guarded)
         self.start(app.application())
+
+
+def guard(token: str, handler: Handler) -> Handler:
+    """Refuse requests without the token."""
+
+    async def guarded(request: HttpRequest) -> Response:
+        if not admits(token, request.headers.get("authorization", "")):
+            return fault(401, "the bearer token is missing or wrong", code="invalid_api_key")
+        return await handler(request)
+
+    return guarded
 
 
 def measure_completions(handler: Handler) -> Handler:
@@ -135,13 +136,14 @@ def measure_completions(handler: Handler) -> Handler:
     return measured
 
 
-def _fault(
+def fault(
     status: int, message: str, *, param: str | None = None, code: str | None = None
 ) -> Response:
+    """Create a response with OpenAI's error body."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     error = wire.ErrorBody(message, kind, param, code)
-    return _json(status, msgspec.json.encode({"error": error}))
+    return json_response(status, msgspec.json.encode({"error": error}))
 
 
-def _json(status: int, content: bytes) -> Response:
+def json_response(status: int, content: bytes) -> Response:
     return Response(content, status, media_type="application/json")

@@ -23,7 +23,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from agentrl.core.errors import AgentRLError
-from agentrl.core.http.access import admits
 from agentrl.core.http.server import make_application, read_body
 from agentrl.core.logging import get_logger
 from agentrl.serving import wire
@@ -38,7 +37,7 @@ from agentrl.serving.external.scoring import (
 )
 from agentrl.serving.external.upstream import BudgetSpent, RequestRefused, Upstream
 from agentrl.serving.served_checkpoints import NotServedError, ServedCheckpoints
-from agentrl.serving.server import Handler, measure_completions
+from agentrl.serving.server import Handler, fault, guard, json_response, measure_completions
 
 log = get_logger()
 
@@ -114,35 +113,33 @@ class ExternalApp:
         if self._voice.vocabulary:
             path, answer = ("/v1/completions", self._complete)
         routes = [
-            Route(path, measure_completions(self._guard(answer)), methods=["POST"]),
-            Route("/v1/score", self._guard(self._score), methods=["POST"]),
-            Route("/health", self._health),
+            Route(path, measure_completions(self._handler(answer)), methods=["POST"]),
+            Route("/v1/score", self._handler(self._score), methods=["POST"]),
+            Route("/health", guard(self._token, self._health)),
         ]
-        return make_application(routes, _fault)
+        return make_application(routes, fault)
 
-    def _guard(self, answer: Answer) -> Handler:
-        async def guarded(request: Request) -> Response:
+    def _handler(self, answer: Answer) -> Handler:
+        async def handle(request: Request) -> Response:
             until = time.monotonic() + self._voice.patience_s
-            if not admits(self._token, request.headers.get("authorization", "")):
-                return _fault(401, "the bearer token is missing or wrong")
             body = await read_body(request, wire.MAX_BODY)
             if body is None:
-                return _fault(413, f"the body exceeds {wire.MAX_BODY} bytes")
+                return fault(413, f"the body exceeds {wire.MAX_BODY} bytes")
             try:
                 async with self._places:
                     reply = _on_a_thread(lambda: answer(body, until))
-                    return _json(200, await asyncio.wrap_future(reply))
+                    return json_response(200, await asyncio.wrap_future(reply))
             except (RequestError, msgspec.MsgspecError) as error:
-                return _fault(400, str(error))
+                return fault(400, str(error))
             except (NotServedError, BudgetSpent) as error:
-                return _fault(
+                return fault(
                     self._voice.spent_status if isinstance(error, BudgetSpent) else 404, str(error)
                 )
             except AgentRLError as error:
                 log.warning("External model did not answer", error=str(error))
-                return _fault(422 if isinstance(error, RequestRefused) else 503, str(error))
+                return fault(422 if isinstance(error, RequestRefused) else 503, str(error))
 
-        return guarded
+        return guard(self._token, handle)
 
     def _chat(self, raw: bytes, until: float) -> bytes:
         """Raises NotServedError, UpstreamUnavailable, BudgetSpent, MsgspecError."""
@@ -213,7 +210,7 @@ class ExternalApp:
 
     async def _health(self, _: Request) -> Response:
         tracks = self._served.tracks()
-        return _json(200, msgspec.json.encode({"ready": bool(tracks), "served": tracks}))
+        return json_response(200, msgspec.json.encode({"ready": bool(tracks), "served": tracks}))
 
 
 class _Tokens(msgspec.Struct, frozen=True):
@@ -237,11 +234,3 @@ def _on_a_thread(work: Callable[[], bytes]) -> "Future[bytes]":
 
     threading.Thread(target=run, name="external", daemon=True).start()
     return reply
-
-
-def _fault(status: int, message: str) -> Response:
-    return _json(status, msgspec.json.encode({"error": {"message": message}}))
-
-
-def _json(status: int, content: bytes) -> Response:
-    return Response(content, status, media_type="application/json")

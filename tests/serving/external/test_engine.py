@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import urllib3
 from external_run import assert_key_is_kept_nowhere
@@ -197,6 +198,18 @@ def test_a_server_whose_rows_the_database_lost_ends_with_an_error(
                 ended.result(20)
         finally:
             stop.set()
+
+
+def test_a_bearer_token_is_demanded_on_every_path(store: Store, there: Endpoint) -> None:
+    config = teacher_config(there)
+    guarded = msgspec.structs.replace(config.policy[0], token_env="BIG_KEY")
+    config = msgspec.structs.replace(config, policy=[guarded])
+    with serve_in_thread(config, FollowedRun("run", store)):
+        (policy,) = awaited(lambda: live(store))
+        for method, path in (("GET", "/health"), ("POST", "/v1/chat/completions")):
+            assert http.request(method, f"{policy.url}{path}").status == 401
+        headers = {"authorization": f"Bearer {KEY}"}
+        assert http.request("GET", f"{policy.url}/health", headers=headers).status == 200
 
 
 def test_a_refused_key_closes_the_row_and_is_written_nowhere(
