@@ -68,12 +68,14 @@ def digests(directory: Path, known: Mapping[str, str] | None = None) -> dict[str
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     names = [path.relative_to(directory).as_posix() for path in paths]
     found = known or {}
-    return {name: found.get(name) or _sha256(directory / name) for name in names if name != FILE}
+    return {
+        name: found.get(name) or file_sha256(directory / name) for name in names if name != FILE
+    }
 
 
 def weight_digests(directory: Path) -> dict[str, str]:
     """Return the hex SHA-256 of every file of weights directly in the directory, sorted."""
-    return {path.name: _sha256(path) for path in sorted(directory.glob("*.safetensors"))}
+    return {path.name: file_sha256(path) for path in sorted(directory.glob("*.safetensors"))}
 
 
 def write(directory: Path, manifest: Manifest) -> None:
@@ -128,7 +130,7 @@ def verify(directory: Path) -> Manifest:
         path = directory / name
         try:
             inside = path.resolve().is_relative_to(root)
-            found = _sha256(path) if inside else ""
+            found = file_sha256(path) if inside else ""
         except OSError as error:
             raise CheckpointIOError(f"{path}: cannot be read: {error}") from error
         except ValueError as error:
@@ -173,6 +175,6 @@ def find_named_base(directory: Path) -> Path | None:
     return base
 
 
-def _sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from agentrl.core.logging import get_logger
 from agentrl.serving.local.kv_cache import RowCache
-from agentrl.serving.local.pass_sizes import COLUMNS, RECORDED, ROWS, WIDTH
+from agentrl.serving.local.pass_sizes import COLUMNS, RECORDED, ROWS, WIDTH, double_until
 from agentrl.serving.local.served_model import ServedModel, expected_gap
 
 UNRECORDED = 2  # passes of a size before the one that is recorded
@@ -75,7 +75,7 @@ class PassRecorder:
 
     def round_columns(self, columns: int) -> int:
         """Return the columns of the recorded pass that has room for `columns` tokens a row."""
-        return columns if columns == 1 or self._is_broken else _power(columns, COLUMNS)
+        return columns if columns == 1 or self._is_broken else double_until(COLUMNS, columns)
 
     def replay(
         self, model: ServedModel, first: int, ids: Tensor, positions: Tensor, width: int
@@ -86,7 +86,7 @@ class PassRecorder:
         """
         if self._is_broken:
             return None
-        count, columns = _power(len(ids), ROWS), ids.shape[1]
+        count, columns = double_until(ROWS, len(ids)), ids.shape[1]
         wide = -(-width // WIDTH) * WIDTH
         are_first = columns == 1 and first == 0
         model.cache.reserve(max(first + len(ids), count * are_first), wide)
@@ -255,10 +255,3 @@ def _with_own_storage(network: nn.Module) -> nn.Module:
         for weight in network.parameters()
     }
     return copy.deepcopy(network, known)
-
-
-def _power(size: int, least: int) -> int:
-    """Return the least power of two times `least` that is at least `size`."""
-    while least < size:
-        least *= 2
-    return least

@@ -8,6 +8,7 @@ import numpy as np
 
 from agentrl.core.types import CURRENT
 from agentrl.trainer.algorithm.advantages import Floats
+from agentrl.trainer.algorithm.losses.loss_interface import LOG_BOUND
 from agentrl.trainer.batch import Batch, Bools, Ints, TrainableGroup, group_rewards
 
 CLIPPED = "clip_fraction"  # the only metric of the last of several optimizer steps
@@ -140,17 +141,17 @@ def environment_metrics(groups: Sequence[TrainableGroup]) -> dict[str, float]:
 
 def _of_tokens(batch: Batch, recorded: TokenRecord, chosen: Bools) -> dict[str, float]:
     log_ratio = recorded.logprobs.astype(np.float64) - batch.behaviour
-    weights = np.exp(np.clip(log_ratio[chosen], -20.0, 20.0))
+    log_ratio = np.clip(log_ratio, -LOG_BOUND, LOG_BOUND)
     values = {
         "loss": _mean(recorded.loss[chosen]),
         "entropy": _mean(recorded.entropy[chosen]),
         CLIPPED: _mean(recorded.clipped[chosen]),
-        "max_ratio": float(weights.max(initial=0.0)),
+        "max_ratio": float(np.exp(log_ratio[chosen].max(initial=-np.inf))),
         "reverse_kl": _mean(_reverse_kl(batch, recorded, chosen)),
     }
     parts = {"": chosen, "_fresh": chosen & batch.fresh, "_lagged": chosen & ~batch.fresh}
     for suffix, part in parts.items():
-        difference = np.clip(log_ratio[part], -20.0, 20.0)
+        difference = log_ratio[part]
         weights = np.exp(difference)
         values[f"loss_tokens{suffix}"] = float(part.sum())
         values[f"effective_sample_size{suffix}"] = _mean(weights) ** 2 / _mean(weights**2)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.checkpoints.directories import write_directory
+from agentrl.checkpoints.manifest import file_sha256
 from agentrl.core.errors import ConfigError
 
 NAME = "cpu_adam"
@@ -55,7 +56,7 @@ def build_optimizer(extensions: str) -> Path:
                 library = _compile(Path(scratch))
                 with write_directory(target) as partial:
                     shutil.copyfile(library, partial / library.name)
-                    facts = {"library": library.name, "sha256": _sha256(library)}
+                    facts = {"library": library.name, "sha256": file_sha256(library)}
                     (partial / FACTS).write_text(json.dumps(facts))
     return target
 
@@ -129,14 +130,9 @@ def _build_lock(target: Path) -> Iterator[None]:
 def _is_complete(target: Path) -> bool:
     try:
         facts = json.loads((target / FACTS).read_text())
-        return _sha256(target / facts["library"]) == str(facts["sha256"])
+        return file_sha256(target / facts["library"]) == str(facts["sha256"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _processor() -> str:

@@ -1,8 +1,8 @@
 """Communication between the ranks of a trainer, and detection of a lost rank.
 
-    rank 0 ── tell ──▶ the others hear                      commands and states; may take hours
+    rank 0 ── broadcast ──▶ the others receive              commands and states; may take hours
     rank 0 ── send_to ──▶ one receive_from ──▶ rank 0       what is this rank's; within the deadline
-    every  ── summed ─▶ every                               numbers; within the deadline
+    every  ── sum_values ─▶ every                           numbers; within the deadline
     every  ══ beats, every 2 s, on a thread of its own ═▶ every   who stays away ends the others
 
 If a rank dies or hangs, the heartbeats of the others notice it at any time, and each exits with

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from agentrl.trainer.algorithm.losses.loss_interface import LOG_BOUND
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -11,5 +13,5 @@ def k3(current: "Tensor", reference: "Tensor") -> "Tensor":
 
     current, reference: [K] log-probabilities. Returns [K]: e^d − d − 1 with d = log π_ref/π.
     """
-    difference = (reference - current).clamp(-20.0, 20.0)
+    difference = (reference - current).clamp(-LOG_BOUND, LOG_BOUND)
     return difference.exp() - difference - 1.0
