@@ -234,6 +234,21 @@ def test_a_model_of_the_same_name_with_other_weights_is_another_policy(
     assert len(names) == 2
 
 
+def test_a_directory_that_was_trained_again_is_compared_by_its_present_weights(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "mine"
+    shutil.copytree(TINY, folder, ignore=shutil.ignore_patterns("manifest.json"))
+    request = EvalRequest(policies=(str(folder),), tasks=("dbbench",), items=1)
+    evaluate(file, dataclasses.replace(request, splits=("train", "test")), as_json=True)
+    changed = folder / "config.json"
+    changed.write_text(changed.read_text() + " ")
+    evaluate(file, dataclasses.replace(request, splits=("test",)), as_json=True)
+    capsys.readouterr()
+    compare(file, PairRequest(str(folder), str(folder)), as_json=True)
+    assert [row["split"] for row in told(capsys)] == ["test"]
+
+
 def test_a_checkpoint_is_found_by_its_id_or_its_version(begun: tuple[Config, str]) -> None:
     config, run_id = begun
     by_id = resolve(f"{run_id}-v000000", config)
