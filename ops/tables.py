@@ -12,10 +12,10 @@ WIDE = 10_000  # columns of a pipe or a file: no line is broken there
 
 def console(width: int | None = None) -> Console:
     """Of standard output; `width`: columns, instead of the terminal's."""
-    found = Console(markup=False, width=width)
+    found = Console(markup=False, emoji=False, width=width)
     if width is not None:
         return found
-    return found if found.is_terminal else Console(markup=False, width=WIDE)
+    return found if found.is_terminal else Console(markup=False, emoji=False, width=WIDE)
 
 
 def plain(*heads: str) -> Table:
@@ -25,7 +25,7 @@ def plain(*heads: str) -> Table:
 
 def lasting_console(stream: TextIO) -> Console:
     """A console of a process that goes on when nobody reads the stream, or the disk is full."""
-    return Console(file=cast(TextIO, BestEffortStream(stream)))
+    return Console(file=cast(TextIO, BestEffortStream(stream)), emoji=False)
 
 
 def print_line(console: Console, line: str) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.ops.tables import lasting_console, print_line
+from agentrl.ops.tables import console, lasting_console, plain, print_line
 
 
 @pytest.mark.parametrize("reader", ["of a pipe", "of a terminal"])
@@ -27,3 +27,10 @@ def test_a_line_is_printed_as_it_is_but_steers_no_terminal() -> None:
     stream = StringIO()
     print_line(lasting_console(stream), f"[b]kg:on:1 \x1b[2J {'long ' * 100}end\nit")
     assert stream.getvalue() == f"[b]kg:on:1 �[2J {'long ' * 100}end\nit\n"
+
+
+def test_a_table_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    table = plain("group")
+    table.add_row("kg:on:1")
+    console().print(table)
+    assert capsys.readouterr().out.split() == ["group", "kg:on:1"]
