@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO
 
 from agentrl.core.errors import AgentRLError
-from agentrl.core.processes.process import has_ended
+from agentrl.core.processes.process import has_ended, process_began
 
 
 def only_one(home: Path) -> IO[bytes]:
@@ -40,3 +40,12 @@ def running_supervisor(home: Path) -> int | None:
         return None
     pid = int(state["supervisor"])
     return None if has_ended(pid, state["began"]) else pid
+
+
+def running_children(home: Path) -> list[str]:
+    """The names of the processes of a home that still run; none where Linux hides them."""
+    try:
+        processes = json.loads((home / "processes.json").read_text())["processes"]
+    except (OSError, ValueError):
+        return []
+    return [name for name, row in processes.items() if row["pid"] and process_began(row["pid"])]
