@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, and_, false, func, or_, select
+from sqlalchemy import CompoundSelect, and_, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import CheckpointState, UpdateState
@@ -16,10 +16,6 @@ from agentrl.db.store import read_clock
 
 MADE_BY_UPDATE = and_(
     Update.run_id == Checkpoint.run_id, Update.checkpoint_id == Checkpoint.checkpoint_id
-)
-
-UNDONE = or_(
-    Checkpoint.state == CheckpointState.ROLLED_BACK, Update.state == UpdateState.ROLLED_BACK
 )
 
 
@@ -108,19 +104,26 @@ def fork_origin(session: Session, run_id: str) -> tuple[str, int] | None:
     return (parent[0], parent[1]) if parent else (forked_from, -1)
 
 
-def undone_checkpoints() -> Select[tuple[str]]:
+def undone_checkpoints() -> CompoundSelect[Any]:
     """Return a query for the ids of checkpoints that were rolled back, also of deleted ones."""
-    return select(Checkpoint.checkpoint_id).outerjoin(Update, MADE_BY_UPDATE).where(UNDONE)
+    checkpoints = select(Checkpoint.checkpoint_id).where(
+        Checkpoint.state == CheckpointState.ROLLED_BACK
+    )
+    updates = select(Update.checkpoint_id).where(Update.state == UpdateState.ROLLED_BACK)
+    return checkpoints.union_all(updates)
 
 
 def lineage_nodes(session: Session, run_id: str) -> list[LineageNode]:
     """Return all checkpoints of the run, parents before children."""
+    undone = or_(
+        Checkpoint.state == CheckpointState.ROLLED_BACK, Update.state == UpdateState.ROLLED_BACK
+    )
     query = (
         select(
             Checkpoint.checkpoint_id,
             Checkpoint.version,
             Checkpoint.parent_id,
-            func.coalesce(UNDONE, false()),
+            func.coalesce(undone, false()),
             Checkpoint.state != CheckpointState.DELETED,
         )
         .outerjoin(Update, MADE_BY_UPDATE)
