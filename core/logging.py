@@ -9,7 +9,7 @@ import structlog
 
 
 class BestEffortStream:
-    """A log stream that survives a full disk: the log gets a gap, the process continues.
+    """A stream that survives a full disk, or its reader: it gets a gap, the process continues.
 
     The number of missing lines is written at the end of the gap.
     """
@@ -33,6 +33,13 @@ class BestEffortStream:
 
     def flush(self) -> None:
         """Do nothing: every write is flushed."""
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    @property
+    def encoding(self) -> str:
+        return self._stream.encoding
 
 
 _own: dict[str, str] = {}  # of every line: bound context is one thread's

@@ -5,9 +5,7 @@ works ─▶ file there? ─no─▶ make ─▶ DIR/NAME.json, whole or not at 
 Existing files are kept, so an interrupted study continues where it stopped.
 """
 
-import math
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +24,7 @@ from agentrl.envs.contract import TaskSource
 from agentrl.experiments.findings import Design, SavedFinding, Training, keep, require_same_design
 from agentrl.experiments.simulation.training import Arm, ReportProgress, Trainee, train_arm
 from agentrl.ops.processes.entry import stop_on_signals
+from agentrl.ops.progress import Lines
 
 SECTIONS = ("tasks", "dispatch", "sampling", "model", "trainer")  # what a training depends on
 
@@ -76,23 +75,6 @@ def require_known(what: str, names: Sequence[str], known: Collection[str]) -> No
     for name in names:
         if name not in known:
             raise ConfigError(f"unknown {what} {name}{nearest(name, known)}")
-
-
-class Lines:
-    """Prints occasional lines of progress without a terminal."""
-
-    def __init__(
-        self, console: Console, every_s: float = 30.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._console, self._every_s, self._clock = console, every_s, clock
-        self._due = -math.inf
-
-    def tell(self, line: str) -> None:
-        """Print the line if enough time has passed."""
-        now = self._clock()
-        if not self._console.is_terminal and now >= self._due:
-            self._due = now + self._every_s
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,8 +250,9 @@ def smollm2() -> Path:
 
 @pytest.fixture
 def signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM are given back."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Ctrl-C, SIGTERM and SIGHUP are given back."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -5,6 +5,7 @@ import threading
 from agentrl.core.errors import (
     AgentRLError,
     BrokerError,
+    ConfigError,
     EnvironmentFailure,
     JudgeError,
     MessageRefused,
@@ -18,6 +19,10 @@ from agentrl.workers.policies.pool import NoLivePolicy
 
 class OutOfTime(AgentRLError):
     """The deadline of the attempt has passed: an infrastructure failure, never a reward."""
+
+
+class PromptTooLong(ConfigError):
+    """No step fits after the first prompt of an item: no other attempt can succeed."""
 
 
 class EpisodeStopped(AgentRLError):

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import msgspec
 
-from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.core.errors import AgentRLError
 from agentrl.core.journal import SampledStep
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
@@ -34,6 +34,7 @@ from agentrl.envs.contract import (
     TurnTerms,
     is_counting,
 )
+from agentrl.workers.attempt_errors import PromptTooLong
 from agentrl.workers.conversation.branches import Branches
 from agentrl.workers.conversation.conversation import Conversation
 from agentrl.workers.conversation.traced_messages import TracedMessages
@@ -97,12 +98,12 @@ class EpisodeLoop:
         """Run steps until the environment is done, or the turn or token limit is reached.
 
         Raises EnvironmentFailure, PolicyError, NoLivePolicy, OutOfTime, EpisodeStopped,
-        ReplayDiverged, what the journal raises, and ConfigError if no step fits; the attempt is
+        ReplayDiverged, what the journal raises, and PromptTooLong if no step fits; the attempt is
         then discarded.
         """
         self._journal = journal
         if self._room() <= 0:
-            raise ConfigError(
+            raise PromptTooLong(
                 f"sampling.max_tokens: the first prompt of {self._claimed.task} "
                 f"{self._claimed.item_id} alone has {len(self._conversation)} tokens",
                 hint=f"raise sampling.max_tokens above {self._context.sampling.max_tokens}",

@@ -16,6 +16,7 @@ from agentrl.core.logging import get_logger
 TRIES, AGAIN_S = 5, 0.12  # where Linux asks to try again
 TERMINATED = 128 + signal.SIGTERM  # exit code of one that ends with its run and was told to before
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
+PROC = Path("/proc")
 SUPERVISOR = "AGENTRL_SUPERVISOR"  # the variable that names the parent's pid to its children
 INSTANCE, FORMER_INSTANCE = "AGENTRL_INSTANCE", "AGENTRL_FORMER_INSTANCE"  # `Instance`
 
@@ -80,10 +81,37 @@ def _prctl(option: int, value: int) -> int:
 def process_began(pid: int) -> int | None:
     """Return when a process started, in ticks since boot; None: it ended. A reused pid differs."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return _read_start(pid, PROC)
     except OSError:
         return None
+
+
+def has_ended(pid: int, began: int, proc: Path = PROC) -> bool:
+    """Return whether the process that started at `began` (`process_began`) has ended.
+
+    Where Linux hides other processes (`hidepid`), it has not while any process has its pid.
+    """
+    try:
+        return _read_start(pid, proc) != began
+    except OSError:
+        return not _is_used(pid)
+
+
+def _read_start(pid: int, proc: Path) -> int | None:
+    """Return when a process started; None for a zombie. Raises OSError: it ended or is hidden."""
+    fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
     return None if fields[0] == "Z" else int(fields[19])
+
+
+def _is_used(pid: int) -> bool:
+    """Return whether a process has this pid."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def session_nice() -> int | None:

@@ -60,12 +60,11 @@ def _row_count_text(answer: QueryResult) -> str:
 
 
 def records(answer: QueryResult) -> dict[str, list[object]]:
-    """Return the columns. A repeated name gets a number; bytes are shown as their length."""
-    found: dict[str, list[object]] = {}
-    for place, name in enumerate(answer.columns):
-        once = name if name not in found else f"{name} ({place + 1})"
-        found[once] = [_plain(row[place]) for row in answer.rows]
-    return found
+    """Return the columns; bytes are shown as their length."""
+    return {
+        name: [_plain(row[place]) for row in answer.rows]
+        for place, name in enumerate(answer.unique_columns)
+    }
 
 
 def as_csv(answer: QueryResult) -> str:

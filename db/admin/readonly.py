@@ -43,6 +43,15 @@ class QueryResult:
     rows: list[tuple[Any, ...]]
     more: bool = False
 
+    @property
+    def unique_columns(self) -> tuple[str, ...]:
+        """The names as keys: a repeated one gets the number of its column."""
+        names = self.columns
+        return tuple(
+            f"{name} ({place + 1})" if name in names[:place] else name
+            for place, name in enumerate(names)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class QueryBounds:

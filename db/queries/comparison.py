@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.types import SOLVED
 from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
+from agentrl.db.registry.lineage import undone_checkpoints
 
 Kind = tuple[str, str, float, str]  # task, split, temperature, settings: alike where all are equal
 
@@ -21,12 +22,16 @@ class ItemScores:
 
 
 def latest_item_scores(session: Session, run_id: str) -> dict[Kind, ItemScores]:
-    """Return, for each kind of evaluation, the complete one of the newest version."""
+    """Return, for each kind of evaluation, the complete one of the newest version.
+
+    Checkpoints that were rolled back do not count.
+    """
     kind = (Evaluation.task, Evaluation.split, Evaluation.temperature, Evaluation.settings)
     version = func.coalesce(Evaluation.version, 0)  # a run's checkpoints have one
     query = (
         select(Evaluation.evaluation_id, version, *kind)
         .where(Evaluation.run_id == run_id, Evaluation.is_complete)
+        .where(Evaluation.checkpoint_id.not_in(undone_checkpoints()))
         .order_by(version, Evaluation.created_at, Evaluation.evaluation_id)
     )
     newest: dict[Kind, tuple[str, int]] = {}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, false, func, or_, select
+from sqlalchemy import CompoundSelect, and_, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import CheckpointState, UpdateState
@@ -102,6 +102,15 @@ def fork_origin(session: Session, run_id: str) -> tuple[str, int] | None:
         .where(Checkpoint.checkpoint_id == forked_from)
     ).first()
     return (parent[0], parent[1]) if parent else (forked_from, -1)
+
+
+def undone_checkpoints() -> CompoundSelect[Any]:
+    """Return a query for the ids of checkpoints that were rolled back, also of deleted ones."""
+    checkpoints = select(Checkpoint.checkpoint_id).where(
+        Checkpoint.state == CheckpointState.ROLLED_BACK
+    )
+    updates = select(Update.checkpoint_id).where(Update.state == UpdateState.ROLLED_BACK)
+    return checkpoints.union_all(updates)
 
 
 def lineage_nodes(session: Session, run_id: str) -> list[LineageNode]:

@@ -7,13 +7,14 @@ two processes evaluate the same, the first result counts.
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy import and_, delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
 from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry.checkpoints import live_checkpoints
+from agentrl.db.registry.lineage import undone_checkpoints
 from agentrl.db.store import now
 
 MeasuredItems = set[tuple[str, int]]  # (item, repeat)
@@ -103,11 +104,14 @@ def delete_evaluation(session: Session, evaluation_id: str) -> None:
 def evaluations_of_policy(session: Session, name: str) -> list[Evaluation]:
     """Return the evaluations of a policy, by name or checkpoint id, oldest first.
 
-    A name that several policies had, such as a directory's, means the one evaluated last.
+    A name that several policies had, such as a directory's, means the one evaluated last. A name
+    RUN@VERSION does not mean checkpoints that were rolled back.
     """
+    is_the_runs = Evaluation.checkpoint_id.not_in(undone_checkpoints())
+    named = and_(Evaluation.policy == name, or_(Evaluation.run_id.is_(None), is_the_runs))
     query = (
         select(Evaluation)
-        .where(or_(Evaluation.checkpoint_id == name, Evaluation.policy == name))
+        .where(or_(Evaluation.checkpoint_id == name, named))
         .order_by(
             func.coalesce(Evaluation.updated_at, Evaluation.created_at), Evaluation.evaluation_id
         )

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.core.processes.process import process_began
+from agentrl.core.processes.process import has_ended, process_began
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ContainerOwner:
 
     def gone(self) -> bool:
         """Return whether the process ran here and has ended; False if unknown."""
-        return self.host == _host() and process_began(self.pid) != self.began
+        return self.host == _host() and has_ended(self.pid, self.began)
 
 
 def _host() -> str:

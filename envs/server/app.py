@@ -195,13 +195,14 @@ async def keep_tending(
 ) -> None:
     """Cancel idle sessions, and maintain the sandboxes, until cancelled."""
     while True:
-        await sessions.tend()
-        for task in hosted:
-            metrics.SESSIONS.labels(task=task).set(len(sessions.running(task)))
         try:
+            await sessions.tend()
+            for task in hosted:
+                metrics.SESSIONS.labels(task=task).set(len(sessions.running(task)))
             await sessions.threads.run(tend)
-        except (AgentRLError, OSError) as error:  # the next one may do better
-            log.warning("Sandbox maintenance failed", error=in_words(error))
+        except Exception as error:  # without maintenance no place is ever freed again
+            is_known = isinstance(error, AgentRLError | OSError)
+            log.warning("Maintenance failed", error=in_words(error), exc_info=not is_known)
         await asyncio.sleep(sessions.timings.tend_s)
 
 

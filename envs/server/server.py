@@ -19,11 +19,12 @@ from agentrl.core.errors import ConfigError
 from agentrl.core.http.server import HttpServer
 from agentrl.core.logging import get_logger
 from agentrl.envs import registry
-from agentrl.envs.sandbox.sandbox import Sandboxes, make_sandboxes
+from agentrl.envs.sandbox.sandbox import make_sandboxes
 from agentrl.envs.server import wire
 from agentrl.envs.server.app import EnvApp, HostedTask
 from agentrl.envs.server.controller_heartbeats import Controller
 from agentrl.envs.server.in_process import needs_container
+from agentrl.envs.server.maintenance import Maintenance
 from agentrl.envs.server.session import Timings
 from agentrl.envs.server.sessions import Sessions
 
@@ -122,17 +123,15 @@ def _host(
 
     engine = Engine(owner)
     docker.callback(engine.close)
-    pools: list[Sandboxes] = []
+    ticks = iter(range(1 << 62))
+
+    def reap() -> None:
+        if next(ticks) % REAP_EVERY == 0:
+            engine.reap()
+
+    chores = [reap]
     for each in hosted.values():
         for pool in make_sandboxes(each.source, engine, image):
             docker.callback(pool.close)
-            pools.append(pool)
-    ticks = iter(range(1 << 62))
-
-    def tend() -> None:
-        if next(ticks) % REAP_EVERY == 0:
-            engine.reap()
-        for pool in pools:
-            pool.tend()
-
-    return hosted, tend
+            chores.append(pool.tend)
+    return hosted, Maintenance(chores)

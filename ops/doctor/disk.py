@@ -4,6 +4,8 @@ tracks · snapshot_every · keep_checkpoints ─▶ most checkpoints at once ─
 Shape ─▶ bytes of a checkpoint, of a snapshot ──────────────────────────┴▶ Estimate
 """
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,9 +67,11 @@ def most_checkpoints(config: Config) -> int:
 
 
 def bytes_under(folder: Path) -> int:
-    """Return the bytes of files in a folder; a linked file counts once."""
+    """Return the bytes of files in a folder; a linked file counts once, a deleted one not."""
     found = {}
-    for path in folder.rglob("*"):
-        state = path.lstat()
-        found[state.st_ino] = state.st_size
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                state = (folder / place / name).lstat()
+                found[state.st_ino] = state.st_size
     return sum(found.values())

@@ -58,7 +58,7 @@ def try_finding(name: str, look: Callable[[], str]) -> Finding:
         return Finding(name, "ok", look())
     except AgentRLError as error:
         return Finding(name, "missing", str(error), error.hint)
-    except ImportError as error:
+    except (ImportError, OSError) as error:
         return _unknown(name, error)
 
 
@@ -66,11 +66,12 @@ def try_findings(name: str, look: Callable[[], Iterable[Finding]]) -> Iterator[F
     """Yield the findings of `look`; its error or a missing package becomes one more."""
     try:
         yield from look()
-    except AgentRLError as error:
-        yield _unknown(name, error, error.hint)
-    except ImportError as error:
+    except (AgentRLError, ImportError, OSError) as error:
         yield _unknown(name, error)
 
 
-def _unknown(name: str, error: Exception, hint: str = "install the missing package") -> Finding:
+def _unknown(name: str, error: AgentRLError | ImportError | OSError) -> Finding:
+    hint = error.hint if isinstance(error, AgentRLError) else ""
+    if isinstance(error, ImportError):
+        hint = "install the missing package"
     return Finding(name, "missing", f"cannot be checked: {error}", hint)

@@ -92,7 +92,7 @@ def docker(config: Config) -> Finding:
     Raises ImportError for a task whose package is not installed.
     """
     tasks = _contained_tasks(config)
-    address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    address = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     try:
         _connect(address)
     except AgentRLError as error:

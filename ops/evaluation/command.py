@@ -6,18 +6,23 @@ names ─▶ targets, one after another ─▶ Record (what is left to do) ─�
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
-from rich.progress import Progress
 
 from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
-from agentrl.core.errors import ConfigError, ItemError, nearest
+from agentrl.core.errors import (
+    AgentRLError,
+    CheckpointError,
+    ConfigError,
+    ItemError,
+    StoreError,
+    StoreUnavailable,
+    nearest,
+)
 from agentrl.core.telemetry.outages import current_outages
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
@@ -29,8 +34,9 @@ from agentrl.ops.evaluation.evaluate import Evaluator, Plan, PlanResult, Work, w
 from agentrl.ops.evaluation.evaluation_rows import EvaluationRecord, forget_evaluations
 from agentrl.ops.evaluation.expert import ExpertEvaluator
 from agentrl.ops.evaluation.serve_target import Servers
-from agentrl.ops.evaluation.target import EXPERT, Target, fit_config, resolve, versions
+from agentrl.ops.evaluation.target import ALL, EXPERT, Target, fit_config, resolve, versions
 from agentrl.ops.interruption import Interrupted
+from agentrl.ops.progress import EpisodeProgress
 from agentrl.ops.runs.begin import make_home
 from agentrl.ops.tables import console, plain
 from agentrl.ops.tasks.task_sources import task_sources
@@ -60,28 +66,45 @@ class EvalRequest:
 def evaluate(path: Path, request: EvalRequest, *, as_json: bool) -> None:
     """Evaluate what is missing, and print all results.
 
-    A split that is not there stops no other one. Raises ConfigError, ItemError, CheckpointError,
+    A split that is not there stops no other one, nor does a checkpoint that is deleted before its
+    turn, or of `all` while the others are read. Raises ConfigError, ItemError, CheckpointError,
     StoreError, Interrupted.
     """
     logging.configure("eval", level="WARNING")
     config = config_loading.load(path)
     plans = make_plans(config, request)
-    names = [*request.policies, *versions(config, request.checkpoints)]
-    targets = [
-        EXPERT if name == EXPERT.name else resolve(name, config)
-        for name in names or versions(config, ["latest"])
-    ]
+    targets, unread = resolve_targets(config, request)
     found, work, absent = load_work(config, plans, ItemError if request.paper else MissingDataset)
     make_home(config)
     with closing(open_store(config.store_url())) as store:
         migrate.ensure(store)
         if request.again:
             for target in targets:
-                forget_evaluations(store, fit_config(config, target), target, list(work))
+                forget_evaluations(store, config, target, list(work))
         with closing(Matrix(config, store, found, work)) as matrix:
-            measured = matrix.measure(targets, quiet=as_json)
+            measured, lost = matrix.measure(targets, quiet=as_json)
         results = [(target, one) for target, ones in measured for one in ones]
-    report(results, absent, paper_mode=request.paper, as_json=as_json)
+    report(results, absent, unread | lost, paper_mode=request.paper, as_json=as_json)
+
+
+def resolve_targets(
+    config: Config, request: EvalRequest
+) -> tuple[list[Target], dict[str, AgentRLError]]:
+    """Return the targets, and of `all` the errors of those that cannot be read, by name.
+
+    A live run deletes checkpoints meanwhile. Raises what `resolve` raises of names that were given.
+    """
+    names = [*request.policies, *versions(config, request.checkpoints)]
+    targets: list[Target] = []
+    unread: dict[str, AgentRLError] = {}
+    for name in names or versions(config, ["latest"]):
+        try:
+            targets.append(EXPERT if name == EXPERT.name else resolve(name, config))
+        except (CheckpointError, StoreError) as error:
+            if ALL not in request.checkpoints or isinstance(error, StoreUnavailable):
+                raise
+            unread[name] = error
+    return targets, unread
 
 
 def load_work(
@@ -110,24 +133,30 @@ def load_work(
 def report(
     results: Sequence[tuple[Target, PlanResult]],
     absent: Mapping[Plan, ItemError],
+    lost: Mapping[str, AgentRLError],
     *,
     paper_mode: bool,
     as_json: bool,
 ) -> None:
-    """Print the results. Raises ItemError for splits that are not there, unless they have a row."""
+    """Print the results.
+
+    Raises CheckpointError for checkpoints that could not be measured, and ItemError for splits that
+    are not there, unless they have a row.
+    """
     rows = [describe_result(target, one) for target, one in results] if as_json else []
     if as_json:
         print(msgspec.json.encode(paper.describe(rows, absent) if paper_mode else rows).decode())
     elif paper_mode:
         paper.show(results, absent)
-    else:
+    elif results:
         show(results)
-    if absent and not paper_mode:
-        reasons = [
-            f"task {plan.task}, split {plan.split} is not measured: {error}"
-            for plan, error in absent.items()
-        ]
-        raise ItemError("; ".join(reasons), hint=next(iter(absent.values())).hint)
+    errors = {f"checkpoint {name}": error for name, error in lost.items()}
+    if not paper_mode:
+        errors |= {f"task {plan.task}, split {plan.split}": error for plan, error in absent.items()}
+    if errors:
+        text = "; ".join(f"{what} is not measured: {error}" for what, error in errors.items())
+        kind = CheckpointError if lost else ItemError
+        raise kind(text, hint=next(iter(errors.values())).hint)
 
 
 def make_plans(config: Config, request: EvalRequest) -> list[Plan]:
@@ -181,25 +210,31 @@ class Matrix:
 
     def measure(
         self, targets: Sequence[Target], *, quiet: bool = False
-    ) -> list[tuple[Target, list[PlanResult]]]:
-        """Evaluate every target, with a progress bar unless `quiet`. Raises Interrupted."""
-        results, each = [], sum(map(len, self._work.values()))
-        total, done = each * len(targets), 0
-        with Progress(console=Console(stderr=True), disable=quiet, transient=True) as bar:
-            line = bar.add_task("episodes", total=total)
+    ) -> tuple[list[tuple[Target, list[PlanResult]]], dict[str, AgentRLError]]:
+        """Evaluate every target, and show the progress unless `quiet`.
 
-            def tick(target: Target, count: int) -> None:
-                nonlocal done
-                done += count
-                bar.update(line, completed=done, description=describe_progress(target))
+        Returns the results, and the errors of checkpoints that could not be measured, by name.
+        Raises Interrupted.
+        """
+        results: list[tuple[Target, list[PlanResult]]] = []
+        lost: dict[str, AgentRLError] = {}
+        each = sum(map(len, self._work.values()))
+        with EpisodeProgress(each * len(targets), quiet=quiet) as progress:
+            for target in targets:
+                before = progress.done
 
-            try:
-                for target in targets:
-                    results.append((target, self.one(target, partial(tick, target))))
-            except KeyboardInterrupt:
-                text = f"interrupted: {done} of {total} episodes are stored"
-                raise Interrupted(text) from None
-        return results
+                def tick(count: int, target: Target = target) -> None:
+                    progress.advance(count, describe_progress(target))
+
+                try:
+                    results.append((target, self.one(target, tick)))
+                except CheckpointError as error:
+                    lost[target.name or target.checkpoint_id] = error
+                    progress.skip(each + before - progress.done)
+                except KeyboardInterrupt:
+                    text = f"interrupted: {progress.done} of {progress.total} episodes are stored"
+                    raise Interrupted(text) from None
+        return results, lost
 
     def one(
         self, target: Target, tick: Callable[[int], None] = lambda _count: None
@@ -207,28 +242,29 @@ class Matrix:
         """Evaluate one target. `tick`: called with the number of new episodes. Nothing is served if
         all episodes exist.
         """
-        own = fit_config(self._config, target)
-        record = EvaluationRecord(self._store, own, target, self._work)
+        record = EvaluationRecord(self._store, self._config, target, self._work)
         todo = record.todo()
         tick(sum(map(len, self._work.values())) - len(todo))
         if todo:
-            self._play(own, target, record, tick)
+            self._play(target, record, tick)
         else:
             record.sum_up()  # of what a killed one had left unsaid
         return record.measured()
 
-    def _play(
-        self, own: Config, target: Target, record: EvaluationRecord, tick: Callable[[int], None]
-    ) -> None:
+    def _play(self, target: Target, record: EvaluationRecord, tick: Callable[[int], None]) -> None:
         if target.expert:
-            with closing(ExpertEvaluator(own, self._sources, self._servers.ending)) as expert:
+            with closing(
+                ExpertEvaluator(self._config, self._sources, self._servers.ending)
+            ) as expert:
                 record.fill(expert, tick)
             return
-        with (
-            hold_checkpoint(self._store, target),
-            self._servers.served(own, target) as policy,
-            closing(Evaluator(own, policy, self._sources, self._servers.ending)) as evaluator,
-        ):
+        with ExitStack() as stack:
+            stack.enter_context(hold_checkpoint(self._store, target))
+            own = fit_config(self._config, target)
+            policy = stack.enter_context(self._servers.served(own, target))
+            evaluator = stack.enter_context(
+                closing(Evaluator(own, policy, self._sources, self._servers.ending))
+            )
             evaluator.abandon = self._servers.abandon
             record.fill(evaluator, tick)
 

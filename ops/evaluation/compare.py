@@ -21,8 +21,9 @@ from agentrl.core.types import SOLVED
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.models.evaluations import Evaluation
 from agentrl.db.transitions import evaluations
+from agentrl.ops.evaluation.evaluation_rows import hash_evaluation
 from agentrl.ops.evaluation.paired_comparison import PairedResult, compare_items
-from agentrl.ops.evaluation.target import find
+from agentrl.ops.evaluation.target import find, resolve
 from agentrl.ops.tables import console, plain
 
 SHOWN = 5  # items that changed, of each direction, in the table
@@ -141,13 +142,27 @@ def _unfinished(pair: PairRequest, rows: Sequence[Evaluation]) -> list[Evaluatio
 def _read_evaluations(session: Session, name: str, config: Config, where: str) -> list[Evaluation]:
     """Return all evaluations of a policy, by its name or as a checkpoint."""
     if rows := evaluations.evaluations_of_policy(session, name):
-        return rows
+        return _of_present_weights(rows, name, config)
     full = f"{config.run.name}@{name}" if _of_this_run(name) else name
     if rows := evaluations.evaluations_of_policy(session, full):
         return rows
     if "/" in full or "(" in full:
         return []
     return evaluations.evaluations_of_policy(session, find(session, full, where)[0].checkpoint_id)
+
+
+def _of_present_weights(rows: list[Evaluation], name: str, config: Config) -> list[Evaluation]:
+    """Return, of a directory, the evaluations of the weights it has now; all if there are none."""
+    if not Path(name).is_dir():
+        return rows
+    target = resolve(name, config)
+    present = [
+        row
+        for row in rows
+        if row.evaluation_id
+        == hash_evaluation(config, target, (row.task, row.split, row.temperature), row.settings)
+    ]
+    return present or rows
 
 
 def _alike(row: Evaluation) -> tuple[str, str, float, str]:

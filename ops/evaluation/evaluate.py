@@ -16,7 +16,13 @@ from dataclasses import dataclass
 import msgspec
 
 from agentrl.core.config.config import Config
-from agentrl.core.errors import EnvironmentFailure, ItemError, PolicyError
+from agentrl.core.errors import (
+    AgentRLError,
+    EnvironmentFailure,
+    ItemError,
+    PolicyError,
+    with_origin,
+)
 from agentrl.core.logging import get_logger
 from agentrl.core.statistics import Estimate, estimate
 from agentrl.core.trajectory import Trajectory
@@ -26,7 +32,7 @@ from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.envs.item_choice import sample_items
 from agentrl.ops.evaluation.ending_event import EndingEvent
-from agentrl.workers.attempt_errors import OutOfTime
+from agentrl.workers.attempt_errors import OutOfTime, PromptTooLong
 from agentrl.workers.episode import EpisodeLoop
 from agentrl.workers.episode_context import Clock, EpisodeLimits, make_context
 from agentrl.workers.policies.client import PolicyClient
@@ -198,20 +204,24 @@ class EpisodePlayer(ABC):
         for attempt in range(1, self._config.dispatch.max_attempts + 1):
             try:
                 return work, self._attempt(work, attempt)
-            except ItemError as error:  # another attempt would not mend it
+            except (ItemError, PromptTooLong) as error:  # another attempt would not mend it
                 with self._lock:
                     self._unplayable.setdefault(work.plan, []).append(str(error))
                 break
             except (EnvironmentFailure, PolicyError, OutOfTime) as error:
-                item = work.item.item_id
-                log.warning("Attempt failed", item_id=item, attempt=attempt, error=str(error))
+                _log_failure(work, attempt, error)
+            except AgentRLError:
+                raise
+            except Exception as error:  # a user's environment raises anything
+                _log_failure(work, attempt, error)
         return work, None
 
     @abstractmethod
     def _attempt(self, work: Work, attempt: int) -> EpisodeScore:
         """Play an episode.
 
-        Raises ItemError, EnvironmentFailure, PolicyError, OutOfTime, Stopped.
+        Raises ItemError, EnvironmentFailure, PolicyError, OutOfTime, PromptTooLong, EpisodeStopped,
+        and what the code of an environment raises.
         """
 
 
@@ -267,6 +277,11 @@ def work_of(plan: Plan, source: TaskSource) -> list[Work]:
         raise ItemError(f"task {plan.task}: split {plan.split} is empty")
     chosen = sample_items(items, plan.items)
     return [Work(plan, item, n) for item in chosen for n in range(plan.repeats)]
+
+
+def _log_failure(work: Work, attempt: int, error: Exception) -> None:
+    item, words = work.item.item_id, with_origin(error)
+    log.warning("Attempt failed", item_id=item, attempt=attempt, error=words)
 
 
 def _share_cost(played: EpisodeScore, share: float) -> EpisodeScore:

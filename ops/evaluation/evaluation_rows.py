@@ -144,13 +144,20 @@ def forget_evaluations(store: Store, config: Config, target: Target, plans: Sequ
 
 def evaluation_id(config: Config, target: Target, plan: Plan) -> str:
     """The id of an evaluation. Raises ConfigError if the chat template cannot be read."""
+    where = (plan.task, plan.split, plan.temperature)
+    return hash_evaluation(config, target, where, settings(config, plan))
+
+
+def hash_evaluation(
+    config: Config, target: Target, where: tuple[str, str, float], options: str
+) -> str:
+    """The id of an evaluation. `where`: task, split, temperature; `options`: its `settings`."""
     model = config.model
     named = model.chat_template
     template = read_template(Path(named)) if named else ""
     spoken = [model.call_style, template, model.dtype]
     policy = [target.checkpoint_id, target.fingerprint, *spoken, config.run.seed]
-    where = [plan.task, plan.split, plan.temperature, ITEM_CHOICE]
-    decides = [policy, *where, settings(config, plan)]
+    decides = [policy, *where, ITEM_CHOICE, options]
     return hashlib.sha256(msgspec.json.encode(decides)).hexdigest()[:32]
 
 

@@ -212,14 +212,15 @@ def _watch_process(config: Config, role: str, name: str, *, first: bool) -> Iter
 
 
 def stop_on_signals() -> threading.Event:
-    """Return an event that SIGTERM and SIGINT set."""
+    """Return an event that SIGTERM, SIGINT and, unless it is ignored (nohup), SIGHUP set."""
     stop = threading.Event()
 
     def set_stop(_signal: int, _frame: FrameType | None) -> None:
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, set_stop)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, set_stop)
     return stop
 
 

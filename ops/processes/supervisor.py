@@ -2,11 +2,10 @@
 ops/supervisor/watch.py.
 """
 
+import sys
 import threading
 from functools import partial
 from pathlib import Path
-
-from rich.console import Console
 
 from agentrl.core import config_loading, logging
 from agentrl.core.config.config import Config
@@ -20,6 +19,7 @@ from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.screen import ProgressPrinter, how_it_ended, newest
 from agentrl.ops.supervisor.supervisor import Settings, Supervisor
 from agentrl.ops.supervisor.watch import WatchOutput, run_progress, serves, watch
+from agentrl.ops.tables import lasting_console, print_line
 
 MIB = 1024**2
 
@@ -29,11 +29,7 @@ def run(config: Config, stop: threading.Event, path: Path) -> None:
     run_id = begin(config)
     logging.bind_process(run_id=run_id)
     store = open_store(config.store_url())
-    console = Console(stderr=True)
-
-    def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
+    say = partial(print_line, lasting_console(sys.stderr))
     settings = Settings(
         progress_of=partial(run_progress, store, run_id),
         serves=partial(serves, store, run_id),

@@ -7,10 +7,12 @@ A recipe that continues its run skips the steps that are already done.
 """
 
 import dataclasses
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -53,6 +55,7 @@ from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.screen import StallGuard
 from agentrl.ops.supervisor.supervisor import Supervisor
 from agentrl.ops.supervisor.watch import WatchOutput, watch
+from agentrl.ops.tables import lasting_console, print_line
 from agentrl.ops.tasks.task_sources import task_sources
 
 POLL_S = 0.1
@@ -62,7 +65,7 @@ FIRST, LAST = "0", "latest"  # versions that are measured
 def quickstart(recipe: Recipe, choices: Choices, runs_folder: Path = Path("runs")) -> Outcome:
     """Train and report. Raises AgentRLError, after all processes have ended."""
     require_picture()
-    console = Console(stderr=choices.as_json)
+    console = lasting_console(sys.stderr if choices.as_json else sys.stdout)
     config, path = prepare(recipe, choices, runs_folder)
     logging.configure("quickstart", level="ERROR")
     size = recipe.size(fast=choices.fast)
@@ -116,10 +119,7 @@ class Quickstart:
 
     def _run(self, console: Console, path: Path, *, is_over: bool) -> None:
         home = self._config.home()
-
-        def tell(line: str) -> None:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-
+        tell = partial(print_line, console)
         tell(
             f"run folder: {relative_path(home)}; "
             f"in another terminal: {agentrl()} status {relative_path(path)}"

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
-from rich.progress import Progress
 
 from agentrl.core.errors import EnvironmentFailure, ItemError, MessageError, StoreError
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.trajectories import recordings
 from agentrl.db.transitions.trajectories.recordings import Recording
+from agentrl.ops.progress import EpisodeProgress
 from agentrl.ops.replay.recorded_episode import PROMPT, Difference
 from agentrl.ops.replay.replayer import open_replay, open_replayer, read_recorded
 from agentrl.ops.tables import console, plain
@@ -113,17 +112,15 @@ def _make_result(
 def _each(
     one: Callable[[str], ReplayResult], names: Sequence[str], threads: int, *, quiet: bool
 ) -> Sequence[ReplayResult]:
-    """Yield the results in order, with a progress bar on a terminal's stderr."""
-    screen = Console(stderr=True)
+    """Return the results in order, and show how many there are unless `quiet`."""
     with (
-        Progress(console=screen, disable=quiet or not screen.is_terminal, transient=True) as bar,
+        EpisodeProgress(len(names), quiet=quiet) as progress,
         ThreadPoolExecutor(threads) as pool,
     ):
-        line = bar.add_task("episodes", total=len(names))
 
         def counted(name: str) -> ReplayResult:
             result = one(name)
-            bar.advance(line)
+            progress.advance(1)
             return result
 
         try:

@@ -34,7 +34,7 @@ from agentrl.db.queries.episodes.search import (
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.ops.runs.lifecycle import RunPlace
-from agentrl.ops.tables import console, plain
+from agentrl.ops.tables import console, plain, without_controls
 
 
 @contextmanager
@@ -113,12 +113,7 @@ def _show(detail: EpisodeDetail, prompt: str) -> None:
         parts += [f"── {headline(step)}", readable(step.call) or "no call"]
         parts.append(f"→ {step.answer}" if step.answer else "→ no answer")
     for part in parts:
-        print(_without_controls(part))
-
-
-def _without_controls(text: str) -> str:
-    """Replace characters that would steer a terminal."""
-    return "".join(each if each.isprintable() or each in "\n\t" else "�" for each in text)
+        print(without_controls(part))
 
 
 def _describe(detail: EpisodeDetail) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from agentrl.db.queries import balance, progress
 from agentrl.db.registry import checkpoints, outages
 from agentrl.db.transitions import alarms, lifecycle, runs
 from agentrl.ops.supervisor.locks import running_supervisor
-from agentrl.ops.tables import console, plain
+from agentrl.ops.tables import console, lasting_console, plain, print_line
 
 
 def status(path: Path, *, as_json: bool) -> None:
@@ -104,11 +105,12 @@ def _alarm_cells(row: dict[str, Any]) -> list[str]:
 
 
 def _look_or_show_outages(config: Config) -> dict[str, Any]:
-    """Return the status. Raises StoreError, after printing what processes wait for."""
+    """Return the status. Raises StoreError, after saying on stderr what processes wait for."""
     try:
         return look(config)
     except StoreUnavailable:
-        _show_outages(_outages(config.home()))
+        for each in _outages(config.home()):
+            print_line(lasting_console(sys.stderr), str(each))
         raise
 
 

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from agentrl.core.errors import AgentRLError, StoreError
@@ -16,6 +15,7 @@ from agentrl.db.admin.readonly import QueryResult, ask, open_history, open_reado
 from agentrl.db.questions import answer_question, questions
 from agentrl.db.store import Store
 from agentrl.ops.runs.lifecycle import RunPlace
+from agentrl.ops.tables import plain, without_controls
 
 Format = Literal["table", "csv", "json"]
 PROMPT, MORE = "agentrl> ", "    ...> "
@@ -30,7 +30,7 @@ def sql(url: str, query: str, form: Format) -> None:
     store = open_readonly(url)
     try:
         if query:
-            print(format_result(ask(store, query), form), end="")
+            _print(ask(store, query), form)
         else:
             _converse(store, form)
     finally:
@@ -41,7 +41,7 @@ def ask_question(where: RunPlace, name: str, form: Format) -> None:
     """Print a question's answer, of one run where one is named. Raises StoreError."""
     store = open_history(where.url)
     try:
-        print(format_result(answer_question(store, name, where.run), form), end="")
+        _print(answer_question(store, name, where.run), form)
     finally:
         store.close()
 
@@ -49,14 +49,20 @@ def ask_question(where: RunPlace, name: str, form: Format) -> None:
 def list_questions(form: Format) -> None:
     """Print the names of all questions, and what each answers."""
     rows = [(each.name, each.meaning) for each in questions()]
-    print(format_result(QueryResult(("question", "answer"), rows), form), end="")
+    _print(QueryResult(("question", "answer"), rows), form)
+
+
+def _print(answer: QueryResult, form: Format) -> None:
+    """Print rows at once; on a terminal without the characters that would steer it."""
+    text = format_result(answer, form)
+    print(without_controls(text) if sys.stdout.isatty() else text, end="", flush=True)
 
 
 def format_result(answer: QueryResult, form: Format) -> str:
     """The rows as text that ends in a newline; bytes are shown by their length."""
     rows = [tuple(_plain(value) for value in row) for row in answer.rows]
     if form == "json":
-        objects = [dict(zip(answer.columns, row, strict=True)) for row in rows]
+        objects = [dict(zip(answer.unique_columns, row, strict=True)) for row in rows]
         return msgspec.json.encode(objects, enc_hook=str).decode() + "\n"
     out = io.StringIO()
     if form == "csv":
@@ -97,7 +103,7 @@ def _converse(store: Store, form: Format) -> None:
         is_empty = True
         for statement in statements(lambda _prompt: input()):
             is_empty = False
-            print(format_result(_answer(store, statement), form), end="", flush=True)
+            _print(_answer(store, statement), form)
         if is_empty:
             raise StoreError(
                 "SQL: standard input is empty",
@@ -109,7 +115,7 @@ def _converse(store: Store, form: Format) -> None:
     print(f"{store.url}, read-only: {HELP}")
     for statement in statements(input):
         try:
-            print(format_result(_answer(store, statement), form), end="")
+            _print(_answer(store, statement), form)
         except AgentRLError as error:
             print(error)
 
@@ -132,13 +138,14 @@ def _draw(out: io.StringIO, columns: tuple[str, ...], rows: list[tuple[Any, ...]
     """As wide as the terminal where there is one, else as wide as the rows."""
     terminal = Console()
     width = terminal.width if terminal.is_terminal else 10_000
-    table = Table(*columns, box=None, pad_edge=False)
+    table = plain(*map(without_controls, columns))
     for row in rows:
         table.add_row(*("" if value is None else _cell(value) for value in row))
-    console = Console(file=out, width=width, highlight=False, markup=False)
+    console = Console(file=out, width=width, highlight=False, markup=False, emoji=False)
     console.print(table, soft_wrap=False)
     console.print(f"({len(rows)} row{'' if len(rows) == 1 else 's'})")
 
 
 def _cell(value: Any) -> Any:
-    return Text(f"{value:.6g}" if isinstance(value, float) and abs(value) < 1e6 else str(value))
+    is_short = isinstance(value, float) and abs(value) < 1e6
+    return Text(f"{value:.6g}" if is_short else without_controls(str(value)))

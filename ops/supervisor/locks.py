@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO
 
 from agentrl.core.errors import AgentRLError
-from agentrl.core.processes.process import process_began
+from agentrl.core.processes.process import has_ended, process_began
 
 
 def only_one(home: Path) -> IO[bytes]:
@@ -39,4 +39,13 @@ def running_supervisor(home: Path) -> int | None:
     except (OSError, ValueError):
         return None
     pid = int(state["supervisor"])
-    return pid if process_began(pid) == state["began"] else None
+    return None if has_ended(pid, state["began"]) else pid
+
+
+def running_children(home: Path) -> list[str]:
+    """The names of the processes of a home that still run; none where Linux hides them."""
+    try:
+        processes = json.loads((home / "processes.json").read_text())["processes"]
+    except (OSError, ValueError):
+        return []
+    return [name for name, row in processes.items() if row["pid"] and process_began(row["pid"])]

@@ -26,11 +26,13 @@ from agentrl.ops.processes.entry import stop_on_signals
 from agentrl.ops.runs.begin import make_home
 from agentrl.ops.supervisor.children import STOP_S
 from agentrl.ops.supervisor.exit_reasons import last_line
-from agentrl.ops.supervisor.locks import refuse_second, running_supervisor
+from agentrl.ops.supervisor.locks import refuse_second, running_children, running_supervisor
 from agentrl.ops.supervisor.logfiles import start_process
+from agentrl.ops.supervisor.supervisor import LAST_BODIES_S
 
 START_S = 60.0  # how long a detached supervisor is waited for
-DOWN_S = 2 * STOP_S + 2.0  # for a supervisor to end after SIGTERM, and the trainer's own time
+DOWN_S = 2 * STOP_S + LAST_BODIES_S + 2.0  # to end after SIGTERM, and the trainer's own time
+SAY_S = 10.0  # between two lines that say what `down` waits for
 
 
 def up(path: Path, *, detach: bool) -> None:
@@ -75,14 +77,29 @@ def down(path: Path) -> None:
             hint=f"start the run with `{config_loading.command('up', path)}`",
         )
     os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + DOWN_S + config.trainer.stop_s
+    await_end(home, pid, stop_limit_s(config))
+    print(f"stopped; resume with: {config_loading.command('up', path)}")
+
+
+def stop_limit_s(config: Config) -> float:
+    """Return how long a supervisor may take to end after SIGTERM."""
+    return DOWN_S + config.trainer.stop_s
+
+
+def await_end(home: Path, pid: int, limit_s: float, say_s: float = SAY_S) -> None:
+    """Wait until a supervisor has ended, and say what it waits for. Raises AgentRLError."""
+    began = said = time.monotonic()
     while running_supervisor(home) == pid:
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now - began > limit_s:
             raise AgentRLError(
                 f"supervisor {pid} did not stop", hint=f"kill it with `kill -9 {pid}`"
             )
-        time.sleep(0.1)
-    print(f"stopped; resume with: {config_loading.command('up', path)}")
+        if now - said >= say_s:
+            said = now
+            names = ", ".join(running_children(home)) or f"supervisor {pid}"
+            print(f"waiting for {names} to stop", file=sys.stderr)
+        time.sleep(min(0.1, say_s))
 
 
 def _detach(config: Config, path: Path) -> None:

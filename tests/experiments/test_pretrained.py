@@ -36,8 +36,8 @@ from agentrl.experiments.pretrained.study import (
     study_config,
 )
 from agentrl.experiments.pretrained.success_rates import GREEDY, change, common_keys, rates
-from agentrl.experiments.runner import Lines
 from agentrl.ops.configuration.configs import check_items
+from agentrl.ops.progress import Lines
 from agentrl.ops.quickstart.recipes import SMOLLM, Recipe, Size
 
 BENCHES = [

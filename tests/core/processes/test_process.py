@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.core.processes.process import agentrl_command, session_nice, set_session_nice
+from agentrl.core.processes.process import (
+    agentrl_command,
+    has_ended,
+    process_began,
+    session_nice,
+    set_session_nice,
+)
 
 ROOT = Path(__file__).parents[3]
 NOBODY = 65534
@@ -84,3 +90,21 @@ def test_a_folder_where_a_command_starts_shadows_no_module(tmp_path: Path) -> No
     )
     assert ended.returncode == 0, ended.stderr
     assert "agentrl" in ended.stdout
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_process_that_linux_hides_has_not_ended_before_its_pid_is_free(
+    tmp_path: Path, *, hidden: bool
+) -> None:
+    proc = tmp_path if hidden else Path("/proc")  # mounted with hidepid it shows no other process
+    with subprocess.Popen(["sleep", "60"]) as process:
+        began = process_began(process.pid)
+        assert began is not None
+        assert not has_ended(process.pid, began, proc)
+        assert has_ended(process.pid, began + 1, proc) is not hidden, "a pid used again"
+        process.kill()
+    assert has_ended(process.pid, began, proc)
+
+
+def test_no_process_has_a_pid_that_is_too_large() -> None:
+    assert has_ended(10**30, 0)

@@ -12,13 +12,22 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from agentrl.core.statistics import ClusterSums
-from agentrl.core.types import EpisodeState, GroupState, RunState, Status, Transition
+from agentrl.core.types import (
+    CheckpointState,
+    EpisodeState,
+    GroupState,
+    RunState,
+    Status,
+    Transition,
+    UpdateState,
+)
 from agentrl.db.models.evaluations import EvaluationEpisode
 from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint, Update
 from agentrl.db.queries import balance, comparison, curves, delays, progress, task_outcomes
 from agentrl.db.registry import leases
 from agentrl.db.store import Store, now
-from agentrl.db.transitions import dispatcher_lease, lifecycle, refusals, runs
+from agentrl.db.transitions import dispatcher_lease, evaluations, lifecycle, refusals, runs
 from agentrl.db.transitions.groups import NewGroup, admit_groups
 
 Learnt = tuple[Session, str]
@@ -389,6 +398,33 @@ def test_the_newest_evaluation_of_each_kind_is_told_by_item(learnt: Learnt) -> N
         ("kg", "dev", 0.0, "{}"): comparison.ItemScores(2, {"item": 1.0}),
         ("kg", "test", 0.0, "{}"): comparison.ItemScores(3, {"item": 0.5}),
     }
+
+
+@pytest.mark.parametrize("state", [CheckpointState.ROLLED_BACK, CheckpointState.DELETED])
+def test_an_evaluation_of_weights_that_were_rolled_back_is_not_the_runs(
+    learnt: Learnt, state: CheckpointState
+) -> None:
+    session, run_id = learnt
+    kept, gone = f"{run_id}-v000001", f"{run_id}-v000002"
+    session.get_one(Checkpoint, kept).state = CheckpointState.DELETED
+    session.get_one(Checkpoint, gone).state = state
+    rolled_back = {"state": UpdateState.ROLLED_BACK}
+    session.execute(update(Update).where(Update.checkpoint_id == gone).values(rolled_back))
+    for version in (1, 2):
+        session.add(evaluation(run_id, version, policy=f"run@{version}"))
+        session.flush()
+        session.add(measured(f"e{version}", 0, 1.0))
+    exported = evaluation(run_id, 3, checkpoint_id=gone, policy="./exported")
+    exported.run_id = None
+    session.add(exported)
+    session.flush()
+    (scores,) = comparison.latest_item_scores(session, run_id).values()
+    assert scores.version == 1
+    found = {
+        name: [row.evaluation_id for row in evaluations.evaluations_of_policy(session, name)]
+        for name in ("run@1", "run@2", "./exported", gone)
+    }
+    assert found == {"run@1": ["e1"], "run@2": [], "./exported": ["e3"], gone: ["e2", "e3"]}
 
 
 def measured(evaluation_id: str, repeat: int, score: float) -> EvaluationEpisode:

@@ -12,7 +12,7 @@ from counting_task import CountingSource, UnmadeSource
 from env_server_client import ControllerServer
 from structlog.testing import capture_logs
 
-from agentrl.core.errors import BrokerError, EnvironmentFailure
+from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.http.server import HttpServer
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.server.app import EnvApp, HostedTask, indices
@@ -65,7 +65,11 @@ def test_a_task_whose_items_cannot_be_made_is_not_registered_and_told_once() -> 
 
 
 def test_tending_goes_on_after_a_failure() -> None:
-    left = [EnvironmentFailure("frozen"), OSError(24, "Too many open files"), BrokerError("away")]
+    left = [
+        EnvironmentFailure("frozen"),
+        OSError(24, "Too many open files"),
+        RuntimeError("can't start new thread"),
+    ]
     tended = threading.Event()
 
     def tend() -> None:
@@ -75,5 +79,10 @@ def test_tending_goes_on_after_a_failure() -> None:
 
     with capture_logs() as logs, serving(CountingSource({}), tend):
         assert tended.wait(60)
-    told = [each["error"] for each in logs if each["event"] == "Sandbox maintenance failed"]
-    assert told == ["frozen", "OSError: [Errno 24] Too many open files", "away"]
+    assert [
+        (each["error"], each["exc_info"]) for each in logs if each["event"] == "Maintenance failed"
+    ] == [
+        ("frozen", False),
+        ("OSError: [Errno 24] Too many open files", False),
+        ("RuntimeError: can't start new thread", True),
+    ]

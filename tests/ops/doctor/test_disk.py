@@ -1,6 +1,7 @@
 """What a run takes of a disk."""
 
-from pathlib import Path
+import os
+from pathlib import Path, PosixPath
 
 import pytest
 
@@ -73,3 +74,20 @@ def test_a_file_of_many_names_counts_once(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(b"12")
     assert disk.bytes_under(tmp_path) == 6
     assert disk.bytes_under(tmp_path / "none") == 0
+
+
+class RacingPath(PosixPath):
+    """A path that a training deletes when it is looked at, if it is named `gone`."""
+
+    def lstat(self) -> os.stat_result:
+        if self.name == "gone":
+            self.unlink()
+        return super().lstat()
+
+
+def test_files_that_a_training_deletes_meanwhile_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "v1").mkdir()
+    for name in ("gone", "kept"):
+        (tmp_path / "v1" / name).write_bytes(b"1234")
+    assert disk.bytes_under(RacingPath(tmp_path)) == 4
+    assert not (tmp_path / "v1" / "gone").exists()

@@ -204,6 +204,23 @@ def test_a_home_on_a_small_disk_is_found_before_it_is_made(tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_cannot_be_read_hides_no_other_finding(tmp_path: Path) -> None:
+    findings = found(config(tmp_path / ("long" * 100)))
+    assert "File name too long" in findings["memory and disk"].detail
+    assert findings["memory and disk"].hint == ""
+    assert findings["broker"].state == "ok"
+
+
+def test_an_empty_address_of_docker_is_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    there = config(tmp_path, f"{LOCAL_ENVS}{CONTAINED}")
+    expected = found(there)["docker"]
+    monkeypatch.setenv("DOCKER_HOST", "")
+    assert found(there)["docker"] == expected
+
+
 def test_the_answer_is_whether_anything_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

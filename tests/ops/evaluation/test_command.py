@@ -17,16 +17,24 @@ from agentrl.checkpoints import manifest
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.errors import CheckpointError, ConfigError, ItemError, StoreError
-from agentrl.core.types import RunState
+from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.admin import migrate
 from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
-from agentrl.ops.evaluation.command import EvalRequest, Matrix, evaluate, make_plans
+from agentrl.ops.evaluation.command import (
+    EvalRequest,
+    Matrix,
+    evaluate,
+    load_work,
+    make_plans,
+    report,
+)
 from agentrl.ops.evaluation.compare import PairRequest, compare
 from agentrl.ops.evaluation.evaluate import Plan, work_of
 from agentrl.ops.evaluation.evaluation_rows import evaluation_id
-from agentrl.ops.evaluation.target import resolve
+from agentrl.ops.evaluation.target import Target, resolve
 from agentrl.ops.runs.begin import begin
 from agentrl.ops.runs.export_checkpoint import export
 from agentrl.ops.tasks.task_sources import task_sources
@@ -234,6 +242,21 @@ def test_a_model_of_the_same_name_with_other_weights_is_another_policy(
     assert len(names) == 2
 
 
+def test_a_directory_that_was_trained_again_is_compared_by_its_present_weights(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "mine"
+    shutil.copytree(TINY, folder, ignore=shutil.ignore_patterns("manifest.json"))
+    request = EvalRequest(policies=(str(folder),), tasks=("dbbench",), items=1)
+    evaluate(file, dataclasses.replace(request, splits=("train", "test")), as_json=True)
+    changed = folder / "config.json"
+    changed.write_text(changed.read_text() + " ")
+    evaluate(file, dataclasses.replace(request, splits=("test",)), as_json=True)
+    capsys.readouterr()
+    compare(file, PairRequest(str(folder), str(folder)), as_json=True)
+    assert [row["split"] for row in told(capsys)] == ["test"]
+
+
 def test_a_checkpoint_is_found_by_its_id_or_its_version(begun: tuple[Config, str]) -> None:
     config, run_id = begun
     by_id = resolve(f"{run_id}-v000000", config)
@@ -269,6 +292,50 @@ def test_a_corrupt_checkpoint_is_not_measured(begun: tuple[Config, str]) -> None
     path.write_text(text + " ")
     with pytest.raises(CheckpointError, match="SHA-256"):
         resolve("measured@0", config)
+
+
+def add_version(config: Config, run_id: str, state: CheckpointState) -> Target:
+    """Register a version 1 without files."""
+    name = f"{run_id}-v000001"
+    with closing(open_store(config.store_url())) as store, store.write() as session:
+        checkpoint = Checkpoint(
+            checkpoint_id=name, run_id=run_id, version=1, path="gone", state=state, created_at=1.0
+        )
+        session.add(checkpoint)
+    return Target(Path("gone"), name, run_id, 1, name="measured@1")
+
+
+def test_a_checkpoint_that_is_deleted_meanwhile_stops_no_other_one(
+    file: Path, begun: tuple[Config, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, run_id = begun
+    gone = add_version(config, run_id, CheckpointState.DELETED)
+    plans = make_plans(config, EvalRequest(tasks=("dbbench",), items=1))
+    found, work, _ = load_work(config, plans, ItemError)
+    with (
+        closing(open_store(config.store_url())) as store,
+        closing(Matrix(config, store, found, work)) as matrix,
+    ):
+        measured, lost = matrix.measure([gone, resolve("measured@0", config)])
+    ((target, results),) = measured
+    assert (target.name, results[0].episodes) == ("measured@0", 1)
+    assert "measured@1: 0 of 2 episodes" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match=r"measured@1 is not measured: .*was deleted"):
+        report([(target, results[0])], {}, lost, paper_mode=False, as_json=False)
+    assert "measured@0" in capsys.readouterr().out
+
+
+def test_of_all_checkpoints_one_that_cannot_be_read_stops_no_other_one(
+    file: Path, begun: tuple[Config, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_version(*begun, CheckpointState.LIVE)
+    request = EvalRequest(checkpoints=("all",), tasks=("dbbench",), items=1)
+    with pytest.raises(CheckpointError, match=r"measured@1 is not measured"):
+        evaluate(file, request, as_json=True)
+    assert [row["policy"] for row in told(capsys)] == ["measured@0"]
+    with pytest.raises(CheckpointError):
+        evaluate(file, dataclasses.replace(request, checkpoints=("0", "1")), as_json=True)
+    assert capsys.readouterr().out == ""
 
 
 def test_a_plan_takes_from_the_file_what_is_not_said(file: Path) -> None:

@@ -4,6 +4,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import policy_servers
 import pytest
 from policy_servers import ScriptedEnvironment, ScriptedSource, serve, won
 
@@ -13,7 +14,7 @@ from agentrl.core.config.sections.policies import Model, PolicyServer
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError, PolicyError
 from agentrl.db.registry.checkpoints import LivePolicy
-from agentrl.envs.contract import Environment, Item
+from agentrl.envs.contract import Environment, Item, Message, Observation
 from agentrl.ops.configuration import configs
 from agentrl.ops.evaluation.evaluate import EpisodeScore, Evaluator, Plan, work_of
 from agentrl.ops.evaluation.summary import summarise
@@ -93,6 +94,51 @@ def test_an_item_that_cannot_be_played_is_tried_once_counted_and_named(
     assert found.count(None) == 1
     said = capsys.readouterr()
     assert f"no item {tried[0]}" in said.out + said.err
+
+
+def test_whatever_an_environment_raises_fails_its_attempt_alone(
+    policy: LivePolicy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried: list[str] = []
+
+    def broken(item: Item) -> Environment:
+        tried.append(item.item_id)
+        end = KeyError("row") if item.item_id == tried[0] else won()
+        return ScriptedEnvironment([], end)
+
+    config = Config(tasks={"dbbench": Task()}, model=Model(path=str(TINY)))
+    with closing(Evaluator(config, policy, {"dbbench": ScriptedSource(broken)})) as evaluator:
+        found = _played(evaluator)
+    assert len(found) == 2
+    assert found.count(None) == 1
+    assert tried.count(tried[0]) == config.dispatch.max_attempts
+    said = capsys.readouterr()
+    assert f"KeyError: 'row', raised at {policy_servers.__file__}:" in said.out + said.err
+
+
+class LongPrompt(ScriptedEnvironment):
+    """Starts with more tokens than a trajectory may have."""
+
+    def start(self) -> Observation:
+        return Observation((Message("user", "which mug? " * 1000),))
+
+
+def test_an_item_whose_first_prompt_is_too_long_cannot_be_played(
+    policy: LivePolicy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried: list[str] = []
+
+    def make(item: Item) -> Environment:
+        tried.append(item.item_id)
+        return (LongPrompt if item.item_id == tried[0] else ScriptedEnvironment)([], won())
+
+    config = Config(tasks={"dbbench": Task()}, model=Model(path=str(TINY)))
+    with closing(Evaluator(config, policy, {"dbbench": ScriptedSource(make)})) as evaluator:
+        found = _played(evaluator)
+    assert len(found) == len(tried) == 2
+    assert found.count(None) == 1
+    said = capsys.readouterr()
+    assert f"the first prompt of dbbench {tried[0]} alone" in said.out + said.err
 
 
 def test_a_failure_ends_this_measurement_alone_and_a_signal_every_episode(

@@ -30,6 +30,30 @@ from agentrl.db.transitions import runs
 from agentrl.ops.processes.entry import _run_until_replaced
 from agentrl.ops.runs.begin import begin, clear_queues, require_queues
 
+STOPS = """
+import signal, sys
+from agentrl.ops.processes.entry import stop_on_signals
+ignored = sys.argv[1] == "nohup"
+signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+stop = stop_on_signals()
+print("ready", flush=True)
+print(stop.wait(1.0 if ignored else 60.0), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("command", "stops"), [("up", "True"), ("nohup", "False")])
+def test_the_end_of_a_session_stops_a_process_cleanly_unless_it_ignores_that(
+    command: str, stops: str
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPS, command], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout.read() == f"{stops}\n"
+    assert process.returncode == 0
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("supervised", [True, False])

@@ -233,9 +233,11 @@ def test_status_says_which_services_processes_wait_for_also_without_the_database
         config.read_text() + f'[store]\nurl = "postgresql+psycopg://127.0.0.1:{free_port()}/x"'
     )
     config.write_text(elsewhere)
-    with pytest.raises(StoreUnavailable):
-        status(config, as_json=False)
-    assert capsys.readouterr().out.splitlines() == told
+    for as_json in (True, False):
+        with pytest.raises(StoreUnavailable):
+            status(config, as_json=as_json)
+        said = capsys.readouterr()
+        assert (said.out, said.err.splitlines()) == ("", told)
 
 
 def test_status_says_where_metrics_are(

@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -290,3 +291,27 @@ def test_the_questions_are_listed_with_what_they_answer(
 ) -> None:
     list_questions("csv")
     assert '"mixed-episodes","Episodes and success by the number of' in capsys.readouterr().out
+
+
+STEERING = "\x1b]52;c;aGk=\x07\x1b[2Jkg:on:1"
+
+
+def test_an_agents_text_steers_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"sqlite:///{tmp_path / 'store.db'}"
+    begun(address)[0].close()
+    shown = "�]52;c;aGk=��[2Jkg:on:1"
+    query = f"SELECT '{STEERING}' AS \"kg:on:1\""
+    sql(address, query, "table")
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()[:2]] == ["kg:on:1", shown]
+    sql(address, query, "csv")
+    assert STEERING in capsys.readouterr().out, "a file gets what is stored"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    sql(address, query, "csv")
+    assert shown in capsys.readouterr().out
+
+
+def test_a_repeated_name_keeps_its_column_in_json() -> None:
+    answer = QueryResult(("id", "n", "id"), [(1, 2, 3)])
+    assert json.loads(format_result(answer, "json")) == [{"id": 1, "n": 2, "id (3)": 3}]

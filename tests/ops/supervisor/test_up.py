@@ -14,6 +14,7 @@ import pytest
 from run_history import begun, trained
 from store_outage import Outage
 
+from agentrl.core import config_loading
 from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.core.processes.process import process_began
 from agentrl.core.types import RunState
@@ -22,11 +23,12 @@ from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.updates import TrainerReplaced
+from agentrl.ops.supervisor.children import children
 from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.restarts import REPLACED
 from agentrl.ops.supervisor.screen import ProgressPrinter, StallGuard, how_it_ended, newest
-from agentrl.ops.supervisor.supervisor import Supervisor
-from agentrl.ops.supervisor.up import await_supervisor, down, up
+from agentrl.ops.supervisor.supervisor import LAST_BODIES_S, Supervisor
+from agentrl.ops.supervisor.up import await_end, await_supervisor, down, stop_limit_s, up
 from agentrl.ops.supervisor.watch import WatchOutput, watch
 
 
@@ -113,6 +115,29 @@ def test_down_where_nothing_runs_tells_how_to_start_what_was_asked_for(
         caught.value.hint
         == f"start the run with `AGENTRL__RUN__HOME={tmp_path}/home agentrl up {config}`"
     )
+
+
+def test_down_says_what_it_waits_for_before_it_gives_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    rows = {
+        name: {"pid": pid, "restarts": 0, "done": False, "metrics": 0}
+        for name, pid in (("recorder", os.getpid()), ("trainer", ended.pid), ("worker-0", None))
+    }
+    own = {"supervisor": os.getpid(), "began": process_began(os.getpid()), "processes": rows}
+    (tmp_path / "processes.json").write_text(json.dumps(own))
+    with pytest.raises(AgentRLError, match="did not stop"):
+        await_end(tmp_path, os.getpid(), limit_s=0.3, say_s=0.1)
+    said = capsys.readouterr().err.splitlines()
+    assert set(said) == {"waiting for recorder to stop"}
+
+
+def test_down_waits_as_long_as_a_trainer_may_save_and_a_recorder_may_store() -> None:
+    config = config_loading.loads("[tasks.dbbench]\n[trainer]\nstop_s = 90.0")
+    granted = [child.stop_s for child in children(config, Path("x.toml"))]
+    assert stop_limit_s(config) > max(granted) + LAST_BODIES_S
 
 
 def test_a_detached_supervisor_may_take_longer_to_start_but_not_end(tmp_path: Path) -> None:
