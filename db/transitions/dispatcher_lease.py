@@ -15,6 +15,7 @@ from agentrl.db.store import now
 
 STANDSTILL_S = 2.0  # longer than the database takes for a dispatcher's tick
 ORDINARY_S = 0.5  # of each standstill counts as passed, so deadlines end even if all ticks are long
+CATCH_UP_S = 5.0  # of lease that are enough for a worker to notice that the database is back
 BEYOND = 4.0  # lease times; a lease that ends later was taken before the clock went back
 
 
@@ -47,7 +48,9 @@ def acquire(
     )
     since = until - lease_s
     if holder and until and clock - since > STANDSTILL_S + busy_s:
-        _put_off_deadlines(session, run_id, since + ORDINARY_S, clock - since - ORDINARY_S)
+        since, by_s = since + ORDINARY_S, clock - since - ORDINARY_S
+        _put_off_leases(session, run_id, since, by_s, most_s=max(lease_s, CATCH_UP_S))
+        _put_off_deadlines(session, run_id, since, by_s)
     elif holder and since - clock > STANDSTILL_S:
         _move_back(session, run_id, since, since - clock)
     return holder is not None
@@ -87,22 +90,32 @@ def _move_back(session: Session, run_id: str, since: float, by_s: float) -> None
     )
 
 
-def _put_off_deadlines(session: Session, run_id: str, since: float, by_s: float) -> None:
-    """Extend the deadlines that were valid at `since`: expired leases, attempts, missing bodies.
+def _put_off_leases(
+    session: Session, run_id: str, since: float, by_s: float, *, most_s: float
+) -> None:
+    """Extend the workers' leases that were valid at `since` and now end within CATCH_UP_S, or have.
 
-    An attempt that began, or ended, after `since` has lost only the time from then on.
+    They end at most `most_s` from now, since a worker may have died after `since`.
     """
+    later, latest = Worker.lease_until + by_s, now() + most_s
     session.execute(
         update(Worker)
         .where(
             Worker.run_id == run_id,
             Worker.ended_at.is_(None),
             Worker.lease_until >= since,
-            Worker.lease_until < now(),
+            Worker.lease_until < now() + CATCH_UP_S,
         )
-        .values(lease_until=Worker.lease_until + by_s)
+        .values(lease_until=case((later < latest, later), else_=latest))
         .execution_options(synchronize_session=False)
     )
+
+
+def _put_off_deadlines(session: Session, run_id: str, since: float, by_s: float) -> None:
+    """Extend the deadlines that were valid at `since`: of attempts, and of missing bodies.
+
+    An attempt that began, or ended, after `since` has lost only the time from then on.
+    """
     for state, began in (
         (EpisodeState.RUNNING, Episode.started_at),
         (EpisodeState.FINISHED, Episode.ended_at),

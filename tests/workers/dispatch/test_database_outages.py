@@ -57,6 +57,31 @@ def test_an_attempt_that_was_lost_before_an_outage_is_issued_again_after_it(worl
     assert [each.fence for each in tick(dispatcher) if each.episode_id == first.episode_id] == [2]
 
 
+def test_a_worker_whose_lease_an_outage_almost_ended_has_time_to_renew_it(world: World) -> None:
+    dispatcher = make_dispatcher(world, lease_s=15.0)
+    first, *_ = tick(dispatcher)
+    assert world.claim(first.episode_id, first.fence)
+    world.sql("UPDATE workers SET lease_until = :u", u=world.store.clock() + 14.0)
+    for seconds in (13.5, 0.8):
+        _pass_time(world, seconds)
+        tick(dispatcher)
+    assert world.episode(first.episode_id).fence == 1
+
+
+def test_a_worker_that_died_while_the_database_was_away_is_lost_within_a_lease(
+    world: World,
+) -> None:
+    dispatcher, lease_s = make_dispatcher(world, lease_s=15.0), 15.0
+    first, *_ = tick(dispatcher)
+    assert world.claim(first.episode_id, first.fence)
+    _pass_time(world, 3600.0)
+    world.sql("UPDATE workers SET lease_until = :u", u=world.store.clock() - 20.0)
+    tick(dispatcher)
+    assert world.episode(first.episode_id).fence == 1
+    ((until,),) = world.ask("SELECT lease_until FROM workers")
+    assert until <= world.store.clock() + lease_s
+
+
 @pytest.mark.parametrize("deadline", ["workers SET lease_until", "episodes SET due_at"])
 def test_leases_and_deadlines_end_although_every_tick_takes_seconds(
     world: World, deadline: str
