@@ -28,11 +28,11 @@ def acquire(
     ORDINARY_S: the database was unavailable, its clock jumped, or no dispatcher ran. If the
     database's clock went back, deadlines are moved back with it, and a lease that ends impossibly
     late is ignored; otherwise dead processes would count as alive until the clock catches up.
-    `busy_s`: time that the caller spent on other work, which is not a standstill. Time within a
+    `busy_s`: time that the caller spent on other work, which extends no attempt. Time within a
     transaction is none of it: a database that stood still looks like one that was slow.
     """
-    last = select(Run.dispatcher_until, now()).where(Run.run_id == run_id)
-    until, clock = session.execute(last).one_or_none() or (0.0, 0.0)
+    last = select(Run.dispatcher, Run.dispatcher_until, now()).where(Run.run_id == run_id)
+    former, until, clock = session.execute(last).one_or_none() or ("", 0.0, 0.0)
     holder = session.scalar(
         update(Run)
         .where(
@@ -46,14 +46,18 @@ def acquire(
         .values(dispatcher=owner, dispatcher_until=now() + lease_s)
         .returning(Run.run_id)
     )
-    since = until - lease_s
-    if holder and until and clock - since > STANDSTILL_S + busy_s:
-        since, by_s = since + ORDINARY_S, clock - since - ORDINARY_S
+    if holder is None or not until:
+        return holder is not None
+    since = until - lease_s if former else until  # a lease that was released has no holder
+    stood_s = clock - since
+    if stood_s < -STANDSTILL_S:
+        _move_back(session, run_id, since, -stood_s)
+    since, by_s = since + ORDINARY_S, stood_s - ORDINARY_S
+    if stood_s > STANDSTILL_S:
         _put_off_leases(session, run_id, since, by_s, most_s=max(lease_s, CATCH_UP_S))
+    if stood_s > STANDSTILL_S + busy_s:
         _put_off_deadlines(session, run_id, since, by_s)
-    elif holder and since - clock > STANDSTILL_S:
-        _move_back(session, run_id, since, since - clock)
-    return holder is not None
+    return True
 
 
 def release(session: Session, run_id: str, owner: str) -> None:
@@ -61,7 +65,7 @@ def release(session: Session, run_id: str, owner: str) -> None:
     session.execute(
         update(Run)
         .where(Run.run_id == run_id, Run.dispatcher == owner)
-        .values(dispatcher_until=0.0)
+        .values(dispatcher="", dispatcher_until=now())
     )
 
 

@@ -4,11 +4,12 @@ import dataclasses
 import time
 
 import pytest
-from dispatching import PLAN, make_dispatcher, tick
+from dispatching import PLAN, make_dispatcher, stopped_event, tick
 from run_transitions import World
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from agentrl.broker.messages import RunEpisode
 from agentrl.core.types import EpisodeState
 from agentrl.db.transitions import dispatcher_lease, due_episodes
 
@@ -16,7 +17,7 @@ from agentrl.db.transitions import dispatcher_lease, due_episodes
 def _pass_time(world: World, seconds: float) -> None:
     """Let so many seconds pass in which the database is away; negative: its clock goes back."""
     for statement in (
-        "UPDATE runs SET dispatcher_until = dispatcher_until - :s",
+        "UPDATE runs SET dispatcher_until = dispatcher_until - :s WHERE dispatcher_until > 0",
         "UPDATE workers SET lease_until = lease_until - :s, started_at = started_at - :s",
         "UPDATE episodes SET due_at = due_at - :s, queued_at = queued_at - :s,"
         " started_at = started_at - :s, ended_at = ended_at - :s",
@@ -66,6 +67,36 @@ def test_a_worker_whose_lease_an_outage_almost_ended_has_time_to_renew_it(world:
         _pass_time(world, seconds)
         tick(dispatcher)
     assert world.episode(first.episode_id).fence == 1
+
+
+@pytest.mark.parametrize("seconds", [60.0, 86400.0])
+def test_no_attempt_is_lost_in_an_outage_after_the_dispatcher_ended_in_order(
+    world: World, seconds: float
+) -> None:
+    ended = make_dispatcher(world)
+    first, *_ = tick(ended)
+    assert world.claim(first.episode_id, first.fence)
+    ended.serve(lambda _: None, stopped_event())
+    _pass_time(world, seconds)
+    tick(make_dispatcher(world))
+    assert world.episode(first.episode_id).fence == 1
+
+
+def test_no_attempt_is_lost_in_an_outage_while_the_dispatcher_is_busy_sending(
+    world: World,
+) -> None:
+    outage_s, clock = 61.0, [0.0]
+    dispatcher = make_dispatcher(world, clock=lambda: clock[0])
+
+    def send(_command: RunEpisode) -> None:
+        clock[0] = outage_s
+
+    dispatcher.tick(send)
+    first, *_ = world.ask("SELECT episode_id FROM episodes ORDER BY episode_id")
+    assert world.claim(first[0], deadline_s=600.0)
+    _pass_time(world, outage_s)
+    tick(dispatcher)
+    assert world.episode(first[0]).fence == 1
 
 
 def test_a_worker_that_died_while_the_database_was_away_is_lost_within_a_lease(
