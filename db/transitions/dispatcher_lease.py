@@ -15,7 +15,7 @@ from agentrl.db.store import now
 
 STANDSTILL_S = 2.0  # longer than the database takes for a dispatcher's tick
 ORDINARY_S = 0.5  # of each standstill counts as passed, so deadlines end even if all ticks are long
-CATCH_UP_S = 5.0  # of lease that are enough for a worker to notice that the database is back
+CATCH_UP_S = 5.0  # of lease that are enough for its holder to notice that the database is back
 BEYOND = 4.0  # lease times; a lease that ends later was taken before the clock went back
 
 
@@ -97,22 +97,23 @@ def _move_back(session: Session, run_id: str, since: float, by_s: float) -> None
 def _put_off_leases(
     session: Session, run_id: str, since: float, by_s: float, *, most_s: float
 ) -> None:
-    """Extend the workers' leases that were valid at `since` and now end within CATCH_UP_S, or have.
+    """Extend leases that were valid at `since` and now end within CATCH_UP_S, or have ended.
 
-    They end at most `most_s` from now, since a worker may have died after `since`.
+    They end at most `most_s` from now, since their holders may have died after `since`.
     """
-    later, latest = Worker.lease_until + by_s, now() + most_s
-    session.execute(
-        update(Worker)
-        .where(
-            Worker.run_id == run_id,
-            Worker.ended_at.is_(None),
-            Worker.lease_until >= since,
-            Worker.lease_until < now() + CATCH_UP_S,
+    for table in (Worker, PolicyServer):
+        later, latest = table.lease_until + by_s, now() + most_s
+        session.execute(
+            update(table)
+            .where(
+                table.run_id == run_id,
+                table.ended_at.is_(None),
+                table.lease_until >= since,
+                table.lease_until < now() + CATCH_UP_S,
+            )
+            .values(lease_until=case((later < latest, later), else_=latest))
+            .execution_options(synchronize_session=False)
         )
-        .values(lease_until=case((later < latest, later), else_=latest))
-        .execution_options(synchronize_session=False)
-    )
 
 
 def _put_off_deadlines(session: Session, run_id: str, since: float, by_s: float) -> None:

@@ -40,7 +40,7 @@ AWAY_S = 1.0  # most time between two ticks while the broker is away
 BACKOFF = Backoff(longest_s=AWAY_S, stopping_s=0.0)
 AWAIT_S = 30.0  # how long admission waits for the newest checkpoint to be served
 EXPIRES = 2.0  # claim timeouts after which a command expires; its row was sent again before
-TIDY_S = 60.0  # between two looks for rows that no other process removes or closes
+TIDY_S = 60.0  # between two looks for rows that no other process removes
 ADMITTED = 512  # episodes at one tick, so that its transaction stays short
 Send = Callable[[RunEpisode], None]
 
@@ -122,11 +122,10 @@ class Dispatcher:
         return self._store.ask(lambda session: runs.run_state(session, self._run_id))
 
     def _tidy(self, session: Session) -> None:
-        """Delete old refusals, registrations and steps; close the servings of killed servers."""
+        """Delete old refusals, registrations and steps."""
         refusals.prune(session, self._run_id)
         runs.prune_registrations(session, self._run_id)
         journal.prune(session, self._run_id)
-        close_abandoned_servings(session, self._run_id)
 
     def _send(self, due: Sequence[tuple[str, int]], send: Send) -> None:
         for episode_id, fence in due:
@@ -160,7 +159,11 @@ class Dispatcher:
         return due + new
 
     def _recover(self, session: Session) -> None:
-        """Re-issue attempts that lost their worker or time, and episodes without their body."""
+        """Close what killed servers left open; re-issue attempts and episodes that were lost.
+
+        Attempts have lost their worker or their time, episodes their body.
+        """
+        close_abandoned_servings(session, self._run_id)
         limit = self._config.max_attempts
         for claimed, reason in due_episodes.expired_attempts(session, self._run_id):
             episodes.retry(session, claimed, reason, max_attempts=limit, detail=STATUS_OF[reason])

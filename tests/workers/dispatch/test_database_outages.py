@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from agentrl.broker.messages import RunEpisode
 from agentrl.core.types import EpisodeState
+from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.transitions import dispatcher_lease, due_episodes
 
 
@@ -21,6 +22,7 @@ def _pass_time(world: World, seconds: float) -> None:
         "UPDATE workers SET lease_until = lease_until - :s, started_at = started_at - :s",
         "UPDATE episodes SET due_at = due_at - :s, queued_at = queued_at - :s,"
         " started_at = started_at - :s, ended_at = ended_at - :s",
+        "UPDATE policy_servers SET lease_until = lease_until - :s, started_at = started_at - :s",
     ):
         world.sql(statement, s=seconds)
 
@@ -99,6 +101,31 @@ def test_no_attempt_is_lost_in_an_outage_while_the_dispatcher_is_busy_sending(
     assert world.episode(first[0]).fence == 1
 
 
+@pytest.mark.parametrize("is_outage_at_end_of_tick", [False, True])
+def test_what_policy_servers_serve_stays_so_when_the_database_was_unavailable(
+    world: World, *, is_outage_at_end_of_tick: bool
+) -> None:
+    """In the last seconds of a tick, the dispatcher has yet to look for killed servers."""
+    dispatcher, away_s = make_dispatcher(world), policy_servers.AWAY_S + 120.0
+
+    def send(_command: RunEpisode) -> None:
+        nonlocal away_s
+        _pass_time(world, away_s)
+        away_s = 0.0
+
+    if is_outage_at_end_of_tick:
+        dispatcher.tick(send)
+    else:
+        tick(dispatcher)
+        _pass_time(world, away_s)
+    served = {f"{world.run_id}-v0"}
+    for _ in range(2):
+        tick(dispatcher)
+        assert world.store.ask(lambda s: checkpoints.checkpoints_in_use(s, world.run_id)) == served
+        policies = world.store.ask(lambda s: checkpoints.live_policies(s, world.run_id))
+        assert {policy.checkpoint_id for policy in policies} == served
+
+
 def test_a_worker_that_died_while_the_database_was_away_is_lost_within_a_lease(
     world: World,
 ) -> None:
@@ -157,7 +184,6 @@ def test_a_worker_that_dies_as_the_clock_goes_back_is_lost_within_its_lease(
     first, second, *_ = tick(dispatcher)
     assert world.claim(first.episode_id, first.fence)
     _pass_time(world, -seconds)
-    world.sql("UPDATE policy_servers SET lease_until = lease_until + :s", s=seconds)
     tick(dispatcher)
     spent_s = time.monotonic() - began  # the dispatcher cannot tell it from the clock's step
     clock, longest_s = world.store.clock() + spent_s + 1.0, 60.0
