@@ -10,8 +10,10 @@ from typing import Any
 
 import pika
 import pytest
+from amqp import exceptions
 from celery import Celery
 from kombu.exceptions import ChannelError
+from kombu.transport import memory, pyamqp
 from running import ROOT, eventually
 
 from agentrl.broker.messages import RunEpisode
@@ -84,6 +86,37 @@ def test_a_broker_that_takes_connections_and_says_nothing_is_an_error(tmp_path: 
         with pytest.raises(BrokerUnavailable, match="Celery broker"):
             _send(app, "run", "e")
         app.close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [exceptions.NotFound, exceptions.PreconditionFailed]
+    + [exceptions.AccessRefused, exceptions.InternalError],
+)
+def test_a_broker_that_refuses_its_queue_is_an_error(error: type[Exception]) -> None:
+    """As RabbitMQ does while a quorum queue has no leader."""
+
+    class RefusingChannel(memory.Channel):
+        def queue_declare(self, *_args: Any, **_options: Any) -> None:
+            raise error("no leader")
+
+        queue_delete = queue_declare
+
+    class RefusingTransport(memory.Transport):
+        Channel = RefusingChannel
+        connection_errors = pyamqp.Transport.connection_errors
+        channel_errors = pyamqp.Transport.channel_errors
+        recoverable_connection_errors = pyamqp.Transport.recoverable_connection_errors
+        recoverable_channel_errors = pyamqp.Transport.recoverable_channel_errors
+
+    app = celery_app("amqp://", "run")
+    app.conf.broker_transport = RefusingTransport
+    for _ in range(2):
+        with pytest.raises(BrokerUnavailable, match="no leader"):
+            _send(app, "run", "e")
+    with pytest.raises(BrokerUnavailable, match="no leader"):
+        purge_queue(app, "run")
+    app.close()
 
 
 def waiting(app: Celery, run_id: str) -> int:
