@@ -44,6 +44,7 @@ def celery_app(url: str, run_id: str) -> Celery:
     app = Celery("agentrl", broker="filesystem://" if embedded else url, set_as_current=False)
     app.conf.update(
         accept_content=["json"],
+        broker_channel_error_retry=True,  # else an error of a channel ends the worker's consumer
         broker_connection_max_retries=None,  # a broker that is away is waited for
         broker_connection_retry_on_startup=True,
         broker_connection_timeout=CONNECT_S,
