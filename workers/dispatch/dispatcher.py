@@ -166,15 +166,16 @@ class Dispatcher:
         close_abandoned_servings(session, self._run_id)
         limit = self._config.max_attempts
         for claimed, reason in due_episodes.expired_attempts(session, self._run_id):
-            episodes.retry(session, claimed, reason, max_attempts=limit, detail=STATUS_OF[reason])
-            metrics.REISSUES.labels(reason=reason).inc()
-            log.warning("Attempt re-issued", episode_id=claimed.episode_id, reason=reason)
+            status = STATUS_OF[reason]
+            if episodes.retry(session, claimed, reason, max_attempts=limit, detail=status):
+                metrics.REISSUES.labels(reason=reason).inc()
+                log.warning("Attempt re-issued", episode_id=claimed.episode_id, reason=reason)
         for claimed in due_episodes.bodies_overdue(session, self._run_id):
-            episodes.lose_body(session, claimed, max_attempts=limit)
-            metrics.REISSUES.labels(reason="body_lost").inc()
-            log.warning(
-                "Trajectory of a finished episode is missing", episode_id=claimed.episode_id
-            )
+            if episodes.lose_body(session, claimed, max_attempts=limit):
+                metrics.REISSUES.labels(reason=Reason.BODY_LOST).inc()
+                log.warning(
+                    "Trajectory of a finished episode is missing", episode_id=claimed.episode_id
+                )
 
     def _admit(self, session: Session, run: Run) -> list[tuple[str, int]] | None:
         """Fill the free slots, about ADMITTED episodes at a time; return the episodes to send.
