@@ -90,11 +90,15 @@ def test_a_broker_that_takes_connections_and_says_nothing_is_an_error(tmp_path: 
         app.close()
 
 
-@pytest.mark.parametrize(
-    "error",
-    [exceptions.NotFound, exceptions.PreconditionFailed]
-    + [exceptions.AccessRefused, exceptions.InternalError],
+REFUSALS = (
+    exceptions.NotFound,
+    exceptions.PreconditionFailed,
+    exceptions.AccessRefused,
+    exceptions.InternalError,
 )
+
+
+@pytest.mark.parametrize("error", REFUSALS)
 def test_a_broker_that_refuses_its_queue_is_an_error(error: type[Exception]) -> None:
     """As RabbitMQ does while a quorum queue has no leader."""
 
