@@ -52,6 +52,7 @@ class GroupState(StrEnum):
 
 
 GROUP_OPEN = frozenset({GroupState.OPEN, GroupState.READY})
+GROUP_UNTRAINED = frozenset({GroupState.FILTERED, GroupState.STALE})  # closed without an update
 
 
 class EpisodeState(StrEnum):

@@ -1,11 +1,12 @@
-"""Parts of queries: a dataclass's columns, the rows of an attempt, counts of a column's values."""
+"""Parts of queries: a dataclass's columns, the rows of an attempt, counts, shares of successes."""
 
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, select
+from sqlalchemy import ColumnElement, and_, case, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from agentrl.core.types import SOLVED
 from agentrl.db.models.base import Base
 
 
@@ -21,6 +22,11 @@ def columns_of(kind: type[Any], model: type[Base], **others: Any) -> list[Any]:
 def same_attempt(one: Any, other: Any) -> ColumnElement[bool]:
     """Return the condition that rows of two tables belong to the same attempt of an episode."""
     return and_(one.episode_id == other.episode_id, one.fence == other.fence)
+
+
+def share_solved(score: Any) -> ColumnElement[Any]:
+    """Return the share of rows whose score is at least SOLVED."""
+    return func.avg(case((score >= SOLVED, 1.0), else_=0.0))
 
 
 def count_by(

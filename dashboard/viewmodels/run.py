@@ -114,7 +114,7 @@ def read_head(store: Store, run_id: str) -> Head:
 
 
 def head_of(session: Session, run: Run) -> Head:
-    begun = bool(run.version or run.dispatcher)
+    begun = bool(run.version or run.dispatcher_until)
     alive = bool(lifecycle.live_processes(session, run.run_id))
     return Head(run.name, RunState(run.state), run.reason, run.forked_from, begun, alive)
 

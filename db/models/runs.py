@@ -11,7 +11,8 @@ from agentrl.db.store import now
 class Run(Base):
     """One training. `trainer_epoch` fences trainers.
 
-    `dispatcher`, `trainer`, `recorder` name who holds each lease, `…_until` how long it lasts.
+    `dispatcher`, `trainer`, `recorder` name who holds each lease, `…_until` how long it lasts. A
+    dispatcher that ended in order has no name, and `dispatcher_until` is when it ended.
     """
 
     __tablename__ = "runs"

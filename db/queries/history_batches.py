@@ -13,14 +13,13 @@ from itertools import groupby
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from agentrl.core.types import GroupState, UpdateState
+from agentrl.core.types import GROUP_UNTRAINED, UpdateState
 from agentrl.db.models.episodes import Episode, Group, Step
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint, Update, UpdateGroup
 from agentrl.db.query_parts import same_attempt
 from agentrl.db.registry import checkpoints
 
-CLOSED = (GroupState.FILTERED, GroupState.STALE)
 ORIGIN = func.coalesce(Group.origin_id, Group.group_id)
 
 Row = tuple[int, float, str, str]  # batch, ready_at, group, the group that was played
@@ -74,7 +73,7 @@ def _of_updates(session: Session, run_id: str) -> list[Row]:
         select(Update.version, Group.closed_at, Group.ready_at, Group.group_id, ORIGIN)
         .select_from(Group)
         .outerjoin(Update, Update.update_id == Group.left_out_of)
-        .where(Group.run_id == run_id, Group.state.in_(CLOSED))
+        .where(Group.run_id == run_id, Group.state.in_(GROUP_UNTRAINED))
     )
     rows: list[Row] = [
         (version, ready_at or 0.0, group_id, origin)

@@ -19,13 +19,12 @@ from agentrl.db.audit.trained_hashes import find_different_hashes
 from agentrl.db.models.episodes import Episode, Group, Step
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Update, UpdateGroup
-from agentrl.db.query_parts import count_by, same_attempt
+from agentrl.db.query_parts import count_by, same_attempt, share_solved
 from agentrl.db.store import read_clock
 
 RECENT_UPDATES = 10  # of recent success, wherever it is shown
 PROOFS = ("accounting", "unserved_steps")
 IS_SUCCESS = case((Episode.score >= SOLVED, 1), else_=0)
-SUCCESS = func.avg(case((Episode.score >= SOLVED, 1.0), else_=0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def recent_success(
     Cancelled ones do not count.
     """
     query = (
-        select(Group.task, SUCCESS)
+        select(Group.task, share_solved(Episode.score))
         .join(Episode, Episode.group_id == Group.group_id)
         .where(
             Group.run_id == run_id,

@@ -7,12 +7,10 @@ from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.errors import StoreError
-from agentrl.core.types import TRAINABLE, EpisodeState, GroupState, UpdateState
+from agentrl.core.types import GROUP_UNTRAINED, TRAINABLE, EpisodeState, UpdateState
 from agentrl.db.models.episodes import Episode, Group
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint, Update, UpdateGroup
-
-CLOSED = (GroupState.FILTERED, GroupState.STALE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ def seen_members(session: Session, update: Update) -> Sequence[SeenMember]:
     closed = and_(
         or_(
             Group.left_out_of == update.update_id,
-            Group.state.in_(CLOSED)
+            Group.state.in_(GROUP_UNTRAINED)
             & Group.left_out_of.is_(None)
             & (Group.closed_at > func.coalesce(before, 0.0))
             & (Group.closed_at <= update.started_at),

@@ -17,8 +17,6 @@ from agentrl.db.store import now
 
 MESSAGES = "external"  # the engine of a server that speaks messages instead of token ids
 
-AWAY_S = 60.0  # how long the lease of a server may have ended before its checkpoints may go
-
 
 @dataclass(frozen=True, slots=True)
 class LivePolicy:
@@ -68,13 +66,17 @@ def undeleted_checkpoints(session: Session, run_id: str) -> list[Checkpoint]:
 def checkpoints_in_use(session: Session, run_id: str) -> set[str]:
     """Return checkpoints in use: served now, or since the oldest attempt of an open group began.
 
-    An evaluation counts as a server. Rows of a killed server count for `AWAY_S`.
+    An evaluation counts as a server. A killed server counts until the dispatcher closes its rows
+    (`policy_servers.close_abandoned_servings`).
     """
-    alive = PolicyServer.ended_at.is_(None) & (PolicyServer.lease_until > now() - AWAY_S)
     served = (
         select(Serving.checkpoint_id)
         .join(PolicyServer, PolicyServer.server_id == Serving.server_id)
-        .where(Serving.run_id == run_id, Serving.live_until.is_(None), alive)
+        .where(
+            Serving.run_id == run_id,
+            Serving.live_until.is_(None),
+            PolicyServer.ended_at.is_(None),
+        )
     )
     oldest = (
         select(func.min(Episode.started_at))

@@ -42,9 +42,9 @@ def leases(session: Session, run_id: str, limit: int) -> list[Lease]:
         ("recorder", run.recorder, run.recorder_until),
     )
     found = [
-        Lease(role, name, "", until - clock if until else None)
+        Lease(role, name, "", until - clock if name and until else None)
         for role, name, until in single
-        if name
+        if name or until
     ]
     workers = (
         select(Worker).where(Worker.run_id == run_id).order_by(Worker.started_at.desc())

@@ -12,8 +12,9 @@ from sqlalchemy.orm import Session
 from agentrl.db.models.processes import PolicyServer, Serving
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint
-from agentrl.db.registry.checkpoints import AWAY_S
 from agentrl.db.store import now, read_clock
+
+AWAY_S = 60.0  # how long the lease of a server may have ended before it counts as killed
 
 
 def register_server(session: Session, server: PolicyServer, *, lease_s: float) -> None:
@@ -60,6 +61,8 @@ def has_rows(session: Session, server_id: str, serves: Mapping[str, str]) -> boo
 
 def close_abandoned_servings(session: Session, run_id: str) -> None:
     """Close the serving rows of killed servers: no heartbeat for `AWAY_S` after their lease ended.
+
+    After an outage the dispatcher extends leases (`dispatcher_lease.acquire`) before it calls this.
 
     They end now, because their last answer is unknown. Their lease is set to the same time, which
     tells `beat_server` what was closed here.

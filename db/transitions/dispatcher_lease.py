@@ -15,6 +15,7 @@ from agentrl.db.store import now
 
 STANDSTILL_S = 2.0  # longer than the database takes for a dispatcher's tick
 ORDINARY_S = 0.5  # of each standstill counts as passed, so deadlines end even if all ticks are long
+CATCH_UP_S = 5.0  # of lease that are enough for its holder to notice that the database is back
 BEYOND = 4.0  # lease times; a lease that ends later was taken before the clock went back
 
 
@@ -27,11 +28,11 @@ def acquire(
     ORDINARY_S: the database was unavailable, its clock jumped, or no dispatcher ran. If the
     database's clock went back, deadlines are moved back with it, and a lease that ends impossibly
     late is ignored; otherwise dead processes would count as alive until the clock catches up.
-    `busy_s`: time that the caller spent on other work, which is not a standstill. Time within a
+    `busy_s`: time that the caller spent on other work, which extends no attempt. Time within a
     transaction is none of it: a database that stood still looks like one that was slow.
     """
-    last = select(Run.dispatcher_until, now()).where(Run.run_id == run_id)
-    until, clock = session.execute(last).one_or_none() or (0.0, 0.0)
+    last = select(Run.dispatcher, Run.dispatcher_until, now()).where(Run.run_id == run_id)
+    former, until, clock = session.execute(last).one_or_none() or ("", 0.0, 0.0)
     holder = session.scalar(
         update(Run)
         .where(
@@ -45,12 +46,18 @@ def acquire(
         .values(dispatcher=owner, dispatcher_until=now() + lease_s)
         .returning(Run.run_id)
     )
-    since = until - lease_s
-    if holder and until and clock - since > STANDSTILL_S + busy_s:
-        _put_off_deadlines(session, run_id, since + ORDINARY_S, clock - since - ORDINARY_S)
-    elif holder and since - clock > STANDSTILL_S:
-        _move_back(session, run_id, since, since - clock)
-    return holder is not None
+    if holder is None or not until:
+        return holder is not None
+    since = until - lease_s if former else until  # a lease that was released has no holder
+    stood_s = clock - since
+    if stood_s < -STANDSTILL_S:
+        _move_back(session, run_id, since, -stood_s)
+    since, by_s = since + ORDINARY_S, stood_s - ORDINARY_S
+    if stood_s > STANDSTILL_S:
+        _put_off_leases(session, run_id, since, by_s, most_s=max(lease_s, CATCH_UP_S))
+    if stood_s > STANDSTILL_S + busy_s:
+        _put_off_deadlines(session, run_id, since, by_s)
+    return True
 
 
 def release(session: Session, run_id: str, owner: str) -> None:
@@ -58,7 +65,7 @@ def release(session: Session, run_id: str, owner: str) -> None:
     session.execute(
         update(Run)
         .where(Run.run_id == run_id, Run.dispatcher == owner)
-        .values(dispatcher_until=0.0)
+        .values(dispatcher="", dispatcher_until=now())
     )
 
 
@@ -87,22 +94,33 @@ def _move_back(session: Session, run_id: str, since: float, by_s: float) -> None
     )
 
 
+def _put_off_leases(
+    session: Session, run_id: str, since: float, by_s: float, *, most_s: float
+) -> None:
+    """Extend leases that were valid at `since` and now end within CATCH_UP_S, or have ended.
+
+    They end at most `most_s` from now, since their holders may have died after `since`.
+    """
+    for table in (Worker, PolicyServer):
+        later, latest = table.lease_until + by_s, now() + most_s
+        session.execute(
+            update(table)
+            .where(
+                table.run_id == run_id,
+                table.ended_at.is_(None),
+                table.lease_until >= since,
+                table.lease_until < now() + CATCH_UP_S,
+            )
+            .values(lease_until=case((later < latest, later), else_=latest))
+            .execution_options(synchronize_session=False)
+        )
+
+
 def _put_off_deadlines(session: Session, run_id: str, since: float, by_s: float) -> None:
-    """Extend the deadlines that were valid at `since`: expired leases, attempts, missing bodies.
+    """Extend the deadlines that were valid at `since`: of attempts, and of missing bodies.
 
     An attempt that began, or ended, after `since` has lost only the time from then on.
     """
-    session.execute(
-        update(Worker)
-        .where(
-            Worker.run_id == run_id,
-            Worker.ended_at.is_(None),
-            Worker.lease_until >= since,
-            Worker.lease_until < now(),
-        )
-        .values(lease_until=Worker.lease_until + by_s)
-        .execution_options(synchronize_session=False)
-    )
     for state, began in (
         (EpisodeState.RUNNING, Episode.started_at),
         (EpisodeState.FINISHED, Episode.ended_at),

@@ -100,10 +100,9 @@ def claim(
         refusals.of_episode(session, Transition.CLAIM, episode_id, fence)
         return None
     group_id, member, task, item_id, attempt, began, waited_s, most = row
-    claimed = ClaimedEpisode(
-        episode_id, group_id, member, task, item_id, fence, attempt, most, waited_s
+    return ClaimedEpisode(
+        episode_id, group_id, member, task, item_id, fence, attempt, most, waited_s, began
     )
-    return dataclasses.replace(claimed, started_at=began)
 
 
 def is_claimed_by(
@@ -172,23 +171,14 @@ def retry(
     A queued row keeps the reason until it is finished.
     """
     lock_group(session, claimed.group_id)
-    if claimed.attempt < max_attempts:
-        again = _queued_values(claimed.fence) | {"reason": reason}
-        moved = _move(session, Transition.RETRY, claimed, again)
-        if moved and reason not in CONTINUABLE:
-            journal.forget_episodes(session, [claimed.episode_id])
-        return moved
-    failed = {
-        "state": EpisodeState.FAILED,
-        "status": detail,
-        "reason": reason,
-        "ended_at": now(),
-    }
-    moved = _move(session, Transition.RETRY, claimed, failed)
-    if moved:
-        journal.forget_episodes(session, [claimed.episode_id])
-        settle_group(session, claimed.group_id)
-    return moved
+    again = claimed.attempt < max_attempts
+    values = {"state": EpisodeState.FAILED, "status": detail, "ended_at": now()}
+    if again:
+        values = _queued_values(claimed.fence)
+    if not _move(session, Transition.RETRY, claimed, values | {"reason": reason}):
+        return False
+    _end_attempt(session, claimed, reason, again=again)
+    return True
 
 
 def release(session: Session, claimed: ClaimedEpisode) -> bool:
@@ -233,11 +223,16 @@ def lose_body(
     group.pending += 1
     group.state, group.ready_at = GroupState.OPEN, None
     session.flush()
+    _end_attempt(session, claimed, reason, again=again)
+    return True
+
+
+def _end_attempt(session: Session, claimed: ClaimedEpisode, reason: Reason, *, again: bool) -> None:
+    """Delete a journal that no attempt continues; settle the group of an episode that failed."""
     if not again or reason not in CONTINUABLE:
         journal.forget_episodes(session, [claimed.episode_id])
     if not again:
         settle_group(session, claimed.group_id)
-    return True
 
 
 def is_cancelled(session: Session, episode_id: str) -> bool:

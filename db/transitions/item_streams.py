@@ -4,15 +4,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, case, exists, func, select
+from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
-from agentrl.core.types import SOLVED, EpisodeState, GroupState
+from agentrl.core.types import GROUP_UNTRAINED, EpisodeState, GroupState
 from agentrl.db.models.episodes import Episode, Group
-from agentrl.db.query_parts import columns_of
+from agentrl.db.query_parts import columns_of, share_solved
 
-CLOSED = (GroupState.TRAINED, GroupState.FILTERED, GroupState.STALE)
-SUCCESS = func.avg(case((Episode.score >= SOLVED, 1.0), else_=0.0))
+CLOSED = GROUP_UNTRAINED | {GroupState.TRAINED}
+SUCCESS = share_solved(Episode.score)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ _NAME = re.compile(r"(?<![\w.-])([A-Za-z_][\w.-]*)\{")
 _THOUGHT, _THOUGHT_END = "<think>", "</think>"
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
 _CALLED, _BRACE = re.compile(_CALL), re.compile(r"\{")
-_FUNCTION, _FUNCTION_END = re.compile(r"<function=([^>\n]*)>"), "</function>"
+_FUNCTION, _FUNCTION_END = re.compile(r"<function=([^<>\n]*)>"), "</function>"
 _PARAMETER, _PARAMETER_END = re.compile(r"\s*<parameter=([^>\n]*)>"), "</parameter>"
 _VALUE, _VALUE_END = "<arg_value>", "</arg_value>"
 _PYTHON = {"True": True, "False": False, "None": None}

@@ -40,7 +40,7 @@ AWAY_S = 1.0  # most time between two ticks while the broker is away
 BACKOFF = Backoff(longest_s=AWAY_S, stopping_s=0.0)
 AWAIT_S = 30.0  # how long admission waits for the newest checkpoint to be served
 EXPIRES = 2.0  # claim timeouts after which a command expires; its row was sent again before
-TIDY_S = 60.0  # between two looks for rows that no other process removes or closes
+TIDY_S = 60.0  # between two looks for rows that no other process removes
 ADMITTED = 512  # episodes at one tick, so that its transaction stays short
 Send = Callable[[RunEpisode], None]
 
@@ -122,11 +122,10 @@ class Dispatcher:
         return self._store.ask(lambda session: runs.run_state(session, self._run_id))
 
     def _tidy(self, session: Session) -> None:
-        """Delete old refusals, registrations and steps; close the servings of killed servers."""
+        """Delete old refusals, registrations and steps."""
         refusals.prune(session, self._run_id)
         runs.prune_registrations(session, self._run_id)
         journal.prune(session, self._run_id)
-        close_abandoned_servings(session, self._run_id)
 
     def _send(self, due: Sequence[tuple[str, int]], send: Send) -> None:
         for episode_id, fence in due:
@@ -160,18 +159,23 @@ class Dispatcher:
         return due + new
 
     def _recover(self, session: Session) -> None:
-        """Re-issue attempts that lost their worker or time, and episodes without their body."""
+        """Close what killed servers left open; re-issue attempts and episodes that were lost.
+
+        Attempts have lost their worker or their time, episodes their body.
+        """
+        close_abandoned_servings(session, self._run_id)
         limit = self._config.max_attempts
         for claimed, reason in due_episodes.expired_attempts(session, self._run_id):
-            episodes.retry(session, claimed, reason, max_attempts=limit, detail=STATUS_OF[reason])
-            metrics.REISSUES.labels(reason=reason).inc()
-            log.warning("Attempt re-issued", episode_id=claimed.episode_id, reason=reason)
+            status = STATUS_OF[reason]
+            if episodes.retry(session, claimed, reason, max_attempts=limit, detail=status):
+                metrics.REISSUES.labels(reason=reason).inc()
+                log.warning("Attempt re-issued", episode_id=claimed.episode_id, reason=reason)
         for claimed in due_episodes.bodies_overdue(session, self._run_id):
-            episodes.lose_body(session, claimed, max_attempts=limit)
-            metrics.REISSUES.labels(reason="body_lost").inc()
-            log.warning(
-                "Trajectory of a finished episode is missing", episode_id=claimed.episode_id
-            )
+            if episodes.lose_body(session, claimed, max_attempts=limit):
+                metrics.REISSUES.labels(reason=Reason.BODY_LOST).inc()
+                log.warning(
+                    "Trajectory of a finished episode is missing", episode_id=claimed.episode_id
+                )
 
     def _admit(self, session: Session, run: Run) -> list[tuple[str, int]] | None:
         """Fill the free slots, about ADMITTED episodes at a time; return the episodes to send.

@@ -44,6 +44,7 @@ def celery_app(url: str, run_id: str) -> Celery:
     app = Celery("agentrl", broker="filesystem://" if embedded else url, set_as_current=False)
     app.conf.update(
         accept_content=["json"],
+        broker_channel_error_retry=True,  # else an error of a channel ends the worker's consumer
         broker_connection_max_retries=None,  # a broker that is away is waited for
         broker_connection_retry_on_startup=True,
         broker_connection_timeout=CONNECT_S,
@@ -77,17 +78,18 @@ class CommandSender:
 
     def __call__(self, command: RunEpisode) -> None:
         """Send a command. Raises BrokerUnavailable within seconds; it is sent again later."""
+        producer = self._open_producer()
         try:
             self._app.send_task(
                 TASK,
                 kwargs=msgspec.to_builtins(command),
-                producer=self._open_producer(),
+                producer=producer,
                 retry_policy=PATIENCE,
                 timeout=SEND_S,
                 confirm_timeout=SEND_S,
                 expiration=self._expires_s,
             )
-        except (OperationalError, OSError) as error:
+        except _errors_of(self._connection) as error:
             self.close()
             raise _unavailable(error) from error
 
@@ -152,9 +154,14 @@ def purge_queue(app: Celery, run_id: str) -> None:
     with app.connection_for_write() as connection:
         try:
             connection.default_channel.queue_delete(episodes_queue(run_id))
-        except (*connection.connection_errors, OperationalError, OSError) as error:
+        except _errors_of(connection) as error:
             connection.collect()  # without waiting for the broker
             raise _unavailable(error) from error
+
+
+def _errors_of(connection: Any) -> tuple[type[Exception], ...]:
+    """Return all errors of a broker. Kombu converts only those after which it would try again."""
+    return (*connection.connection_errors, *connection.channel_errors, OperationalError, OSError)
 
 
 def _unavailable(error: Exception) -> BrokerUnavailable:

@@ -10,6 +10,7 @@ import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
+from queue import Empty
 from time import monotonic_ns
 from typing import Any
 
@@ -26,6 +27,7 @@ class Channel(filesystem.Channel):
     """A channel with atomic messages that expire."""
 
     pruned_at = 0.0
+    is_readable = True
 
     def _put(self, queue: str, payload: Any, **_options: Any) -> None:  # type: ignore[override]
         """Write a message. Raises ChannelError on a disk error."""
@@ -45,16 +47,25 @@ class Channel(filesystem.Channel):
             raise ChannelError(f"{folder}: {error.strerror}") from error
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:  # noqa: ARG002 - kombu's
-        """Return the next valid message; delete malformed files. Raises queue.Empty."""
+        """Return the next valid message; delete malformed files.
+
+        Raises queue.Empty, also on a disk error, which would end Celery's consumer.
+        """
         while True:
             try:
                 payload = super()._get(queue)  # type: ignore[no-untyped-call]
                 virtual.Message(payload, channel=self)  # type: ignore[no-untyped-call]
+            except (OSError, ChannelError) as error:
+                if self.is_readable:
+                    get_logger().warning("Celery commands cannot be read", error=repr(error))
+                self.is_readable = False
+                raise Empty from error
             except (ValueError, TypeError, LookupError, AttributeError) as error:
                 get_logger().warning(
                     "Celery control command ignored", queue=queue, error=repr(error)
                 )
             else:
+                self.is_readable = True
                 return payload
 
 

@@ -269,6 +269,8 @@ def test_leases_live_are_lost_or_ended(learnt: Learnt) -> None:
     runs.release_recorder_lease(session, run_id, "there")
     assert len(lifecycle.live_processes(session, run_id)) == len(alive) - 2
     dispatcher_lease.release(session, run_id, "here")
+    assert len(lifecycle.live_processes(session, run_id)) == len(alive) - 3
+    assert [each.state for each in leases.leases(session, run_id, 9)][:3] == ["ended"] * 3
 
 
 def test_who_has_no_lease_is_known_by_his_last_work(learnt: Learnt, fresh: Learnt) -> None:

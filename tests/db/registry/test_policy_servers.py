@@ -97,10 +97,10 @@ def test_what_a_killed_server_left_open_is_closed_and_opened_again_if_it_lives(
 
     retired = f"{world.run_id}-v0"
     world.store.transact(lambda s: policy_servers.end_serving(s, server, "lagged(4)", retired))
-    lapsed(checkpoints.AWAY_S / 2)
+    lapsed(policy_servers.AWAY_S / 2)
     close()
     assert closed() == [("current", False), ("lagged(4)", True)]
-    lapsed(checkpoints.AWAY_S + 1)
+    lapsed(policy_servers.AWAY_S + 1)
     close()
     assert closed() == [("current", True), ("lagged(4)", True)]
     world.store.transact(lambda session: policy_servers.beat_server(session, server, lease_s=9.0))

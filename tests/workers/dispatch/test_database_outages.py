@@ -4,22 +4,25 @@ import dataclasses
 import time
 
 import pytest
-from dispatching import PLAN, make_dispatcher, tick
+from dispatching import PLAN, make_dispatcher, stopped_event, tick
 from run_transitions import World
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from agentrl.broker.messages import RunEpisode
 from agentrl.core.types import EpisodeState
+from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.transitions import dispatcher_lease, due_episodes
 
 
 def _pass_time(world: World, seconds: float) -> None:
     """Let so many seconds pass in which the database is away; negative: its clock goes back."""
     for statement in (
-        "UPDATE runs SET dispatcher_until = dispatcher_until - :s",
+        "UPDATE runs SET dispatcher_until = dispatcher_until - :s WHERE dispatcher_until > 0",
         "UPDATE workers SET lease_until = lease_until - :s, started_at = started_at - :s",
         "UPDATE episodes SET due_at = due_at - :s, queued_at = queued_at - :s,"
         " started_at = started_at - :s, ended_at = ended_at - :s",
+        "UPDATE policy_servers SET lease_until = lease_until - :s, started_at = started_at - :s",
     ):
         world.sql(statement, s=seconds)
 
@@ -55,6 +58,86 @@ def test_an_attempt_that_was_lost_before_an_outage_is_issued_again_after_it(worl
     world.sql("UPDATE workers SET lease_until = lease_until - 1000")
     _pass_time(world, 600.0)
     assert [each.fence for each in tick(dispatcher) if each.episode_id == first.episode_id] == [2]
+
+
+def test_a_worker_whose_lease_an_outage_almost_ended_has_time_to_renew_it(world: World) -> None:
+    dispatcher = make_dispatcher(world, lease_s=15.0)
+    first, *_ = tick(dispatcher)
+    assert world.claim(first.episode_id, first.fence)
+    world.sql("UPDATE workers SET lease_until = :u", u=world.store.clock() + 14.0)
+    for seconds in (13.5, 0.8):
+        _pass_time(world, seconds)
+        tick(dispatcher)
+    assert world.episode(first.episode_id).fence == 1
+
+
+@pytest.mark.parametrize("seconds", [60.0, 86400.0])
+def test_no_attempt_is_lost_in_an_outage_after_the_dispatcher_ended_in_order(
+    world: World, seconds: float
+) -> None:
+    ended = make_dispatcher(world)
+    first, *_ = tick(ended)
+    assert world.claim(first.episode_id, first.fence)
+    ended.serve(lambda _: None, stopped_event())
+    _pass_time(world, seconds)
+    tick(make_dispatcher(world))
+    assert world.episode(first.episode_id).fence == 1
+
+
+def test_no_attempt_is_lost_in_an_outage_while_the_dispatcher_is_busy_sending(
+    world: World,
+) -> None:
+    outage_s, clock = 61.0, [0.0]
+    dispatcher = make_dispatcher(world, clock=lambda: clock[0])
+
+    def send(_command: RunEpisode) -> None:
+        clock[0] = outage_s
+
+    dispatcher.tick(send)
+    first, *_ = world.ask("SELECT episode_id FROM episodes ORDER BY episode_id")
+    assert world.claim(first[0], deadline_s=600.0)
+    _pass_time(world, outage_s)
+    tick(dispatcher)
+    assert world.episode(first[0]).fence == 1
+
+
+@pytest.mark.parametrize("is_outage_at_end_of_tick", [False, True])
+def test_what_policy_servers_serve_stays_so_when_the_database_was_unavailable(
+    world: World, *, is_outage_at_end_of_tick: bool
+) -> None:
+    """In the last seconds of a tick, the dispatcher has yet to look for killed servers."""
+    dispatcher, away_s = make_dispatcher(world), policy_servers.AWAY_S + 120.0
+
+    def send(_command: RunEpisode) -> None:
+        nonlocal away_s
+        _pass_time(world, away_s)
+        away_s = 0.0
+
+    if is_outage_at_end_of_tick:
+        dispatcher.tick(send)
+    else:
+        tick(dispatcher)
+        _pass_time(world, away_s)
+    served = {f"{world.run_id}-v0"}
+    for _ in range(2):
+        tick(dispatcher)
+        assert world.store.ask(lambda s: checkpoints.checkpoints_in_use(s, world.run_id)) == served
+        policies = world.store.ask(lambda s: checkpoints.live_policies(s, world.run_id))
+        assert {policy.checkpoint_id for policy in policies} == served
+
+
+def test_a_worker_that_died_while_the_database_was_away_is_lost_within_a_lease(
+    world: World,
+) -> None:
+    dispatcher, lease_s = make_dispatcher(world, lease_s=15.0), 15.0
+    first, *_ = tick(dispatcher)
+    assert world.claim(first.episode_id, first.fence)
+    _pass_time(world, 3600.0)
+    world.sql("UPDATE workers SET lease_until = :u", u=world.store.clock() - 20.0)
+    tick(dispatcher)
+    assert world.episode(first.episode_id).fence == 1
+    ((until,),) = world.ask("SELECT lease_until FROM workers")
+    assert until <= world.store.clock() + lease_s
 
 
 @pytest.mark.parametrize("deadline", ["workers SET lease_until", "episodes SET due_at"])
@@ -101,7 +184,6 @@ def test_a_worker_that_dies_as_the_clock_goes_back_is_lost_within_its_lease(
     first, second, *_ = tick(dispatcher)
     assert world.claim(first.episode_id, first.fence)
     _pass_time(world, -seconds)
-    world.sql("UPDATE policy_servers SET lease_until = lease_until + :s", s=seconds)
     tick(dispatcher)
     spent_s = time.monotonic() - began  # the dispatcher cannot tell it from the clock's step
     clock, longest_s = world.store.clock() + spent_s + 1.0, 60.0

@@ -46,7 +46,7 @@ def test_a_dispatcher_whose_broker_is_unavailable_ends_at_the_stop_event(
         raise BrokerError("away")
 
     make_dispatcher(world).serve(send, stop)
-    assert world.ask("SELECT dispatcher_until FROM runs") == [(0.0,)]
+    assert world.ask("SELECT dispatcher FROM runs") == [("",)]
 
 
 def test_a_paused_run_admits_and_sends_nothing(world: World) -> None:

@@ -1,9 +1,14 @@
 """Which episodes a dispatcher sends again: unclaimed ones, lost attempts and lost bodies."""
 
+from typing import Any
+
+import pytest
 from dispatching import BOUND, make_dispatcher, tick
 from run_transitions import World
+from sqlalchemy import event
 
 from agentrl.broker.messages import RunEpisode
+from agentrl.core.telemetry import metrics
 from agentrl.core.types import EpisodeState, GroupState, Reason
 from agentrl.db.transitions import episodes, groups, runs
 from agentrl.db.transitions.episodes import ClaimedEpisode
@@ -59,6 +64,27 @@ def test_an_episode_that_kills_each_of_its_workers_fails_and_its_group_is_ready(
     assert world.group(row.group_id).state == GroupState.READY
     ended = "SELECT reason, number FROM episode_outcomes WHERE state = 'failed'"
     assert world.ask(ended) == [("lost", 1)]
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_an_attempt_that_finishes_as_it_is_given_up_counts_as_no_re_issue(world: World) -> None:
+    dispatcher = make_dispatcher(world)
+    command = tick(dispatcher)[0]
+    claimed = world.claim(command.episode_id, deadline_s=-1.0)
+    assert claimed
+    running = [claimed]
+
+    def finish_before(*given: Any) -> None:
+        if "FOR UPDATE" in given[2] and running:  # the group's lock, which precedes the move
+            attempt = running.pop()
+            assert world.finish(attempt, world.body(attempt))
+
+    event.listen(world.store.engine, "before_cursor_execute", finish_before)
+    reissues = metrics.REISSUES.labels(reason=Reason.TIMEOUT)
+    before = reissues._value.get()
+    tick(dispatcher)
+    assert world.episode(command.episode_id).state == EpisodeState.FINISHED
+    assert reissues._value.get() == before
 
 
 def _finish_without_body(world: World) -> RunEpisode:

@@ -6,13 +6,17 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import pika
 import pytest
+from amqp import exceptions
 from celery import Celery
 from kombu.exceptions import ChannelError
+from kombu.transport import memory, pyamqp
 from running import ROOT, eventually
+from structlog.testing import capture_logs
 
 from agentrl.broker.messages import RunEpisode
 from agentrl.broker.queue_names import episodes_queue
@@ -86,6 +90,41 @@ def test_a_broker_that_takes_connections_and_says_nothing_is_an_error(tmp_path: 
         app.close()
 
 
+REFUSALS = (
+    exceptions.NotFound,
+    exceptions.PreconditionFailed,
+    exceptions.AccessRefused,
+    exceptions.InternalError,
+)
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+def test_a_broker_that_refuses_its_queue_is_an_error(error: type[Exception]) -> None:
+    """As RabbitMQ does while a quorum queue has no leader."""
+
+    class RefusingChannel(memory.Channel):
+        def queue_declare(self, *_args: Any, **_options: Any) -> None:
+            raise error("no leader")
+
+        queue_delete = queue_declare
+
+    class RefusingTransport(memory.Transport):
+        Channel = RefusingChannel
+        connection_errors = pyamqp.Transport.connection_errors
+        channel_errors = pyamqp.Transport.channel_errors
+        recoverable_connection_errors = pyamqp.Transport.recoverable_connection_errors
+        recoverable_channel_errors = pyamqp.Transport.recoverable_channel_errors
+
+    app = celery_app("amqp://", "run")
+    app.conf.broker_transport = RefusingTransport
+    for _ in range(2):
+        with pytest.raises(BrokerUnavailable, match="no leader"):
+            _send(app, "run", "e")
+    with pytest.raises(BrokerUnavailable, match="no leader"):
+        purge_queue(app, "run")
+    app.close()
+
+
 def waiting(app: Celery, run_id: str) -> int:
     with app.connection_for_read() as connection, connection.channel() as channel:
         return int(app.amqp.queues[episodes_queue(run_id)](channel).queue_declare()[1])
@@ -115,6 +154,22 @@ def test_a_message_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None
             channel._put("q" * 250, {"properties": {}})
     app.close()
     assert set(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_cannot_be_read_has_no_message_until_it_can(tmp_path: Path) -> None:
+    app = celery_app(f"filesystem://{tmp_path / 'celery'}", "run")
+    folder = tmp_path / "celery" / "messages"
+    _send(app, "run", "e")
+    with app.connection_for_read() as connection, connection.channel() as channel:
+        folder.rename(tmp_path / "away")
+        with capture_logs() as lines:
+            for _ in range(2):
+                with pytest.raises(Empty):
+                    channel._get(episodes_queue("run"))
+        (tmp_path / "away").rename(folder)
+        assert channel._get(episodes_queue("run"))
+    app.close()
+    assert [line["event"] for line in lines] == ["Celery commands cannot be read"]
 
 
 def test_a_wait_for_a_file_ends_early_so_that_celery_looks_for_its_own_end(
@@ -232,6 +287,42 @@ def test_poison_never_stops_a_worker(config: Config, run_id: str) -> None:
     _send(app, run_id, "second", "third")
     app.close()
     assert _ran(config, run_id, 3).keys() == {"first", "second", "third"}
+
+
+@pytest.mark.slow
+def test_a_worker_opens_a_channel_that_its_broker_closed_again(tmp_path: Path) -> None:
+    program = """
+import sys, threading
+from amqp.exceptions import NotFound
+from agentrl.workers.queue import celery_files
+from agentrl.workers.queue.celery_app import celery_app, run_celery
+
+class Channel(celery_files.Channel):
+    is_closed = True
+    def _get(self, queue, timeout=None):
+        if Channel.is_closed:
+            Channel.is_closed = False
+            raise NotFound("no leader")
+        return super()._get(queue, timeout)
+
+class Transport(celery_files.Transport):
+    Channel = Channel
+
+app = celery_app(sys.argv[1], "run")
+app.conf.broker_transport = Transport
+run_celery(app, lambda command: print("ran", flush=True), threading.Event(), 1)
+"""
+    url = f"filesystem://{tmp_path / 'celery'}"
+    _send(app := celery_app(url, "run"), "run", "e")
+    app.close()
+    command = [sys.executable, "-c", program, url]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        try:
+            assert worker.stdout.readline() == b"ran\n"
+        finally:
+            worker.terminate()
+        assert worker.wait(60) == 0
 
 
 @pytest.mark.slow
