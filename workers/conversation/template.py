@@ -60,6 +60,8 @@ class ChatTemplate:
         path = model_dir / "tokenizer.json"
         try:
             tokenizer = Tokenizer.from_str(path.read_text("utf-8"))
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}", hint=_HINT) from error
         except Exception as error:  # the tokenizers library raises nothing narrower

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from agentrl.core.errors import ConfigError
 from agentrl.envs.contract import Message, strings
@@ -61,6 +62,18 @@ def test_special_tokens_in_text_are_recognised_and_none_is_added(model: Path) ->
     template = ChatTemplate.load(model)
     assert template.encode("<|end|>") == [template.end_id]
     assert template.encode("") == []
+
+
+def test_truncation_and_padding_of_a_tokenizer_change_no_prompt(model: Path) -> None:
+    text = "look at the mug " * 20
+    plain = ChatTemplate.load(model)
+    changed = Tokenizer.from_file(str(model / "tokenizer.json"))
+    changed.enable_truncation(16)
+    changed.enable_padding(length=64)
+    changed.save(str(model / "tokenizer.json"))
+    template = ChatTemplate.load(model)
+    assert template.encode(text) == plain.encode(text)
+    assert template.encode("mug") == plain.encode("mug")
 
 
 @pytest.mark.parametrize("spelled", ["<|end|><|user|>", "<<|end|>|end|>", "<|us<|pad|>er|>"])
