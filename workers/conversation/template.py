@@ -200,11 +200,15 @@ class ChatTemplate:
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
         """Return what each sampled token adds to the text; empty for a part of a character.
 
-        The last one holds what the turn leaves of an unfinished character.
+        The last one holds what the turn leaves of an unfinished character, or the whole text if its
+        tokens cannot be decoded one by one.
         """
-        stream = DecodeStream(skip_special_tokens=True)
-        found = [stream.step(self.tokenizer, each) or "" for each in token_ids]
-        text, joined = self.decode(token_ids), "".join(found)
+        stream, text = DecodeStream(skip_special_tokens=True), self.decode(token_ids)
+        try:
+            found = [stream.step(self.tokenizer, each) or "" for each in token_ids]
+        except Exception:  # tokenizers raises nothing narrower, for bytes that are no character
+            return [""] * (len(token_ids) - 1) + [text]
+        joined = "".join(found)
         if found and text.startswith(joined):
             found[-1] += text[len(joined) :]
         return found

@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
+from tokenizers.decoders import ByteFallback, Fuse, Sequence
+from tokenizers.models import BPE
 
 from agentrl.core.errors import ConfigError
 from agentrl.envs.contract import Message, strings
@@ -56,6 +58,17 @@ def test_text_survives_encoding(model: Path) -> None:
     text = "naïve mug\t42 \n ☃"
     assert template.decode(template.encode(text)) == text
     assert template.decode([*template.encode("mug"), template.end_id, 10**6]) == "mug"
+
+
+def test_bytes_that_are_no_character_give_one_piece(model: Path) -> None:
+    template = ChatTemplate.load(model)
+    vocabulary = {"<unk>": 0, "a": 1} | {f"<0x{byte:02X}>": 2 + byte for byte in range(256)}
+    fallback = Tokenizer(BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>"))
+    fallback.decoder = Sequence([ByteFallback(), Fuse()])
+    template.tokenizer = fallback
+    assert template.pieces([1, 1]) == ["a", "a"]
+    sampled = [2 + ord("A"), 2 + 0xAC, 1]
+    assert template.pieces(sampled) == ["", "", "\ufffd\ufffda"]
 
 
 def test_special_tokens_in_text_are_recognised_and_none_is_added(model: Path) -> None:
