@@ -136,6 +136,18 @@ class ChatTemplate:
         if style != "plain":
             self.check_shows_tools()
 
+    def check_embedded(self, vocabulary: int | None) -> None:
+        """Raise ConfigError if a prompt or a stop has a token beyond this many; None: unknown."""
+        text = self.render(_FIRSTS[0], [_PROBE], generate=True) + self.tail([_TOOL], [_PROBE])
+        largest = max(self.stop_ids.union(self.encode(text)))
+        if vocabulary is not None and largest >= vocabulary:
+            raise ConfigError(
+                f"{self.source}: token {self.tokenizer.id_to_token(largest)} has the ID {largest}, "
+                f"the model embeds {vocabulary} tokens",
+                hint="call resize_token_embeddings(len(tokenizer)) and save the model again, "
+                "or choose a template without this token",
+            )
+
     def check_shows_tools(self) -> None:
         """Raise ConfigError if the first prompt does not contain the names of the tools."""
         for first in _FIRSTS:
