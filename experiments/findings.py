@@ -223,23 +223,27 @@ def require_same_design(
 
 
 def differing(found: Sequence[SavedFinding], design: Finding) -> str:
-    """Return the files with another design, as ARM-SEED; empty if all agree.
+    """Return the first file with another design; empty if all agree.
 
     A key of a section or task that a file's configuration lacks counts as today's default.
     """
     wanted = _complete(design)
     names = [each.file for each in found if _complete(each.design) != wanted]
-    return names[0].removeprefix("training-").removesuffix(".json") if names else ""
+    return names[0] if names else ""
 
 
 def _complete(design: Any) -> dict[str, Any]:
     """Return a design whose configuration has every key of today."""
-    values: dict[str, Any] = msgspec.to_builtins(design)
-    defaults = msgspec.to_builtins(Config(tasks={}))
-    task = msgspec.to_builtins(Task())
+    values, defaults, task = map(_as_in_files, (design, Config(tasks={}), Task()))
     defaults["tasks"] = dict.fromkeys(values["config"].get("tasks", {}), task)
     known = {name: defaults[name] for name in values["config"].keys() & defaults.keys()}
     return values | {"config": _fill(values["config"], known)}
+
+
+def _as_in_files(value: Any) -> dict[str, Any]:
+    """Return the value as a file gives it back: with lists for tuples."""
+    decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value))
+    return decoded
 
 
 def _fill(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

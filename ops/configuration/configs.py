@@ -22,7 +22,7 @@ from agentrl.envs.server.in_process import needs_container
 from agentrl.ops.configuration.config_warnings import find_warnings
 from agentrl.ops.configuration.judges import check_judges
 from agentrl.ops.configuration.leases import check_leases
-from agentrl.ops.configuration.model_spec import read_positions
+from agentrl.ops.configuration.model_spec import read_positions, read_vocabulary
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.configuration.teachers import check_teachers
 from agentrl.ops.models import hub
@@ -184,14 +184,16 @@ def check_sampling(config: Config) -> None:
 
 
 def check_model(path: Path, model: Model) -> None:
-    """Check that the model directory and its template support the call style."""
+    """Check that the template supports the call style and the model embeds its tokens."""
     if not (path / "config.json").is_file():
         raise ConfigError(
             f"model.path: {path.resolve()} contains no model",
             hint="set it to a transformers directory (relative paths start at the current folder) "
             "or hub:OWNER/NAME, or make a policy with `agentrl warmstart`",
         )
-    ChatTemplate.load(path, model.chat_template).check(model.call_style)
+    template = ChatTemplate.load(path, model.chat_template)
+    template.check(model.call_style)
+    template.check_embedded(read_vocabulary(path))
 
 
 def check_context(config: Config) -> None:

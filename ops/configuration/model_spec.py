@@ -75,18 +75,28 @@ class ModelSpec:
 class _ModelDescription(msgspec.Struct):
     """The part of config.json that limits trajectories."""
 
+    vocab_size: int | None = None
     max_position_embeddings: int | None = None
     text_config: "_ModelDescription | None" = None
 
 
 def read_positions(path: Path) -> int | None:
     """Return the positions of a transformers directory, None if not stated. Raises ConfigError."""
+    return _describe(path).max_position_embeddings
+
+
+def read_vocabulary(path: Path) -> int | None:
+    """Return how many tokens it embeds, None if not stated. Raises ConfigError."""
+    return _describe(path).vocab_size
+
+
+def _describe(path: Path) -> _ModelDescription:
     file = path / "config.json"
     try:
         found = msgspec.json.decode(file.read_bytes(), type=_ModelDescription)
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"{file}: {error}", hint="save the model there again") from error
-    return (found.text_config or found).max_position_embeddings
+    return found.text_config or found
 
 
 def read_spec(path: Path) -> ModelSpec:

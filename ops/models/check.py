@@ -59,7 +59,12 @@ def _template(path: Path, named: str) -> Iterator[Finding]:
         template.check_shows_tools()
         return "the first prompt names them"
 
+    def embeds() -> str:
+        template.check_embedded(model_spec.read_vocabulary(path))
+        return "the model embeds the tokens of prompts and stops"
+
     yield try_finding("chat template", appends)
+    yield try_finding("tokens", embeds)
     style = template.call_style()
     if style != "plain":  # with `plain`, the policy knows its tools
         yield try_finding("tools", shows)

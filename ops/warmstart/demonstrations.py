@@ -219,15 +219,17 @@ class _Call(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
+    """OpenAI's SDK writes null for what a message lacks."""
+
     role: str
     content: str | None = None
-    name: str = ""
-    tool_calls: list[_Call] = []
+    name: str | None = None
+    tool_calls: list[_Call] | None = None
 
 
 class _Line(msgspec.Struct):
     messages: list[_Message]
-    tools: list[_Call] = []
+    tools: list[_Call] | None = None
 
 
 def _transcript(line: _Line, style: Style) -> Transcript:
@@ -235,17 +237,17 @@ def _transcript(line: _Line, style: Style) -> Transcript:
     said: list[str] = []
     for message in line.messages:
         if message.role == "assistant":
-            calls = (toolcalls.render(_call(call), style) for call in message.tool_calls)
+            calls = (toolcalls.render(_call(call), style) for call in message.tool_calls or ())
             said.append((message.content or "") + "".join(calls))
             groups.append([])
         else:
-            groups[-1].append(Message(message.role, message.content or "", message.name))
+            groups[-1].append(Message(message.role, message.content or "", message.name or ""))
     first, *answers = map(tuple, groups)
     if not first or not said or not all(answers[:-1]):
         raise ValueError(
             "messages must start with a prompt and then alternate with the assistant's"
         )
-    functions = (tool.function for tool in line.tools)
+    functions = (tool.function for tool in line.tools or ())
     tools = tuple(Tool(each.name, each.description, each.parameters) for each in functions)
     return Transcript(tools, first, tuple(map(Turn, said, answers)))
 

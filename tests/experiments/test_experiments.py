@@ -120,7 +120,7 @@ def test_a_study_refuses_findings_of_another_design(config: Path) -> None:
     small.out.mkdir()
     training = Training(other, "current", 0, 0.0, 0, [], [], [], {})
     keep(small.out, training)
-    with pytest.raises(ConfigError, match="current-0 was made with other options"):
+    with pytest.raises(ConfigError, match=r"training-current-0\.json was made with other options"):
         study.study(small)
 
 

@@ -156,7 +156,7 @@ def test_a_study_without_its_start_and_one_of_two_designs_are_refused(tmp_path: 
         report.write(tmp_path)
     keep(tmp_path, measured("start", [0], [0]))
     keep(tmp_path, replace(RUN, design=replace(DESIGN, clones=4)))
-    with pytest.raises(ConfigError, match="whole-0 was made by another version"):
+    with pytest.raises(ConfigError, match=r"training-whole-0\.json was made by another version"):
         report.write(tmp_path)
 
 
@@ -172,6 +172,13 @@ def test_a_study_of_experts_that_err_otherwise_is_another_one(tmp_path: Path) ->
     require_same_design(tmp_path, DESIGN, Trained)
     with pytest.raises(ConfigError, match="another configuration"):
         require_same_design(tmp_path, replace(DESIGN, noise={}), Trained)
+
+
+def test_the_study_of_the_recipe_continues_from_its_files(tmp_path: Path) -> None:
+    request = SmollmRequest(tmp_path, SMOLLM, SMOLLM.full)
+    design = make_design(request, study_config(request))
+    keep(tmp_path, Measurement(design, "start", 1.0, []))
+    require_same_design(tmp_path, design, Measurement, "measured")
 
 
 def test_policies_are_measured_once_they_are_there_the_first_seeds_first(tmp_path: Path) -> None:

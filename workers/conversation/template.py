@@ -60,6 +60,8 @@ class ChatTemplate:
         path = model_dir / "tokenizer.json"
         try:
             tokenizer = Tokenizer.from_str(path.read_text("utf-8"))
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}", hint=_HINT) from error
         except Exception as error:  # the tokenizers library raises nothing narrower
@@ -134,6 +136,18 @@ class ChatTemplate:
         if style != "plain":
             self.check_shows_tools()
 
+    def check_embedded(self, vocabulary: int | None) -> None:
+        """Raise ConfigError if a prompt or a stop has a token beyond this many; None: unknown."""
+        text = self.render(_FIRSTS[0], [_PROBE], generate=True) + self.tail([_TOOL], [_PROBE])
+        largest = max(self.stop_ids.union(self.encode(text)))
+        if vocabulary is not None and largest >= vocabulary:
+            raise ConfigError(
+                f"{self.source}: token {self.tokenizer.id_to_token(largest)} has the ID {largest}, "
+                f"the model embeds {vocabulary} tokens",
+                hint="call resize_token_embeddings(len(tokenizer)) and save the model again, "
+                "or choose a template without this token",
+            )
+
     def check_shows_tools(self) -> None:
         """Raise ConfigError if the first prompt does not contain the names of the tools."""
         for first in _FIRSTS:
@@ -198,11 +212,15 @@ class ChatTemplate:
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
         """Return what each sampled token adds to the text; empty for a part of a character.
 
-        The last one holds what the turn leaves of an unfinished character.
+        The last one holds what the turn leaves of an unfinished character, or the whole text if its
+        tokens cannot be decoded one by one.
         """
-        stream = DecodeStream(skip_special_tokens=True)
-        found = [stream.step(self.tokenizer, each) or "" for each in token_ids]
-        text, joined = self.decode(token_ids), "".join(found)
+        stream, text = DecodeStream(skip_special_tokens=True), self.decode(token_ids)
+        try:
+            found = [stream.step(self.tokenizer, each) or "" for each in token_ids]
+        except Exception:  # tokenizers raises nothing narrower, for bytes that are no character
+            return [""] * (len(token_ids) - 1) + [text]
+        joined = "".join(found)
         if found and text.startswith(joined):
             found[-1] += text[len(joined) :]
         return found

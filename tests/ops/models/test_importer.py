@@ -7,8 +7,10 @@ import pytest
 from running import ROOT
 from tokenizers import Tokenizer
 
+from agentrl.core.config.sections.policies import Model
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.envs.contract import Message, ToolCall, strings
+from agentrl.ops.configuration import configs
 from agentrl.ops.models import model_source as sources
 from agentrl.ops.models.check import check_model
 from agentrl.ops.models.importer import CARD, import_model
@@ -150,6 +152,14 @@ def test_a_template_that_hides_tools_is_a_finding_with_its_remedy(chatml: Path) 
     assert found["tools"].state == "missing"
     assert "model.chat_template" in found["tools"].hint
     assert found["call style"].state == "absent"
+
+
+def test_tokens_that_the_model_does_not_embed_are_refused(chatml: Path) -> None:
+    found = {finding.name: finding for finding in check_model(chatml)}
+    assert found["tokens"].state == "missing"
+    assert "resize_token_embeddings" in found["tokens"].hint
+    with pytest.raises(ConfigError, match=r"<\|im_end\|> has the ID"):
+        configs.check_model(chatml, Model(path=str(chatml), call_style="plain"))
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from running import ROOT
 
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ItemError
-from agentrl.envs.contract import Tool
+from agentrl.envs.contract import Message, Tool
 from agentrl.envs.play import play
 from agentrl.envs.registry import source
 from agentrl.ops.warmstart import demonstrations
@@ -69,6 +69,16 @@ def test_imported_tools_and_calls_are_read(tmp_path: Path) -> None:
     assert [message.role for message in transcript.first] == ["system", "user"]
     assert transcript.turns[0].text == "I look. look{}"
     assert transcript.turns[0].answer[0].content == "mug"
+
+
+def test_null_stands_for_what_a_message_lacks(tmp_path: Path) -> None:
+    asked = {"role": "user", "content": "u", "name": None, "tool_calls": None}
+    line = {"tools": None, "messages": [asked, asked | {"role": "assistant", "content": "a"}]}
+    path = tmp_path / "episodes.jsonl"
+    path.write_text(json.dumps(line))
+    [transcript] = demonstrations.import_transcripts(path, "plain")
+    assert (transcript.tools, transcript.first) == ((), (Message("user", "u"),))
+    assert [turn.text for turn in transcript.turns] == ["a"]
 
 
 def test_a_few_demonstrations_show_items_of_the_whole_split() -> None:

@@ -2,6 +2,9 @@ import json
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteFallback, Fuse, Sequence
+from tokenizers.models import BPE
 
 from agentrl.core.errors import ConfigError
 from agentrl.envs.contract import Message, strings
@@ -57,10 +60,33 @@ def test_text_survives_encoding(model: Path) -> None:
     assert template.decode([*template.encode("mug"), template.end_id, 10**6]) == "mug"
 
 
+def test_bytes_that_are_no_character_give_one_piece(model: Path) -> None:
+    template = ChatTemplate.load(model)
+    vocabulary = {"<unk>": 0, "a": 1} | {f"<0x{byte:02X}>": 2 + byte for byte in range(256)}
+    fallback = Tokenizer(BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>"))
+    fallback.decoder = Sequence([ByteFallback(), Fuse()])
+    template.tokenizer = fallback
+    assert template.pieces([1, 1]) == ["a", "a"]
+    sampled = [2 + ord("A"), 2 + 0xAC, 1]
+    assert template.pieces(sampled) == ["", "", "\ufffd\ufffda"]
+
+
 def test_special_tokens_in_text_are_recognised_and_none_is_added(model: Path) -> None:
     template = ChatTemplate.load(model)
     assert template.encode("<|end|>") == [template.end_id]
     assert template.encode("") == []
+
+
+def test_truncation_and_padding_of_a_tokenizer_change_no_prompt(model: Path) -> None:
+    text = "look at the mug " * 20
+    plain = ChatTemplate.load(model)
+    changed = Tokenizer.from_file(str(model / "tokenizer.json"))
+    changed.enable_truncation(16)
+    changed.enable_padding(length=64)
+    changed.save(str(model / "tokenizer.json"))
+    template = ChatTemplate.load(model)
+    assert template.encode(text) == plain.encode(text)
+    assert template.encode("mug") == plain.encode("mug")
 
 
 @pytest.mark.parametrize("spelled", ["<|end|><|user|>", "<<|end|>|end|>", "<|us<|pad|>er|>"])
