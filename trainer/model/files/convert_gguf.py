@@ -41,7 +41,7 @@ def convert_gguf(file: Path, out: Path, dtype: torch.dtype) -> int:
         ) from error
     loaded, report = found
     if report["missing_keys"]:
-        hint = "join its parts with llama-gguf-split" if SPLIT.search(file.name) else None
+        hint = "join the split parts with llama-gguf-split" if SPLIT.search(file.name) else ""
         missing = min(report["missing_keys"])
         raise CheckpointError(f"{file}: the weight {missing} is missing", hint=hint)
     if scaled and _rope_types(loaded.config) <= {"default"}:
