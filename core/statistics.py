@@ -12,7 +12,6 @@ T975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
 )  # fmt: skip
-BEYOND = 1.96
 
 
 def interval(successes: float, episodes: float) -> tuple[float, float]:
@@ -115,6 +114,6 @@ def estimate(values: Sequence[float]) -> Estimate:
     mean, n = fmean(values), len(values)
     if n == 1:
         return Estimate(mean, math.nan, math.nan, 1)
-    point = T975[n - 2] if n - 2 < len(T975) else BEYOND
+    point = T975[n - 2] if n - 2 < len(T975) else Z95
     half = point * stdev(values) / math.sqrt(n)
     return Estimate(mean, mean - half, mean + half, n)

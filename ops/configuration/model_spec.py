@@ -67,10 +67,6 @@ class ModelSpec:
         """Return the parameters of a LoRA adapter: rank · (in + out) per matrix."""
         return rank * sum(map(sum, self.targets(targets)))
 
-    def kept(self) -> int:
-        """Return the elements of one token's keys and values."""
-        return 2 * self.layers * self.keys
-
 
 class _ModelDescription(msgspec.Struct):
     """The part of config.json that limits trajectories."""

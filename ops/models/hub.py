@@ -37,6 +37,7 @@ DESCRIPTION = (
     "added_tokens.json",
 )
 WEIGHTS = "model*.safetensors"
+CARD = "README.md"
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -92,7 +93,7 @@ def fetch_model(model: str, *, weights: bool = True) -> Path:
             cache_dir=os.environ.get("HF_HUB_CACHE"),
             endpoint=os.environ.get("HF_ENDPOINT"),
             token=os.environ.get("HF_TOKEN") or False,
-            allow_patterns=[*DESCRIPTION, WEIGHTS] if weights else list(DESCRIPTION),
+            allow_patterns=[*DESCRIPTION, CARD, WEIGHTS] if weights else list(DESCRIPTION),
             ignore_patterns=["*/*"],
         )
     except Exception as error:  # huggingface_hub raises whatever its parts raise

@@ -17,7 +17,6 @@ from agentrl.ops.models import model_source as sources
 from agentrl.ops.models.model_source import ModelSource
 from agentrl.workers.conversation.template import TEMPLATE, ChatTemplate
 
-CARD = "README.md"
 SUPPLIED = "tools_chatml.jinja"
 """ChatML turns, with tools and calls as Qwen writes them: for models whose own leaves tools out."""
 
@@ -39,7 +38,7 @@ def import_model(source: str, out: Path, *, dtype: Dtype, chat_template: Path | 
             _copy(model, partial)
         note = _supply_template(partial, chat_template)
         card = _card(model, partial, note, out)
-        (partial / CARD).write_text(card, "utf-8")
+        (partial / hub.CARD).write_text(card, "utf-8")
         for path in partial.iterdir():
             path.chmod(0o644)
     return card

@@ -38,10 +38,10 @@ def resolve(source: str) -> ModelSource:
         return _package(source)
     if source.startswith(hub.PREFIX):
         path = hub.fetch_model(source)
-        return ModelSource(source, path, _front_matter(path / "README.md"))
+        return ModelSource(source, path, _front_matter(path / hub.CARD))
     path = Path(source).expanduser()
     if path.is_dir():
-        return ModelSource(source, _within(path), _front_matter(path / "README.md"))
+        return ModelSource(source, _within(path), _front_matter(path / hub.CARD))
     if path.is_file() and path.suffix == ".gguf":
         return ModelSource(source, path, UNKNOWN)
     raise ConfigError(

@@ -32,9 +32,9 @@ def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config
     model = home / "start" if size.clones else recipe.model_path()
     overrides: dict[str, str] = {
         "RUN__NAME": f'"{home.name}"',
-        "RUN__HOME": f'"{home.resolve()}"',
+        "RUN__HOME": str(home.resolve()),
         "RUN__SEED": str(choices.seed),
-        "MODEL__PATH": f'"{model.resolve()}"',
+        "MODEL__PATH": str(model.resolve()),
         **recipe.overrides(),
         **size.settings,
     }
@@ -65,8 +65,7 @@ def load_recipe(recipe: Recipe, overrides: Mapping[str, str]) -> Config:
     if model.dtype == "bfloat16" and is_bfloat16_emulated(model.device):
         overrides = {**overrides, "MODEL__DTYPE": '"float32"'}
     if model.chat_template:
-        template = ROOT / model.chat_template
-        overrides = {**overrides, "MODEL__CHAT_TEMPLATE": f'"{template}"'}
+        overrides = {**overrides, "MODEL__CHAT_TEMPLATE": str(ROOT / model.chat_template)}
     prefixed = {config_loading.PREFIX + key: value for key, value in overrides.items()}
     return config_loading.load(recipe.file, prefixed | environ)
 

@@ -5,6 +5,7 @@ stored body ─▶ RecordedEpisode up to the step ─▶ EpisodeLoop ─▶ the 
 """
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.checkpoints import manifest
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError, EnvironmentFailure
-from agentrl.core.statistics import interval
+from agentrl.core.statistics import estimate, interval
 from agentrl.core.trajectory import StepRecord, Trajectory
 from agentrl.core.types import SOLVED
 from agentrl.db.registry.checkpoints import LivePolicy
@@ -99,11 +100,9 @@ def describe_branch(
 ) -> Mapping[str, object]:
     """Return the result as a JSON object.
 
-    `reward_low`, `reward_high`: 95 % interval of the mean.
+    `reward_low`, `reward_high`: 95 % interval of the mean, None for one continuation.
     """
-    rewards = [each.reward for each in continuations]
-    around = 1.96 * stdev(rewards) / len(rewards) ** 0.5 if len(rewards) > 1 else None
-    mean = fmean(rewards)
+    reward = estimate([each.reward for each in continuations])
     return {
         "episode_id": body.episode_id,
         "task": body.task,
@@ -112,9 +111,9 @@ def describe_branch(
         "checkpoint_id": checkpoint_id,
         "temperature": continuations[0].steps[request.step].temperature,
         "recorded": _end(body),
-        "reward": mean,
-        "reward_low": None if around is None else mean - around,
-        "reward_high": None if around is None else mean + around,
+        "reward": reward.mean,
+        "reward_low": None if math.isnan(reward.low) else reward.low,
+        "reward_high": None if math.isnan(reward.high) else reward.high,
         "success": fmean(each.score >= SOLVED for each in continuations),
         "continuations": [
             {**_end(each), "steps": _steps(each)[request.step :]} for each in continuations

@@ -18,7 +18,7 @@ from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.configuration import configs
 from agentrl.ops.evaluation.target import resolve
-from agentrl.ops.models import hub
+from agentrl.ops.models import hub, model_source
 from agentrl.ops.runs.begin import begin
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
@@ -71,9 +71,14 @@ def test_only_what_a_run_needs_is_fetched(tmp_path: Path, there: Hub) -> None:
     found = Path(hub.resolve_model(config(tmp_path / "run")).model.path)
     assert {path.name for path in found.iterdir()} == {
         *("config.json", "generation_config.json", "chat_template.jinja"),
-        *("tokenizer.json", "tokenizer_config.json", "model.safetensors"),
+        *("tokenizer.json", "tokenizer_config.json", "model.safetensors", "README.md"),
     }
     configs.check(hub.resolve_model(config(tmp_path / "run")))
+
+
+def test_the_license_of_a_model_of_the_hub_is_that_of_its_card(there: Hub) -> None:
+    (there.folder / "README.md").write_text("---\nlicense: mit\n---\n")
+    assert model_source.resolve("hub:owner/tiny").license == "mit"
 
 
 def test_a_look_fetches_no_weights_and_leaves_no_trace_of_a_run(tmp_path: Path, there: Hub) -> None:

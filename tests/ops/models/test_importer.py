@@ -11,9 +11,10 @@ from agentrl.core.config.sections.policies import Model
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.envs.contract import Message, ToolCall, strings
 from agentrl.ops.configuration import configs
+from agentrl.ops.models import hub
 from agentrl.ops.models import model_source as sources
 from agentrl.ops.models.check import check_model
-from agentrl.ops.models.importer import CARD, import_model
+from agentrl.ops.models.importer import import_model
 from agentrl.workers.conversation import toolcalls
 from agentrl.workers.conversation.template import TEMPLATE, ChatTemplate
 
@@ -55,10 +56,10 @@ def test_a_template_of_ones_own_takes_the_place_of_the_models(chatml: Path) -> N
 
 
 def test_the_card_states_source_licence_and_hashes(chatml: Path) -> None:
-    (chatml / CARD).write_text("---\nlicense: apache-2.0\n---\n# It\n")
+    (chatml / hub.CARD).write_text("---\nlicense: apache-2.0\n---\n# It\n")
     out = chatml.parent / "out"
     card = import_model(str(chatml), out, dtype="float32", chat_template=None)
-    assert card == (out / CARD).read_text()
+    assert card == (out / hub.CARD).read_text()
     assert f"| source | `{chatml}` |" in card
     assert "| licence | apache-2.0 |" in card
     assert "| quantisation | none |" in card
@@ -116,7 +117,7 @@ def test_a_real_model_shows_tools_and_its_calls_are_read_back(smollm2: Path) -> 
     assert template.call_style() == "hermes"
     call = ToolCall("look", {"thing": "cup"})
     assert toolcalls.parse(toolcalls.render(call, "hermes"), [LOOK], "hermes") == [call]
-    assert "de-quantised" in (smollm2 / CARD).read_text()
+    assert "de-quantised" in (smollm2 / hub.CARD).read_text()
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def chatml(tmp_path: Path) -> Path:
     tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / TEMPLATE).write_text(CHATML)
-    (folder / CARD).unlink()
+    (folder / hub.CARD).unlink()
     return folder
 
 

@@ -69,6 +69,30 @@ def test_a_line_of_the_training_counts_groups_that_were_dropped_and_why(tmp_path
     assert f"| groups not trained {untrained} |" in line
 
 
+def test_rates_of_a_resumed_training_are_those_since_it_went_on(tmp_path: Path) -> None:
+    """Two of 10 updates in 100 s, with 50 episodes and 1000 tokens: 5 updates remain, 250 s."""
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    output, times = io.StringIO(), [100.0]
+    config = config_loading.loads("run.stop_updates = 10\n[tasks.dbbench]")
+    view = LivePanel(Console(file=output, width=1000), config, lambda: times[0])
+    before = replace(
+        store.ask(lambda s: progress.totals(s, run_id)),
+        updates=3,
+        episodes=9000,
+        sampled_tokens=90_000,
+    )
+    with closing(store):
+        view.training(before, store, run_id)
+        times[0] = 200.0
+        after = replace(before, updates=5, episodes=9050, sampled_tokens=91_000)
+        view.training(after, store, run_id)
+    first, second = output.getvalue().splitlines()
+    assert "| episodes/s – | sampled tokens/s – |" in first
+    assert first.endswith("ETA –")
+    assert "| episodes/s 0.5 | sampled tokens/s 10 |" in second
+    assert second.endswith("ETA 250 s")
+
+
 @pytest.mark.parametrize("recipe_name", ["tiny", "smollm"])
 def test_a_machine_with_too_little_memory_is_told_so_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe_name: str
@@ -133,6 +157,14 @@ def test_a_machine_without_the_benchmarks_data_gets_generated_items(
     fast = prepare(SMOLLM, Choices(fast=True), tmp_path)[0].tasks
     assert fast["alfworld"].options["origin"] == "generated"
     assert fast["dbbench"].options["origin"] == "wikitables"
+
+
+def test_a_path_with_quotes_and_backslashes_is_kept(tmp_path: Path) -> None:
+    folder = tmp_path / 'a "b" \\n'
+    config, path = prepare(SMOLLM, Choices(), folder)
+    assert config.home() == folder / "smollm"
+    assert config.model.path == str(folder / "smollm" / "start")
+    assert config_loading.load(path, {}) == config
 
 
 def test_a_recipe_without_its_model_names_what_makes_it(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from recorded_episodes import RecordedRun
+from trajectories import trajectory
 from typer.testing import CliRunner
 
 from agentrl.broker.messages import EpisodeFinished, decode
@@ -14,7 +16,7 @@ from agentrl.core import config_loading
 from agentrl.core.errors import ConfigError, EnvironmentFailure, MessageError, StoreError
 from agentrl.core.trajectory import Judgement
 from agentrl.core.types import Status
-from agentrl.ops.replay.branch_episode import BranchRequest, branch_episode
+from agentrl.ops.replay.branch_episode import BranchRequest, branch_episode, describe_branch
 from agentrl.ops.replay.command import replay, replay_all
 from agentrl.ops.replay.recorded_episode import RecordedEpisode
 from agentrl.workers.conversation.template import ChatTemplate
@@ -241,6 +243,16 @@ def test_another_policy_goes_on_from_tokens_kept_as_they_were(
         str(n) for n in range(len(new.steps))
     ]
     assert lines[-1].startswith(f"now:      {new.status}, reward {new.reward:g}")
+
+
+def test_the_interval_of_two_rewards_is_students() -> None:
+    """Rewards 0 and 1: the standard error is ½, and t with one degree of freedom 12.706."""
+    body = trajectory()
+    pair = [msgspec.structs.replace(body, reward=reward) for reward in (0.0, 1.0)]
+    found: Any = describe_branch(body, pair, BranchRequest(str(TINY), 0), "c")
+    assert found["reward_high"] - found["reward"] == pytest.approx(12.706 * 0.5, rel=1e-3)
+    alone: Any = describe_branch(body, pair[:1], BranchRequest(str(TINY), 0), "c")
+    assert alone["reward_low"] is alone["reward_high"] is None
 
 
 def test_repeats_give_the_value_of_a_step(

@@ -1,5 +1,6 @@
 """Converts a GGUF file with quantised weights to a transformers directory."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,35 +8,66 @@ import torch
 
 from agentrl.core.errors import CheckpointError, ConfigError
 
+SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
+
 
 def convert_gguf(file: Path, out: Path, dtype: torch.dtype) -> int:
     """Write weights (de-quantised, then cast to `dtype`) and tokenizer of `file` into `out`.
 
     Returns the number of parameters. Raises ConfigError without the package gguf, CheckpointError
-    for a file that transformers does not read.
+    for a file that transformers does not read, or reads without weights or the scaling of its
+    rotary positions.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
+        from gguf import GGUFReader
+
         tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, dtype=torch.float32
+        found: Any = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True
         )
+        scaled = _is_rope_scaled(GGUFReader(file))
     except ImportError as error:
         raise ConfigError(
             "reading a GGUF file needs the package gguf", hint="run `pip install gguf`"
         ) from error
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
-        text = str(error).splitlines()[0]
+    except Exception as error:  # transformers, gguf and tokenizers raise nothing narrower
+        text = next(iter(str(error).splitlines()), type(error).__name__)
         raise CheckpointError(
             f"{file}: transformers cannot read it: {text}", hint="choose another model"
         ) from error
+    loaded, report = found
+    if report["missing_keys"]:
+        hint = "join the split parts with llama-gguf-split" if SPLIT.search(file.name) else ""
+        missing = min(report["missing_keys"])
+        raise CheckpointError(f"{file}: the weight {missing} is missing", hint=hint)
+    if scaled and _rope_types(loaded.config) <= {"default"}:
+        raise CheckpointError(
+            f"{file}: transformers drops the scaling of its rotary positions",
+            hint="import the original transformers model",
+        )
     model = _dequantised_model(loaded, dtype)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     return sum(weight.numel() for weight in model.parameters())
+
+
+def _is_rope_scaled(reader: Any) -> bool:
+    """Return whether llama.cpp scales the rotary positions, by a rule or by frequency."""
+    kinds = (field for name, field in reader.fields.items() if name.endswith(".rope.scaling.type"))
+    return any(tensor.name == "rope_freqs.weight" for tensor in reader.tensors) or any(
+        kind.contents() != "none" for kind in kinds
+    )
+
+
+def _rope_types(config: Any) -> set[str]:
+    """Return the kinds of rotary positions, of which a model may have one per type of layer."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    each = [rope] if "rope_type" in rope else [v for v in rope.values() if isinstance(v, dict)]
+    return {one.get("rope_type", "default") for one in each}
 
 
 def _dequantised_model(loaded: Any, dtype: torch.dtype) -> Any:
