@@ -6,6 +6,7 @@ ARGS ?=
 # machine without a GPU name CPU wheels, or pip may fetch several GB of CUDA libraries:
 #   make setup TORCH_ARGS="--index-url <the CPU index that PyTorch's install page names>"
 #   make setup TORCH_ARGS="/path/to/torch-2.13.0+cpu-….whl"
+# For containers write the line TORCH_ARGS=… into .env: Compose reads it at every build.
 TORCH_ARGS ?=
 UV ?= uv
 
@@ -18,7 +19,7 @@ VLLM_NOT := torchvision torchaudio torchcodec triton
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 SERVICES = $(COMPOSE) -f docker-compose.yml -f deploy/services.yml
 PROFILE ?= cpu
-# Its first line says where the run stands, or that it is over; nothing of one that begins just now.
+# The first line says where the run stands or that it is over. It is empty if the run is just beginning.
 STATUS = 'agentrl status "$$CONFIG"'
 IMAGES = migrate dashboard sandbox$(if $(filter gpu,$(PROFILE)), policy-gpu)
 AGENTRL_CONFIG ?= $(or $(shell sed -n 's/^AGENTRL_CONFIG=//p' .env 2>/dev/null), \

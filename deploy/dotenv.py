@@ -29,11 +29,19 @@ SOCKET = "/var/run/docker.sock"
 def missing(known: Mapping[str, str], environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Names and values to add."""
     socket = environ.get("DOCKER_HOST", f"unix://{SOCKET}").removeprefix("unix://")
-    group = Path(socket).stat().st_gid if Path(socket).exists() else 0
+    group = group_inside(Path(socket).stat(), os.getuid()) if Path(socket).exists() else 0
     yield "COMPOSE_PROFILES", "cpu"
     if "DOCKER_SOCKET" not in known:
         yield "DOCKER_SOCKET", socket
         yield "DOCKER_GID", str(group)
+
+
+def group_inside(socket: os.stat_result, user: int) -> int:
+    """Return the group that a container needs for the socket.
+
+    A rootless engine, whose socket `user` owns, maps the group of that user to 0.
+    """
+    return 0 if socket.st_uid == user != 0 else socket.st_gid
 
 
 def write_secrets(folder: Path, known: Mapping[str, str]) -> None:

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Run once by the image of Postgres, as its superuser, on a new volume: the database and the roles of
-# AgentRL. `agentrl` owns its database and is no superuser; `agentrl_reader` may log in, and read what
-# `agentrl db upgrade` lets it. psql reads the passwords itself: no command line shows them.
+# Create the database and the roles of AgentRL. The image of Postgres runs this script once, as its
+# superuser, on a new volume. `agentrl` owns its database and is no superuser. `agentrl_reader` may
+# log in and read what `agentrl db upgrade` grants. psql reads the passwords itself, so that no command
+# line shows them.
 psql -v ON_ERROR_STOP=1 -q -U "$POSTGRES_USER" -d postgres <<SQL
 \set owner \`cat "$SECRETS/POSTGRES_PASSWORD"\`
 \set reader \`cat "$SECRETS/READER_PASSWORD"\`

@@ -40,6 +40,7 @@ def stack(
     (configs / "compose.toml").write_text(f"{text}\n{small}")
     with socket.create_server(("127.0.0.1", 0)) as free:
         made.set(CONFIGS=str(configs), DASHBOARD_PORT=str(free.getsockname()[1]))
+    made.set(DATA=str(tmp_path / "data"))
     made.build()
     try:
         yield made

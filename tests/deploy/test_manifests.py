@@ -61,6 +61,21 @@ def test_services_and_manifests_start_verbs_that_there_are() -> None:
     assert started == {a for a in applied if not a.startswith("agentrl ")} <= verbs
 
 
+def test_every_container_requests_cpu_and_memory() -> None:
+    for each in containers():
+        assert set(each["resources"]["requests"]) == {"cpu", "memory"}, each["name"]
+
+
+def test_a_mount_of_a_kept_volume_changes_no_modes() -> None:
+    """RabbitMQ refuses to start with a cookie that its group may read."""
+    kept = [each for (each,) in (d.values for d in documents()) if each["kind"] == "StatefulSet"]
+    kept = [each["spec"] for each in kept if "volumeClaimTemplates" in each["spec"]]
+    assert len(kept) == 2
+    for each in kept:
+        security = each["template"]["spec"]["securityContext"]
+        assert security["fsGroupChangePolicy"] == "OnRootMismatch", each["serviceName"]
+
+
 def test_every_process_is_probed_by_a_question_of_its_own_role() -> None:
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     asked = {

@@ -1,6 +1,8 @@
 """What `make up` and the Dockerfile run."""
 
 import importlib.metadata
+import os
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -48,6 +50,18 @@ def test_a_file_of_an_earlier_version_gets_what_it_lacks(tmp_path: Path) -> None
     assert {line.split("=")[0] for line in lines[3:]} >= {"COMPOSE_PROFILES", "DOCKER_SOCKET"}
     assert (tmp_path / ".secrets/POSTGRES_PASSWORD").read_text() == "mine"
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_group_of_a_rootless_engines_socket_is_root_inside() -> None:
+    """Its user namespace maps our user and group to 0; the engine of root keeps the group."""
+    group = runpy.run_path(str(ROOT / "deploy/dotenv.py"))["group_inside"]
+
+    def socket_of(user: int) -> os.stat_result:
+        return os.stat_result((0o140660, 0, 0, 1, user, 998, 0, 0, 0, 0))
+
+    assert group(socket_of(1000), user=1000) == 0
+    assert group(socket_of(0), user=1000) == 998
+    assert group(socket_of(0), user=0) == 998
 
 
 def test_extras_that_name_extras_are_followed_and_nothing_is_asked_twice(tmp_path: Path) -> None:
