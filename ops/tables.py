@@ -24,7 +24,7 @@ def plain(*heads: str) -> Table:
 
 
 def lasting_console(stream: TextIO) -> Console:
-    """A console of a process that goes on when nobody reads the stream, or the disk is full."""
+    """Return a console that never fails: without a reader or room on the disk, lines are lost."""
     return Console(file=cast(TextIO, BestEffortStream(stream)), emoji=False)
 
 

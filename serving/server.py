@@ -113,12 +113,12 @@ class Server(HttpServer):
 def guard(token: str, handler: Handler) -> Handler:
     """Refuse requests without the token."""
 
-    async def guarded(request: HttpRequest) -> Response:
+    async def handle(request: HttpRequest) -> Response:
         if not admits(token, request.headers.get("authorization", "")):
             return fault(401, "the bearer token is missing or wrong", code="invalid_api_key")
         return await handler(request)
 
-    return guarded
+    return handle
 
 
 def measure_completions(handler: Handler) -> Handler:

@@ -109,8 +109,9 @@ def _look_or_show_outages(config: Config) -> dict[str, Any]:
     try:
         return look(config)
     except StoreUnavailable:
+        screen = lasting_console(sys.stderr)
         for each in _outages(config.home()):
-            print_line(lasting_console(sys.stderr), str(each))
+            print_line(screen, str(each))
         raise
 
 

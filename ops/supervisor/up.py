@@ -99,7 +99,7 @@ def await_end(home: Path, pid: int, limit_s: float, say_s: float = SAY_S) -> Non
             said = now
             names = ", ".join(running_children(home)) or f"supervisor {pid}"
             print(f"waiting for {names} to stop", file=sys.stderr)
-        time.sleep(min(0.1, say_s))
+        time.sleep(0.1)
 
 
 def _detach(config: Config, path: Path) -> None:

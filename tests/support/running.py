@@ -49,11 +49,11 @@ def added_niceness(process: subprocess.Popen[bytes], log: Path) -> int:
     """Wait until a process has another niceness than this one; return the difference."""
     own = os.getpriority(os.PRIO_PROCESS, 0)
 
-    def added() -> int:
+    def difference() -> int:
         return os.getpriority(os.PRIO_PROCESS, process.pid) - own
 
-    eventually(added, within_s=120, text=log.read_text)
-    return added()
+    eventually(difference, within_s=120, text=log.read_text)
+    return difference()
 
 
 def eventually(what: Callable[[], object], *, within_s: float, text: Callable[[], str]) -> None:
