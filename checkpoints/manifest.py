@@ -14,6 +14,7 @@ import msgspec
 from agentrl.core.errors import CheckpointError
 
 FILE = "manifest.json"
+TEXTS = {".json", ".jinja", ".model", ".txt"}  # suffixes of files that say how texts are encoded
 ADAPTER = "adapter_config.json"  # its presence tells an adapter's directory from a model's
 
 
@@ -76,6 +77,13 @@ def digests(directory: Path, known: Mapping[str, str] | None = None) -> dict[str
 def weight_digests(directory: Path) -> dict[str, str]:
     """Return the hex SHA-256 of every file of weights directly in the directory, sorted."""
     return {path.name: file_sha256(path) for path in sorted(directory.glob("*.safetensors"))}
+
+
+def text_digest(directory: Path) -> str:
+    """Return a hex SHA-256 over the tokenizer, templates and settings directly in the directory."""
+    paths = sorted(path for path in directory.glob("*") if path.suffix in TEXTS)
+    found = {path.name: file_sha256(path) for path in paths if path.name != FILE}
+    return hashlib.sha256(msgspec.json.encode(found)).hexdigest()
 
 
 def write(directory: Path, manifest: Manifest) -> None:

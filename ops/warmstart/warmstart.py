@@ -75,7 +75,7 @@ def warmstart(
     if report := _restore(options, fingerprint):
         return report
     began = time.monotonic()
-    kept = WarmstartState(options.out, f"{fingerprint} {demonstrations.EXPERT_CHOICE}")
+    kept = WarmstartState(options.out, _state_fingerprint(options, fingerprint))
     begun = kept.load()
     if begun.cloner:
         watch_continuation(begun.earlier + begun.steps, kept.folder)
@@ -151,6 +151,16 @@ def _fingerprint(options: WarmstartOptions) -> str:
         "style": [options.style, options.dtype, options.device],
     }
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+
+
+def _state_fingerprint(options: WarmstartOptions, fingerprint: str) -> str:
+    """Add to a fingerprint what else determines the remaining steps of an interrupted warm start.
+
+    That is how the experts choose, and the model's tokenizer, template and settings. Raises
+    CheckpointError.
+    """
+    model = "" if options.model is None else manifest.text_digest(options.model)
+    return f"{fingerprint} {demonstrations.EXPERT_CHOICE} {model}".rstrip()
 
 
 def _check_items(options: WarmstartOptions, sources: Mapping[str, TaskSource]) -> None:

@@ -277,6 +277,30 @@ def test_a_warm_start_with_demonstrations_chosen_otherwise_is_not_continued(
         warmstart(small)
 
 
+def test_a_warm_start_whose_model_encodes_otherwise_is_not_continued(tmp_path: Path) -> None:
+    """A changed card does not matter."""
+
+    def interrupt(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    model = tmp_path / "model"
+    shutil.copytree(Path(__file__).parents[3] / "models" / "tiny", model)
+    one = (Phase(noise={}, steps=2, checked=0),)
+    small = options(
+        tmp_path / "out", model=model, episodes=2, batch_tokens=64, phases=one, measured=0
+    )
+    with pytest.raises(KeyboardInterrupt):
+        warmstart(small, interrupt)
+    template = model / "chat_template.jinja"
+    before = template.read_text("utf-8")
+    template.write_text(before.replace("\n", "", 1), "utf-8")
+    with pytest.raises(ConfigError, match="with other options"):
+        warmstart(small)
+    template.write_text(before, "utf-8")
+    (model / "README.md").write_text("Another card.", "utf-8")
+    warmstart(small)
+
+
 @pytest.mark.slow
 def test_weights_are_written_in_the_dtype_of_the_policy(tmp_path: Path) -> None:
     out = tmp_path / "low"
