@@ -1,6 +1,5 @@
 """The commands `agentrl envs …`: inspect, play, check and serve tasks."""
 
-import os
 from pathlib import Path
 
 import typer
@@ -149,9 +148,6 @@ def audit(
 
 def serve(
     config: Path = CONFIG,
-    protocol: str = typer.Option(
-        "", "--protocol", help="agentrl or openenv. Default: the configuration's envs.protocol."
-    ),
     supervised: bool = SUPERVISED,
 ) -> None:
     """Serve the tasks of the configuration over HTTP.
@@ -162,6 +158,4 @@ def serve(
     """
     from agentrl.ops.processes.entry import run_role
 
-    if protocol:  # an override like any other
-        os.environ["AGENTRL__ENVS__PROTOCOL"] = protocol
     run_role("envs", config, supervised=supervised)

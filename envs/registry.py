@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import Any, cast
 
 from agentrl.core.errors import AgentRLError, ItemError, nearest, with_origin
-from agentrl.core.former_modules import import_hint
 from agentrl.core.logging import configure_unless_done, get_logger
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.tasks.datasets import Dataset
@@ -84,7 +83,7 @@ def beside(task: str, name: str) -> ModuleType | None:
             return import_module(last)
         return import_module(f"{package}.{name}") if find_spec(f"{package}.{name}") else None
     except ImportError as error:
-        raise ItemError(f"task {task}: {name}: {error}", hint=import_hint(error) or HINT) from error
+        raise ItemError(f"task {task}: {name}: {error}", hint=HINT) from error
 
 
 def place(task: str) -> str:
@@ -153,5 +152,5 @@ def _outside(task: str, options: Mapping[str, Any]) -> TaskSource:
             raise
         except Exception as error:  # whatever a user's module does
             text = f"task {task}: {entry.value}: {with_origin(error)}"
-            raise ItemError(text, hint=import_hint(error)) from error
+            raise ItemError(text) from error
     raise ItemError(f"unknown task {task}{nearest(task, names())}")

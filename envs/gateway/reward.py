@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import Any
 
 from agentrl.core.errors import EnvironmentFailure, ItemError, in_words
-from agentrl.core.former_modules import import_hint
 from agentrl.envs.call_timeouts import call_within
 
 HINT = 'write "package.module:function" or "path.py:function"'
@@ -72,7 +71,7 @@ def load_function(name: str, task: str, option: str) -> Callable[..., Any]:
         function = getattr(module, attribute)
     except Exception as error:  # whatever the user's module raises when it is imported
         text = f"{task}: option {option}: {name}: {in_words(error)}"
-        raise ItemError(text, hint=import_hint(error) or HINT) from error
+        raise ItemError(text, hint=HINT) from error
     if not callable(function):
         raise ItemError(f"{task}: option {option}: {name} is not a function", hint=HINT)
     loaded: Callable[..., Any] = function

@@ -219,7 +219,7 @@ def check_protocol(envs: Envs) -> None:
         raise ConfigError(
             f"envs.protocol: workers cannot play episodes on {envs.url} over {envs.protocol}",
             hint="remove envs.protocol, and serve OpenEnv's clients with another process: "
-            "`agentrl envs serve CONFIG --protocol openenv`",
+            "`AGENTRL__ENVS__PROTOCOL=openenv agentrl envs serve CONFIG`",
         )
 
 

@@ -108,17 +108,6 @@ def test_a_library_that_is_missing_is_named_with_what_brings_it(
     assert "agentrl-system[tasks]" in raised.value.hint
 
 
-def test_a_task_that_imports_a_former_name_of_ours_is_told_the_present_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path, "former_task:make", "former")
-    (tmp_path / "former_task.py").write_text("from envs.contract import Item\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ItemError, match=r"task former: former_task:make: Module.*: No") as raised:
-        registry.source("former", {})
-    assert raised.value.hint == "import agentrl.envs"
-
-
 def test_a_task_of_another_distribution_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

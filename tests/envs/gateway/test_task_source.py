@@ -94,12 +94,6 @@ def test_a_reward_that_is_not_there_is_told_by_name(name: str, why: str) -> None
         load_reward(name)
 
 
-def test_a_reward_of_a_former_module_of_ours_is_told_the_present_name() -> None:
-    with pytest.raises(ItemError, match="No module named 'envs'") as raised:
-        load_reward("envs.gateway.reward:rewarded")
-    assert raised.value.hint == "import agentrl.envs"
-
-
 def test_a_reward_may_be_of_a_module_and_a_score_of_its_own() -> None:
     assert load_reward("math:sqrt") is math.sqrt
     assert call_reward(lambda item, _: item["r"], {"r": 2}, RESULT, 5) == Scored(2.0, 2.0)
