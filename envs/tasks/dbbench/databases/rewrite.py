@@ -4,7 +4,7 @@ Every column holds text. MySQL decides by types whether two values compare as te
 so a text that meets a number is cast, and texts that are computed get the collation of columns.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from sqlglot import exp
 
@@ -20,6 +20,7 @@ NUMERIC = {"sum", "avg", "abs", "round", "ceil", "floor"}  # of numbers
 EXACT = {"count", "length", "char_length", "locate", "instr", "year", "row_number", "rank"}
 TEXT = {"concat", "str_to_date", "group_concat"}
 MAX_NODES = 1_000  # that assignments of an UPDATE grow to by those before them
+MAX_COPIED = 100_000  # nodes of what stands before IN, once for each of its values
 _CASTS = {
     "exact": exp.DataType.INTEGER_TYPES | {exp.DType.DECIMAL, exp.DType.YEAR},
     "double": {exp.DType.DOUBLE, exp.DType.FLOAT},
@@ -105,8 +106,18 @@ def collated(node: exp.Expr) -> exp.Expr:
 def _in(node: exp.Expr) -> exp.Expr:
     if not node.expressions or isinstance(node.this, exp.Tuple):
         return node
-    each = [equal(node.this.copy(), value) for value in node.expressions]
-    return exp.Paren(this=exp.or_(*each, copy=False))
+    if sum(1 for _ in node.this.walk()) * len(node.expressions) > MAX_COPIED:
+        raise ValueError("too many values for what stands before IN")
+    return _any([equal(node.this.copy(), value) for value in node.expressions])
+
+
+def _any(conditions: Sequence[exp.Expr]) -> exp.Expr:
+    """Join conditions by OR, halved again and again: SQLite bounds the depth of an expression."""
+    if len(conditions) == 1:
+        return conditions[0]
+    half = len(conditions) // 2
+    either = exp.Or(this=_any(conditions[:half]), expression=_any(conditions[half:]))
+    return exp.Paren(this=either)
 
 
 def _case(node: exp.Expr) -> exp.Expr:

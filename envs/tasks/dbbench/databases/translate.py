@@ -2,7 +2,7 @@
 
 A statement is parsed, `rewrite.py` changes its tree, and it is written for
 SQLite. What cannot be parsed goes to SQLite as it is. Parsing is bounded: long statements are not
-parsed, and deep nesting ends in RecursionError.
+parsed, deep nesting ends in RecursionError, and many steps back and forth in ValueError.
 """
 
 import logging
@@ -23,6 +23,7 @@ from agentrl.envs.tasks.dbbench.databases.sqlite import error_text, quoted
 from agentrl.envs.tasks.dbbench.problem import Database, Table
 
 MAX_PARSED = 20_000  # characters of a statement
+MAX_STEPS = 50_000  # of its parser, which reads year(…) twice, so year(year(…)) four times
 
 _ANSWERS = (
     (r"no such table: (?:main\.)?(.*)", "1146 (42S02): Table 'dbbench.{}' doesn't exist"),
@@ -46,6 +47,14 @@ class Source(MySQL):
         FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., exp.Expr]]] = {
             name: MySQLParser.FUNCTION_PARSERS[name] for name in ("CAST", "CONVERT", "GROUP_CONCAT")
         }
+        steps = 0
+
+        def _advance(self, times: int = 1) -> None:
+            """Raise ValueError, which ends all attempts, after too many steps."""
+            self.steps += 1
+            if self.steps > MAX_STEPS:
+                raise ValueError("too many steps")
+            super()._advance(times)
 
 
 class Target(SQLite):

@@ -205,6 +205,24 @@ def test_assignments_of_assignments_do_not_grow_without_bound(change: str) -> No
     database.close()
 
 
+def test_a_statement_that_is_parsed_again_and_again_is_given_up() -> None:
+    """sqlglot takes year(…) for a type, then for a function: twice the work for each level."""
+    deep = f"select {'year(' * 40}d{')' * 40} from `T`"  # noqa: S608
+    assert translate(deep) == deep
+    rows = ", ".join(["('it''s', 'b', 'year(c)', 1.5)"] * 600)
+    assert len(rows) > 0.9 * MAX_PARSED
+    assert translate(f"insert into T values {rows}").startswith("INSERT INTO")  # noqa: S608
+
+
+def test_a_long_list_of_values_is_no_deep_expression() -> None:
+    database = opened(Table("T", ["a", "b"], [["1", "x"], ["900", "y"]]))
+    values = ", ".join(map(str, range(2, 1000)))
+    assert database.execute(f"select b from T where a in ({values})") == "[('y',)]"  # noqa: S608
+    long = f"select concat({', '.join(['a'] * 900)}) in ({values})"
+    assert translate(long) == long
+    database.close()
+
+
 def test_a_bad_pattern_is_an_error(database: MysqlDatabase) -> None:
     assert database.execute("select 'a' regexp '('").startswith("Error executing query: ")
 
