@@ -11,7 +11,7 @@ from agentrl.core.logging import get_logger
 from agentrl.core.types import TRAINABLE
 from agentrl.envs.contract import Environment, Outcome, ToolCall
 from agentrl.workers.conversation.template import ChatTemplate
-from agentrl.workers.conversation.toolcalls import Style, parse
+from agentrl.workers.conversation.toolcalls import Style, parse, without_thoughts
 from agentrl.workers.policies.client import Completion
 
 log = get_logger()
@@ -24,7 +24,7 @@ def apply_turn(
     ended = bool(token_ids) and token_ids[-1] in template.stop_ids
     text = template.decode(token_ids[:-1] if ended else token_ids)
     tools = environment.tools
-    calls = parse(text, tools, style) if tools else text
+    calls = parse(text, tools, style) if tools else without_thoughts(text)
     return calls, environment.call(calls)
 
 

@@ -29,11 +29,8 @@ class Walk:
     def __init__(self, way: Sequence[float | None]) -> None:
         self.closed = False
         self.lengths: list[int] = []
+        self.tools: tuple[Tool, ...] = (LOOK,)
         self._way = list(way)
-
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        return (LOOK,)
 
     def start(self) -> Observation:
         return Observation(())
@@ -60,7 +57,7 @@ def test_without_a_weight_the_environment_stays_as_it_is() -> None:
     [
         ([GOOD], 0.1),
         ([GOOD, GOOD], 0.1),
-        ([GOOD, ToolCall("jump", {})], 0.0),
+        ([GOOD, ToolCall("jump", {}, "no tool jump")], 0.0),
         ([ToolCall("look", {}, "thing is missing")], 0.0),
         ([], 0.0),
         ("a text", 0.0),
@@ -71,6 +68,13 @@ def test_a_turn_whose_calls_are_all_valid_is_rewarded_once(
 ) -> None:
     environment = with_process_rewards(Walk([None, None]), ProcessRewards(valid_call=0.1))
     assert environment.call(calls).reward == reward
+
+
+def test_a_call_is_judged_by_the_tools_of_its_turn() -> None:
+    walk = Walk([None, None])
+    walk.tools = ()  # by the time that the turn is judged
+    environment = with_process_rewards(walk, ProcessRewards(valid_call=0.1))
+    assert environment.call([GOOD]).reward == 0.1
 
 
 def test_progress_pays_for_the_way_and_takes_back_what_is_undone() -> None:

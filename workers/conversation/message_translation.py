@@ -95,8 +95,8 @@ def read_reply(policy: LivePolicy, data: bytes) -> Reply:
 
 def call_text(message: Reply, style: Style) -> str:
     """Render a message as the trained model would write it, so that `parse` reads its calls."""
-    calls = (render(_call(call.function), style) for call in message.tool_calls or ())
-    return (message.content or "") + "".join(calls)
+    calls = "".join(render(_call(call.function), style) for call in message.tool_calls or ())
+    return "\n".join(filter(None, (message.content, calls)))  # a word would join the call's name
 
 
 def messages(

@@ -59,13 +59,26 @@ _LOOKS_NAMED = re.compile(r'\{\s*"name"\s*:')
 
 
 def parse(text: str, tools: Sequence[Tool], style: Style) -> list[ToolCall] | str:
-    """Return the calls in an assistant's text in order, or the text itself if it has none.
+    """Return the calls in an assistant's text in order, or what it says if it has none.
 
     A call that is malformed, unknown or does not fit its schema has `error` set.
     """
     known = {tool.name: tool for tool in tools}
     calls = [check_call(call, known) for call in _READ[style](text, known)]
-    return calls or text
+    return calls or without_thoughts(text)
+
+
+def without_thoughts(text: str) -> str:
+    """Return a text without its thoughts, which end with the text if they are not closed."""
+    if _THOUGHT not in text and _THOUGHT_END not in text:
+        return text
+    at = _after_thought(text)
+    parts = []
+    while (thought := text.find(_THOUGHT, at)) >= 0:
+        parts.append(text[at:thought])
+        end = text.find(_THOUGHT_END, thought)
+        at = len(text) if end < 0 else end + len(_THOUGHT_END)
+    return "".join([*parts, text[at:]]).strip()
 
 
 def render(call: ToolCall, style: Style) -> str:
@@ -188,6 +201,8 @@ def _json_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
                 at = max(at, getattr(error, "pos", at))
             at += 1
             continue
+        if isinstance(function := value.get("function"), dict) and "name" in function:
+            value = function  # as OpenAI's API writes calls
         names = "arguments" in value or "parameters" in value
         if "name" in value and (names or value["name"] in tuple(known)):
             yield _parse_named(value)
@@ -205,7 +220,7 @@ _READ = {
 def _after_thought(text: str) -> int:
     """Return the end of a thought that the prompt opened; 0 if there is none."""
     thought, end, _ = text.partition(_THOUGHT_END)
-    return len(thought) if end and _THOUGHT not in thought else 0
+    return len(thought) + len(end) if end and _THOUGHT not in thought else 0
 
 
 def _find_opening(text: str, what: re.Pattern[str], at: int) -> re.Match[str] | None:

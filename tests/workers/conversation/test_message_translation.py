@@ -59,6 +59,13 @@ def test_an_answer_is_written_in_the_style_of_the_model(style: Style) -> None:
     calls = parse(call_text(message, style), TOOLS, style)
     assert calls == [ToolCall("look", {"thing": "a mug"})] * 2
 
+    for content in ("I look.", "I look", "-"):
+        message = msgspec.convert(
+            {"content": content, "tool_calls": [{"function": function}]}, Reply
+        )
+        calls = parse(call_text(message, style), TOOLS, style)
+        assert calls == [ToolCall("look", {"thing": "a mug"})]
+
 
 @settings(suppress_health_check=list(HealthCheck), max_examples=50)
 @given(text=st.text(max_size=200), room=st.integers(1, 40))

@@ -75,6 +75,7 @@ def test_json_calls_are_found_in_a_fenced_list() -> None:
     plain = {"name": call.name, "arguments": call.arguments}
     text = f"Here:\n```json\n{json.dumps([plain, plain])}\n```"
     assert parse(text, TOOLS, "json") == [call, call]
+    assert parse(json.dumps({"type": "function", "function": plain}), TOOLS, "json") == [call]
 
 
 @pytest.mark.parametrize("style", STYLES)
