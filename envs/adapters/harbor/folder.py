@@ -18,6 +18,7 @@ TEST, SOLVE = "tests/test.sh", "solution/solve.sh"
 NOT_READ = ("trajectory.json", "tests/.harborignore", "solution/.harborignore")
 CANARY = re.compile(r"\s*(<!--.*canary.*-->|#.*canary.*)\s*", re.IGNORECASE)
 DEPTH = 2  # folders below the given one in which a task is looked for
+EXECUTABLE = 0o100  # permission of a file
 TAG = 24  # characters of a hash in an image's name
 
 
@@ -45,13 +46,14 @@ class TaskFolder:
         return f"agentrl-harbor:{digest(self.context)[:TAG]}"
 
     def archive(self, folder: str) -> bytes:
-        """Pack the files of a folder; scripts can be executed."""
+        """Pack the files of a folder; what can be executed there, and every script, still can."""
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as archive:
             for path in files(self.path / folder):
                 entry = tarfile.TarInfo(path.relative_to(self.path / folder).as_posix())
                 content = path.read_bytes()
-                entry.size, entry.mode = len(content), 0o755 if path.suffix == ".sh" else 0o644
+                runs = path.suffix == ".sh" or path.stat().st_mode & EXECUTABLE
+                entry.size, entry.mode = len(content), 0o755 if runs else 0o644
                 archive.addfile(entry, io.BytesIO(content))
         return buffer.getvalue()
 
@@ -118,7 +120,7 @@ def digest(folder: Path) -> str:
     found = hashlib.sha256()
     for path in files(folder):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
-        executable = path.stat().st_mode & 0o100
+        executable = path.stat().st_mode & EXECUTABLE
         found.update(f"{path.relative_to(folder).as_posix()}\0{executable}\0{content}\n".encode())
     return found.hexdigest()
 

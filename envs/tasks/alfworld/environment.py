@@ -73,7 +73,10 @@ class AlfworldEnvironment:
 
 
 def written_action(call: ToolCall) -> str | Message:
-    """Return a well-formed call's action, stripped and lower-cased, or an error for the agent."""
+    """Return the first line of a well-formed call's action, lower-cased, or an error.
+
+    So does AgentBench; a model's further lines are not read.
+    """
     if call.error:
         return Message("tool", f"Error: {call.error}", call.name)
     if call.name != ACT:
@@ -81,4 +84,4 @@ def written_action(call: ToolCall) -> str | Message:
     action = call.arguments.get("action")
     if set(call.arguments) != {"action"} or not isinstance(action, str):
         return Message("tool", f"Error: {ACT} takes exactly action: a string.", ACT)
-    return action.strip().lower()
+    return action.strip().lower().split("\n")[0]

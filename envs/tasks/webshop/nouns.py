@@ -36,9 +36,9 @@ _ADJECTIVES = frozenset(_ADJECTIVES_TEXT.split())
 _ENDINGS = ("ly", "ing", "ed", "ful", "less", "able", "ible", "ous", "proof")
 
 
-def nouns(title: str) -> frozenset[str]:
-    """Lower-cased, each once."""
-    return frozenset(word.lower() for word in _WORD.findall(title) if _noun(word))
+def nouns(title: str) -> tuple[str, ...]:
+    """Lower-cased, in order, with repetitions."""
+    return tuple(word.lower() for word in _WORD.findall(title) if _noun(word))
 
 
 def _noun(word: str) -> bool:

@@ -54,13 +54,14 @@ def worth(product: Product, chosen: Mapping[str, str], goal: Goal) -> Worth:
 def type_reward(product: Product, goal: Goal) -> float:
     """Is it the kind of thing that was wanted: by query, by two categories, by titles' nouns."""
     wanted = nouns(goal.title)
-    overlap = len(nouns(product.title) & wanted) / len(wanted) if wanted else NO_NOUNS
+    common = set(wanted).intersection(nouns(product.title))
+    overlap = len(common) / len(wanted) if wanted else NO_NOUNS  # repeated nouns count again
     if overlap == 0:
         return 0.0
     if overlap < 0.1:
         return 0.1
-    common = _path(product.product_category) & _path(goal.product_category)
-    alike = product.query == goal.query or len(common) >= 2 or overlap > 0.2
+    path = _path(product.product_category) & _path(goal.product_category)
+    alike = product.query == goal.query or len(path) >= 2 or overlap > 0.2
     return 1.0 if alike else 0.5
 
 

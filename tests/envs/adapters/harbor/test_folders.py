@@ -1,11 +1,14 @@
 """How task folders become items, and which are refused."""
 
+import io
+import tarfile
 from pathlib import Path
 
 import pytest
 from harbor_tasks import Written
 
 from agentrl.core.errors import ConfigError, ItemError
+from agentrl.envs.adapters.harbor.folder import load
 from agentrl.envs.adapters.harbor.task_source import HarborSource
 
 
@@ -110,3 +113,12 @@ def test_a_link_out_of_the_task_is_not_followed(written: Written, tmp_path: Path
     (root / "count" / "tests" / "link").symlink_to(tmp_path / "secret")
     with pytest.raises(ItemError, match="tests/link is a link to a place outside"):
         HarborSource("bench", str(root), {}).items("train")
+
+
+def test_what_can_be_executed_stays_so_in_the_container(written: Written) -> None:
+    path = written(**{"tests/run": "#!/bin/sh\n", "tests/data": "1"}) / "count"
+    (path / "tests" / "run").chmod(0o755)
+    packed = load("count", path, build=False).archive("tests")
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        modes = {entry.name: entry.mode for entry in archive}
+    assert [modes[name] for name in ("data", "run", "test.sh")] == [0o644, 0o755, 0o755]

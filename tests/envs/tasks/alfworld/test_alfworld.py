@@ -104,6 +104,10 @@ def test_an_action_is_lower_cased_and_the_nearest_one_is_taken() -> None:
     assert answers(begun(), " GO TO Fridge 1 ", "open the fridge") == ["closed", "mug 1 egg 1"]
 
 
+def test_the_first_line_of_an_action_is_taken_as_in_agentbench() -> None:
+    assert answers(begun(), "go to fridge 1\ngo to desk 1") == ["closed"]
+
+
 @pytest.mark.parametrize("action", ["dance", "", "\n", "42 " * 10_000])
 def test_what_is_like_no_action_does_nothing(action: str) -> None:
     assert answers(begun(), action) == ["Nothing happened."]
