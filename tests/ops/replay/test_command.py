@@ -50,6 +50,16 @@ def test_what_an_expert_did_comes_out_again_token_by_token(
         assert "messages" in found["compared"]  # type: ignore[operator]
 
 
+def test_an_episode_is_found_by_the_id_that_lists_show(
+    recorded: RecordedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = recorded.record("dbbench")
+    shown = body.episode_id.removeprefix(f"{recorded.run_id}-")
+    assert shown != body.episode_id
+    assert replay(recorded.path, shown, as_json=True)
+    assert told(capsys)["episode_id"] == body.episode_id
+
+
 def test_a_shell_is_replayed_in_a_fresh_container(
     recorded: RecordedRun,
     docker_host: str,
