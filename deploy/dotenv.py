@@ -28,7 +28,7 @@ SOCKET = "/var/run/docker.sock"
 
 def missing(known: Mapping[str, str], environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Names and values to add."""
-    socket = environ.get("DOCKER_HOST", f"unix://{SOCKET}").removeprefix("unix://")
+    socket = (environ.get("DOCKER_HOST") or f"unix://{SOCKET}").removeprefix("unix://")
     group = group_inside(Path(socket).stat(), os.getuid()) if Path(socket).exists() else 0
     yield "COMPOSE_PROFILES", "cpu"
     if "DOCKER_SOCKET" not in known:

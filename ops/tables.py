@@ -1,5 +1,6 @@
 """Tables that commands print: as wide as the terminal, or unlimited without one; and lines."""
 
+import unicodedata
 from typing import TextIO, cast
 
 from rich.console import Console
@@ -7,6 +8,7 @@ from rich.table import Table
 
 from agentrl.core.logging import BestEffortStream
 
+TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # the direction of text
 WIDE = 10_000  # columns of a pipe or a file: no line is broken there
 
 
@@ -36,5 +38,10 @@ def print_line(console: Console, line: str) -> None:
 
 
 def without_controls(text: str) -> str:
-    """Replace characters that would steer a terminal."""
-    return "".join(each if each.isprintable() or each in "\n\t" else "�" for each in text)
+    """Replace characters that would steer a terminal, or turn the direction of its text."""
+    return "".join("�" if _steers(each) else each for each in text)
+
+
+def _steers(character: str) -> bool:
+    kind = unicodedata.category(character)
+    return (kind in ("Cc", "Cs") and character not in "\n\t") or character in TURNING

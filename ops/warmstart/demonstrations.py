@@ -210,8 +210,8 @@ def _read(path: Path) -> bytes:
 class _Function(msgspec.Struct):
     name: str
     arguments: str | dict[str, Any] = {}
-    description: str = ""
-    parameters: dict[str, Any] = {}
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
 
 
 class _Call(msgspec.Struct):
@@ -238,7 +238,7 @@ def _transcript(line: _Line, style: Style) -> Transcript:
     for message in line.messages:
         if message.role == "assistant":
             calls = (toolcalls.render(_call(call), style) for call in message.tool_calls or ())
-            said.append((message.content or "") + "".join(calls))
+            said.append(toolcalls.join_calls(message.content, calls))
             groups.append([])
         else:
             groups[-1].append(Message(message.role, message.content or "", message.name or ""))
@@ -248,7 +248,9 @@ def _transcript(line: _Line, style: Style) -> Transcript:
             "messages must start with a prompt and then alternate with the assistant's"
         )
     functions = (tool.function for tool in line.tools or ())
-    tools = tuple(Tool(each.name, each.description, each.parameters) for each in functions)
+    tools = tuple(
+        Tool(each.name, each.description or "", each.parameters or {}) for each in functions
+    )
     return Transcript(tools, first, tuple(map(Turn, said, answers)))
 
 

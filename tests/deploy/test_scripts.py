@@ -20,6 +20,12 @@ def variables(path: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in path.read_text().splitlines())
 
 
+def test_an_empty_address_of_docker_is_none(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    run("dotenv.py", str(path), DOCKER_HOST="")
+    assert variables(path)["DOCKER_SOCKET"] == "/var/run/docker.sock"
+
+
 def test_an_environment_file_is_the_owners_alone_and_keeps_what_stands(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     run("dotenv.py", str(path), DOCKER_HOST="unix:///nowhere/docker.sock")

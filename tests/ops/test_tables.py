@@ -29,6 +29,13 @@ def test_a_line_is_printed_as_it_is_but_steers_no_terminal() -> None:
     assert stream.getvalue() == f"[b]kg:on:1 �[2J {'long ' * 100}end\nit\n"
 
 
+@pytest.mark.parametrize("text", ["12\xa0000 €", "你好\u3000世界", "👩\u200d💻 می\u200cخواهم"])
+def test_what_steers_nothing_is_printed(text: str) -> None:
+    stream = StringIO()
+    print_line(lasting_console(stream), f"{text}\u202e")
+    assert stream.getvalue() == f"{text}�\n"
+
+
 def test_a_table_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     table = plain("group")
     table.add_row("kg:on:1")

@@ -16,7 +16,7 @@ from agentrl.core.errors import PolicyError
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import Message, Tool, ToolCall
 from agentrl.workers.conversation.template import ChatTemplate
-from agentrl.workers.conversation.toolcalls import Style, parse, render
+from agentrl.workers.conversation.toolcalls import Style, join_calls, parse, render
 from agentrl.workers.policies.client import UNREADABLE, Ask, Completion, CompletionClient
 
 NO_ANSWER = "(no answer)"  # to a call that the environment answered together with another
@@ -95,8 +95,8 @@ def read_reply(policy: LivePolicy, data: bytes) -> Reply:
 
 def call_text(message: Reply, style: Style) -> str:
     """Render a message as the trained model would write it, so that `parse` reads its calls."""
-    calls = "".join(render(_call(call.function), style) for call in message.tool_calls or ())
-    return "\n".join(filter(None, (message.content, calls)))  # a word would join the call's name
+    calls = (render(_call(call.function), style) for call in message.tool_calls or ())
+    return join_calls(message.content, calls)
 
 
 def messages(

@@ -17,7 +17,7 @@ ignores the rest.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from agentrl.envs.contract import Tool, ToolCall
@@ -100,6 +100,12 @@ def render(call: ToolCall, style: Style) -> str:
     named = {"name": call.name, "arguments": dict(call.arguments)}
     text = json.dumps(named, ensure_ascii=False)
     return f"<tool_call>\n{text}\n</tool_call>" if style == "hermes" else text
+
+
+def join_calls(content: str | None, calls: Iterable[str]) -> str:
+    """Join a text and rendered calls to a turn, apart: a word would join a call's name."""
+    before, after = content or "", "".join(calls)
+    return before + ("\n" if after and before and not before[-1].isspace() else "") + after
 
 
 def _plain_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:

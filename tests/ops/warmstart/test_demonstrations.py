@@ -73,12 +73,14 @@ def test_imported_tools_and_calls_are_read(tmp_path: Path) -> None:
 
 def test_null_stands_for_what_a_message_lacks(tmp_path: Path) -> None:
     asked = {"role": "user", "content": "u", "name": None, "tool_calls": None}
-    line = {"tools": None, "messages": [asked, asked | {"role": "assistant", "content": "a"}]}
+    said = [asked, asked | {"role": "assistant", "content": "a"}]
+    tool = {"function": {"name": "look", "description": None, "parameters": None}}
     path = tmp_path / "episodes.jsonl"
-    path.write_text(json.dumps(line))
-    [transcript] = demonstrations.import_transcripts(path, "plain")
-    assert (transcript.tools, transcript.first) == ((), (Message("user", "u"),))
-    assert [turn.text for turn in transcript.turns] == ["a"]
+    for tools, expected in ((None, ()), ([tool], (Tool("look", "", {}),))):
+        path.write_text(json.dumps({"tools": tools, "messages": said}))
+        [transcript] = demonstrations.import_transcripts(path, "plain")
+        assert (transcript.tools, transcript.first) == (expected, (Message("user", "u"),))
+        assert [turn.text for turn in transcript.turns] == ["a"]
 
 
 def test_a_few_demonstrations_show_items_of_the_whole_split() -> None:
