@@ -42,24 +42,20 @@ class ProcessRewardEnvironment:
         return getattr(self._inner, name)
 
 
-class ValidCall:
-    """1 for a turn with calls, all of known tools and with arguments that fit.
+def are_valid(calls: Calls, _outcome: Outcome) -> float:
+    """Return 1 for a turn with calls, all of known tools and with arguments that fit.
 
     The call's `error` tells: by now the environment may have the tools of the next turn.
     """
-
-    def __init__(self, _environment: Environment) -> None: ...
-
-    def __call__(self, calls: Calls, _outcome: Outcome) -> float:
-        if isinstance(calls, str) or not calls:
-            return 0.0
-        return float(not any(call.error for call in calls))
+    if isinstance(calls, str) or not calls:
+        return 0.0
+    return float(not any(call.error for call in calls))
 
 
 class Progress:
     """The change of the metric `progress`; an environment without it makes none."""
 
-    def __init__(self, _environment: Environment) -> None:
+    def __init__(self) -> None:
         self._reached = 0.0
 
     def __call__(self, _calls: Calls, outcome: Outcome) -> float:
@@ -67,8 +63,8 @@ class Progress:
         return self._reached - before
 
 
-RULES: Mapping[str, Callable[[Environment], Rule]] = {  # by key of ProcessRewards
-    "valid_call": ValidCall,
+RULES: Mapping[str, Callable[[], Rule]] = {  # by key of ProcessRewards, for each episode
+    "valid_call": lambda: are_valid,
     PROGRESS: Progress,
 }
 
@@ -76,5 +72,5 @@ RULES: Mapping[str, Callable[[Environment], Rule]] = {  # by key of ProcessRewar
 def with_process_rewards(environment: Environment, config: ProcessRewards) -> Environment:
     """Return the environment with the rules that have a weight; itself if none has."""
     weights = {name: getattr(config, name) for name in RULES}
-    rules = [(weight, RULES[name](environment)) for name, weight in weights.items() if weight]
+    rules = [(weight, RULES[name]()) for name, weight in weights.items() if weight]
     return ProcessRewardEnvironment(environment, rules) if rules else environment

@@ -22,7 +22,6 @@ ConfigFolder = Annotated[
 Seeds = Annotated[int, typer.Option(min=1, help="Trainings per arm.")]
 Tokens = Annotated[int, typer.Option(min=1, help="Sampled tokens per training.")]
 Items = Annotated[int, typer.Option(min=1, help="Held-out items per task in the final evaluation.")]
-Attempts = Annotated[int, typer.Option(min=1, help="Attempts per held-out item.")]
 AttemptsForPassAtK = Annotated[
     int, typer.Option(min=1, help="Attempts per held-out item (the k in pass@k).")
 ]

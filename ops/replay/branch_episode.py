@@ -34,7 +34,7 @@ from agentrl.ops.evaluation.serve_target import serve_target
 from agentrl.ops.evaluation.target import Target, resolve
 from agentrl.ops.replay.command import LOOSE
 from agentrl.ops.replay.recorded_episode import RecordedEpisode, Successor
-from agentrl.ops.replay.replayer import Replayer, open_replay, open_replayer, read_recorded
+from agentrl.ops.replay.replayer import Replayer, find_recorded, open_replay, open_replayer
 from agentrl.ops.tables import console, plain
 
 SHOWN = 60  # characters of a call or an answer in a table
@@ -61,7 +61,7 @@ def branch_episode(path: Path, episode_id: str, request: BranchRequest, *, as_js
     the fresh environment does not reach the recorded state.
     """
     with open_replay(path) as (config, store):
-        recording, body = read_recorded(store, episode_id)
+        recording, body = find_recorded(config, store, episode_id)
         if not 0 <= request.step < len(body.steps):
             last = len(body.steps) - 1
             raise ConfigError(f"--from-step {request.step}: the episode has the steps 0 to {last}")

@@ -12,14 +12,17 @@ from pathlib import Path
 import msgspec
 
 from agentrl.core.errors import EnvironmentFailure, ItemError, MessageError, StoreError
-from agentrl.db.models.episodes import Episode
-from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.trajectories import recordings
 from agentrl.db.transitions.trajectories.recordings import Recording
 from agentrl.ops.progress import EpisodeProgress
 from agentrl.ops.replay.recorded_episode import PROMPT, Difference
-from agentrl.ops.replay.replayer import open_replay, open_replayer, read_recorded
+from agentrl.ops.replay.replayer import (
+    find_recorded,
+    open_replay,
+    open_replayer,
+    read_recorded,
+)
 from agentrl.ops.tables import console, plain
 from agentrl.workers.attempt_errors import OutOfTime
 
@@ -55,12 +58,12 @@ class ReplayResult:
 def replay(path: Path, episode_id: str, *, as_json: bool) -> bool:
     """Replay one episode and print the differences; return whether all compared fields are equal.
 
-    `episode_id`: also without the id of the configuration's run at its start, as lists show it.
+    `episode_id`: see `find_recorded`.
     Raises ItemError, EnvironmentFailure, and StoreError or MessageError for a missing or damaged
     body.
     """
     with open_replay(path) as (config, store):
-        recording, body = read_recorded(store, _whole_id(store, config.run.name, episode_id))
+        recording, body = find_recorded(config, store, episode_id)
         with open_replayer(config) as replayer:
             differences = replayer.replay(recording, body)
     result = _make_result(recording, len(body.steps), differences)
@@ -69,13 +72,6 @@ def replay(path: Path, episode_id: str, *, as_json: bool) -> bool:
     else:
         _show(result)
     return result.equal
-
-
-def _whole_id(store: Store, run_name: str, episode: str) -> str:
-    with store.read() as session:
-        run = runs.find_run(session, run_name)
-        whole = f"{run.run_id}-{episode}" if run else episode
-        return whole if session.get(Episode, whole) else episode
 
 
 def replay_all(path: Path, run: str, limit: int, *, as_json: bool) -> bool:

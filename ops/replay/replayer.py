@@ -18,7 +18,9 @@ from agentrl.core.trajectory import Trajectory
 from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import CURRENT
 from agentrl.db.admin.readonly import open_history
+from agentrl.db.models.episodes import Episode
 from agentrl.db.store import Store
+from agentrl.db.transitions import runs
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.db.transitions.trajectories import recordings
 from agentrl.db.transitions.trajectories.recordings import Recording
@@ -141,6 +143,18 @@ def open_replay(path: Path) -> Iterator[tuple[Config, Store]]:
     config = hub.resolve_model(config_loading.load(path))
     with closing(open_history(config.store_url())) as store:
         yield config, store
+
+
+def find_recorded(config: Config, store: Store, episode: str) -> tuple[Recording, Trajectory]:
+    """Return an episode and its body. Raises StoreError, MessageError.
+
+    `episode`: its id, also without the id of the configuration's run at its start, as lists show.
+    """
+    with store.read() as session:
+        run = runs.find_run(session, config.run.name)
+        whole = f"{run.run_id}-{episode}" if run else episode
+        found = whole if session.get(Episode, whole) else episode
+    return read_recorded(store, found)
 
 
 def read_recorded(store: Store, episode_id: str) -> tuple[Recording, Trajectory]:

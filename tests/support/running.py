@@ -64,6 +64,12 @@ def eventually(what: Callable[[], object], *, within_s: float, text: Callable[[]
         time.sleep(0.2)
 
 
+def logs_of(home: Path, log: Path) -> str:
+    """What a command printed into `log`, and the ends of the logs of its run's processes."""
+    ends = [path.read_text()[-1500:] for path in sorted((home / "logs").glob("*.log"))]
+    return "\n".join([log.read_text(), *ends])
+
+
 def version_of(home: Path, name: str) -> int:
     """Return the version of a run of the embedded store; -1 while there is none."""
     if not (home / "store.db").exists():

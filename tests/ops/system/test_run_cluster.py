@@ -6,7 +6,7 @@ from pathlib import Path
 
 import docker
 import pytest
-from running import ROOT, agentrl, eventually, processes_of
+from running import ROOT, agentrl, eventually, logs_of, processes_of
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
@@ -53,8 +53,7 @@ def finished_run(  # noqa: PLR0917 - fixtures
         return {each["Id"] for each in found}
 
     def logs() -> str:
-        tails = [path.read_text()[-1500:] for path in sorted((home / "logs").glob("*.log"))]
-        return "\n".join([log.read_text(), *tails])
+        return logs_of(home, log)
 
     with agentrl("up", config, environment=environment, output=log) as process:
         acted: set[str] = set()

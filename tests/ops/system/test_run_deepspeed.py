@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from backends import NEEDS_DEEPSPEED
-from running import ROOT, agentrl, eventually, processes_of, version_of
+from running import ROOT, agentrl, eventually, logs_of, processes_of, version_of
 from sqlalchemy import text
 
 from agentrl.core.types import RunState
@@ -62,8 +62,7 @@ def test_a_run_of_two_ranks_survives_the_death_of_one_and_a_signal(tmp_path: Pat
     config, environment = str(ROOT / "configs" / "quickstart.toml"), _environment(home)
 
     def logs() -> str:
-        tails = [path.read_text()[-1200:] for path in sorted((home / "logs").glob("*.log"))]
-        return "\n".join([log.read_text(), *tails])
+        return logs_of(home, log)
 
     with agentrl("up", config, environment=environment, output=log) as process:
         eventually(lambda: version_of(home, "ranks") >= 2, within_s=300, text=logs)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import ROOT, agentrl, eventually, processes_of
+from running import ROOT, agentrl, eventually, logs_of, processes_of
 from sqlalchemy import text
 
 from agentrl.checkpoints import manifest
@@ -49,8 +49,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
         monkeypatch.setenv(name, value)
 
     def logs() -> str:
-        tails = [path.read_text()[-1500:] for path in sorted((home / "logs").glob("*.log"))]
-        return "\n".join([log.read_text(), *tails])
+        return logs_of(home, log)
 
     with agentrl("up", str(CONFIG), environment=environment, output=log) as process:
         eventually(lambda: process.poll() is not None, within_s=600, text=logs)

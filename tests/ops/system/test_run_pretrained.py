@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from running import ROOT, agentrl, eventually, processes_of, version_of
+from running import ROOT, agentrl, eventually, logs_of, processes_of, version_of
 from sqlalchemy import text
 from torch_device import DEVICE
 
@@ -71,8 +71,7 @@ def home(smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         monkeypatch.setenv(name, value)
 
     def logs() -> str:
-        tails = [path.read_text()[-1500:] for path in sorted((found / "logs").glob("*.log"))]
-        return "\n".join([log.read_text(), *tails])
+        return logs_of(found, log)
 
     with agentrl("up", str(CONFIG), environment=environment, output=log) as process:
         eventually(lambda: version_of(found, "smollm") >= 1, within_s=600, text=logs)

@@ -257,7 +257,7 @@ def test_what_a_policy_writes_can_be_recorded_and_answered(text: str, style: Sty
     """The worker writes calls down as JSON, and the environment repeats errors as UTF-8."""
     calls = parse(text, (ACT, tool(v={"type": "array"})), style)
     if isinstance(calls, str):
-        assert calls == text or "think>" in text
+        assert calls == text or ("think>" in text and len(calls) < len(text))
         return
     msgspec.json.encode(calls)
     for call in calls:
@@ -278,4 +278,5 @@ def test_what_a_policy_writes_can_be_recorded_and_answered(text: str, style: Sty
 def test_nonsense_of_a_whole_context_is_read_before_the_tests_time_is_over(
     style: Style, piece: str
 ) -> None:
-    assert parse(piece * (12_000 // len(piece)), (ACT,), style) is not None
+    said = parse(piece * (12_000 // len(piece)), (ACT,), style)
+    assert (said == "") == (piece == "<think>")

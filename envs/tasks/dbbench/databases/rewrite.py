@@ -114,7 +114,7 @@ def _in(node: exp.Expr) -> exp.Expr:
 def _any(conditions: Sequence[exp.Expr]) -> exp.Expr:
     """Join conditions by OR, halved again and again: SQLite bounds the depth of an expression."""
     if len(conditions) == 1:
-        return conditions[0]
+        return exp.Paren(this=conditions[0])
     half = len(conditions) // 2
     either = exp.Or(this=_any(conditions[:half]), expression=_any(conditions[half:]))
     return exp.Paren(this=either)

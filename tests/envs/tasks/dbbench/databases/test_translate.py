@@ -218,6 +218,7 @@ def test_a_long_list_of_values_is_no_deep_expression() -> None:
     database = opened(Table("T", ["a", "b"], [["1", "x"], ["900", "y"]]))
     values = ", ".join(map(str, range(2, 1000)))
     assert database.execute(f"select b from T where a in ({values})") == "[('y',)]"  # noqa: S608
+    assert database.execute("select 2 in (a in (5)), 0 in (a in (5)) from T limit 1") == "[(0, 1)]"
     long = f"select concat({', '.join(['a'] * 900)}) in ({values})"
     assert translate(long) == long
     database.close()
