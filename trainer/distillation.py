@@ -5,7 +5,7 @@ Batch ─▶ each teacher: log-probabilities of its tasks' loss tokens ─▶ Le
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -17,7 +17,7 @@ from agentrl.core.errors import ConfigError
 from agentrl.db.transitions.updates import TeacherScore
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.engines.learner import Learner, Metrics, WeightsWriter, proceed
+from agentrl.trainer.engines.learner import OPEN, Gates, Learner, Metrics, WeightsWriter
 from agentrl.trainer.snapshots.snapshots import State
 
 TOKENIZER = "tokenizer.json"
@@ -95,9 +95,9 @@ class DistillingLearner:
     def __init__(self, learner: Learner, scorer: TeacherScorer) -> None:
         self._learner, self._scorer = learner, scorer
 
-    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
+    def update(self, batch: Batch, gates: Gates = OPEN) -> Metrics:
         scored = self._scorer.score(batch)
-        figures = self._learner.update(scored, before_step)
+        figures = self._learner.update(scored, gates)
         lineage = self._scorer.lineage(scored, figures.reverse_kls)
         return replace(figures, teacher_scores=lineage)
 

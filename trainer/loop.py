@@ -4,7 +4,8 @@ consumes  ready groups (trainer/inbox.py, or a run's history: ops/offline/histor
 produces  one update, one checkpoint and one CheckpointPublished a round (trainer/ledger.py)
 waits for groups; for the commit of the former update before each optimizer step; for a database,
           broker, disk, object store or external teacher that is unavailable, without limit
-ends      with the run, or when told to stop, after a snapshot
+ends      with the run, or when told to stop, after a snapshot; an update before its first
+          optimizer step is given up then, and its groups are trained after the next start
 
     loop      groups ─▶ gradient ─▶ settle the former ─▶ step ─▶ copy ─┐  groups ─▶ gradient ─▶ …
     publisher                  files, commit, announce (the former) ─┘  └▶ files, commit, announce
@@ -36,7 +37,7 @@ from agentrl.trainer.batch import (
     with_advantages,
 )
 from agentrl.trainer.checkpoint_writer import Position
-from agentrl.trainer.engines.learner import Learner, Metrics, TeacherAway
+from agentrl.trainer.engines.learner import Gates, Learner, Metrics, TeacherAway
 from agentrl.trainer.ledger import Ledger
 
 LONGEST_PAUSE_S = 15.0  # between two tries of an update whose teacher is away
@@ -118,7 +119,7 @@ def _update(  # noqa: PLR0913, PLR0917 - all that the loop holds
 
 
 class _UpdateUnwantedError(Exception):
-    """The run is over, or the process is told to stop, while a teacher is away."""
+    """The process is told to stop, or the run is over while a teacher is away."""
 
 
 def _compute_update(
@@ -130,22 +131,32 @@ def _compute_update(
 ) -> Metrics | None:
     """Compute an update; wait while a teacher is away, and call `is_wanted` before each retry.
 
-    Return its metrics; None: it is not wanted any more.
+    Return its metrics; None: it is not wanted any more. Given up, it has changed nothing.
     """
     is_retry = False
+
+    def give_up_if_stopped() -> None:
+        if stop.is_set():
+            raise _UpdateUnwantedError
+
+    def before_step() -> None:
+        give_up_if_stopped()
+        ledger.settle()
 
     def compute() -> Metrics:
         nonlocal is_retry
         if is_retry and not is_wanted():
             raise _UpdateUnwantedError
         is_retry = True
-        return learner.update(batch, before_step=ledger.settle)
+        return learner.update(batch, Gates(give_up_if_stopped, before_step))
 
     pauses = Backoff(longest_s=LONGEST_PAUSE_S)
     try:
         return Retry("teacher", TeacherAway, stop=stop, backoff=pauses).call(compute)
     except (TeacherAway, _UpdateUnwantedError):  # TeacherAway: told to stop
-        log.warning("Ended before the update was computed: a teacher is away")
+        log.warning(
+            "Update given up before its first optimizer step", trajectories=batch.lengths.size
+        )
         return None
 
 

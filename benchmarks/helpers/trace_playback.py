@@ -17,7 +17,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,7 +33,7 @@ from agentrl.envs.contract import Item, Message, Observation, Outcome
 from agentrl.serving.engine_api import Completion, Request
 from agentrl.serving.scripted import ScriptedEngine, limits_of
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.engines.learner import Metrics, proceed
+from agentrl.trainer.engines.learner import OPEN, Gates, Metrics
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
 HERE = Path(__file__).resolve().parent
@@ -150,10 +150,10 @@ class Learner(TorchLearner):
 
     pace: Pace
 
-    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
+    def update(self, batch: Batch, gates: Gates = OPEN) -> Metrics:
         seconds = self.pace.trained * batch.tokens.size
         time.sleep(seconds)
-        before_step()
+        gates.before_step()
         return Metrics({"tokens": float(batch.tokens.size), "seconds": seconds})
 
 

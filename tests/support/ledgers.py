@@ -22,7 +22,7 @@ from agentrl.core.config.sections.training import Trainer
 from agentrl.ops.processes.trainer import ledger_config
 from agentrl.trainer.batch import Batch, TakenGroups, TrainableGroup
 from agentrl.trainer.checkpoint_writer import Position
-from agentrl.trainer.engines.learner import Metrics, WeightsWriter, proceed
+from agentrl.trainer.engines.learner import OPEN, Gates, Metrics, WeightsWriter
 from agentrl.trainer.ledger import Ledger
 from agentrl.trainer.snapshots.snapshots import State
 
@@ -61,8 +61,8 @@ class CountingLearner:
         self.refusals = refusals
         self.is_full = is_full
 
-    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:  # noqa: ARG002
-        before_step()
+    def update(self, batch: Batch, gates: Gates = OPEN) -> Metrics:  # noqa: ARG002
+        gates.before_step()
         self.count += 1
         return METRICS
 

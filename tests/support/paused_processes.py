@@ -23,7 +23,7 @@ from agentrl.db.transitions import runs
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.db.transitions.trajectories.journal import NewStep, append_steps
 from agentrl.db.transitions.updates import UpdateRefused
-from agentrl.trainer.engines.learner import Metrics, WeightsWriter, proceed
+from agentrl.trainer.engines.learner import OPEN, Gates, Metrics, WeightsWriter
 from agentrl.trainer.snapshots.snapshots import State
 from agentrl.workers.episode_context import Clock
 from agentrl.workers.journal import Takeover, require_owned
@@ -84,9 +84,9 @@ class ListLearner:
     def __init__(self) -> None:
         self.learned: list[list[Any]] = []
 
-    def update(self, groups: Any, before_step: Callable[[], object] = proceed) -> Metrics:
+    def update(self, groups: Any, gates: Gates = OPEN) -> Metrics:
         pause("update")
-        before_step()
+        gates.before_step()
         for group in groups:
             for body in group.members:
                 self.learned.append([body.episode_id, body.fence, body.sha256])

@@ -175,13 +175,13 @@ class _CountedMemory:
 def _lead(job: Job, lead: Any, out: Path) -> None:
     from safetensors.torch import save_file
 
-    from agentrl.trainer.engines.learner import proceed
+    from agentrl.trainer.engines.learner import OPEN, Gates
     from agentrl.trainer.snapshots import snapshots
 
     if job.snapshot:
         lead.load_state(snapshots.load(Path(job.snapshot))[0])
-    before_step = lead.state if job.looks else proceed
-    found = [lead.update(read_batch(Path(path)), before_step) for path in job.batches]
+    gates = Gates(before_step=lead.state) if job.looks else OPEN
+    found = [lead.update(read_batch(Path(path)), gates) for path in job.batches]
     state = lead.state()
     probe: list[float] = []
     if job.save:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from agentrl.core.trajectory import Trajectory
 from agentrl.ops.processes.trainer import ledger_config
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.engines.learner import Hardware, Metrics, proceed
+from agentrl.trainer.engines.learner import OPEN, Gates, Hardware, Metrics, proceed
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.group_selection import InboxBounds
 from agentrl.trainer.inbox import Inbox
@@ -49,16 +50,16 @@ class HookedLearner(TorchLearner):
         self.stepping: dict[int, Callable[[], object]] = {}
         self.number = 0
 
-    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
+    def update(self, batch: Batch, gates: Gates = OPEN) -> Metrics:
         self.number += 1
         self.starting.get(self.number, proceed)()
 
         def settle() -> None:
             self.during.get(self.number, proceed)()
-            before_step()
+            gates.before_step()
             self.stepping.get(self.number, proceed)()
 
-        return super().update(batch, settle)
+        return super().update(batch, replace(gates, before_step=settle))
 
 
 def run_loop(

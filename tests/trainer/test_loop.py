@@ -198,6 +198,20 @@ def test_a_trainer_told_to_stop_while_a_teacher_is_away_saves_what_it_has(
     assert states == [("ready", 2), ("trained", 1)]
 
 
+@pytest.mark.parametrize("moment", ["starting", "during"])
+def test_a_trainer_told_to_stop_gives_up_an_update_before_its_first_step(
+    world: World, tiny: Path, tmp_path: Path, moment: str
+) -> None:
+    learner, stop = HookedLearner(tiny), threading.Event()
+    setattr(learner, moment, {2: stop.set})
+    _train(world, learner, tmp_path, stop=stop)
+    assert world.ask(SNAPSHOTS) == [(1,)]
+    states = world.ask("SELECT state, COUNT(*) FROM groups GROUP BY state ORDER BY state")
+    assert states == [("ready", 2), ("trained", 1)]
+    _train(world, HookedLearner(tiny), tmp_path, stop_updates=2)
+    assert world.run().version == 2
+
+
 def test_a_run_that_is_stopped_while_a_teacher_is_away_ends_its_trainer(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:

@@ -33,6 +33,22 @@ def proceed() -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Gates:
+    """Where an update may be held up, or given up by an exception, while nothing has changed.
+
+    `before_pass`: called before each pass of the first gradient where one engine computes alone;
+    ranks that compute together cannot stop between passes. `before_step`: called when the first
+    gradient is computed, before the first optimizer step.
+    """
+
+    before_pass: Callable[[], object] = proceed
+    before_step: Callable[[], object] = proceed
+
+
+OPEN = Gates()
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """The metrics of an update. `values`: finite numbers by name, those of a task as `task/name`.
 
@@ -71,13 +87,13 @@ class Hardware:
 class Learner(Protocol):
     """Owns the weights and the optimizer. For one thread."""
 
-    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
+    def update(self, batch: Batch, gates: Gates = OPEN) -> Metrics:
         """Run `optimizer_steps`, each over the whole batch, or skip them with a reason.
 
-        `before_step`: called when the first gradient is computed. Until it returns, weights,
-        optimizer and generators are those of before the update; if it raises, they stay so. Its
-        time is not in `Metrics`. Raises TeacherAway, and PolicyError if a teacher refuses, before
-        anything has changed; the call may then be repeated.
+        Until `gates.before_step` returns, weights, optimizer and generators are those of before
+        the update; if a gate raises, they stay so. The time of `before_step` is not in `Metrics`.
+        Raises TeacherAway, and PolicyError if a teacher refuses, before anything has changed; the
+        call may then be repeated.
         """
 
     def copy_weights(self) -> WeightsWriter:
@@ -94,23 +110,23 @@ class Learner(Protocol):
 
 
 def repeat_steps(
-    step: Callable[[Batch, Callable[[], object]], tuple[Metrics, TokenRecord]],
+    step: Callable[[Batch, Gates], tuple[Metrics, TokenRecord]],
     batch: Batch,
     count: int,
-    before_step: Callable[[], object],
+    gates: Gates,
 ) -> Metrics:
     """Run the optimizer steps of an update; one that is skipped is the last.
 
     Metrics are those at the policy before the update, but `seconds` are of all steps, and
     `clip_fraction` is that of the last: with `old = "proximal"` the first ratios are all one.
     """
-    first, recorded = step(batch, before_step)
+    first, recorded = step(batch, gates)
     values, last = dict(first.values), first
     again = replace(batch, proximal=recorded.logprobs)
     for _ in range(1, count):
         if last.skipped:
             break
-        last, _ = step(again, proceed)
+        last, _ = step(again, OPEN)
         clipped = {k: v for k, v in last.values.items() if k.rpartition("/")[2] == CLIPPED}
         values |= clipped | {"seconds": values["seconds"] + last.values["seconds"]}
     if last.skipped and last is not first:

@@ -13,7 +13,7 @@ rank with the least memory.
 
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +30,7 @@ from agentrl.core.errors import CheckpointError, RankLost
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure, reverse_kls
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.engines.learner import Metrics, WeightsWriter, proceed, repeat_steps
+from agentrl.trainer.engines.learner import OPEN, Gates, Metrics, WeightsWriter, repeat_steps
 from agentrl.trainer.engines.pass_budget import memory_metrics
 from agentrl.trainer.engines.ranks import Ranks
 from agentrl.trainer.model.packing import MicroBatch
@@ -151,8 +151,8 @@ class Rank0Coordinator:
         self._ranks = ranks
         self._optimizer_steps = optimizer_steps
 
-    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
-        return repeat_steps(self._step, batch, self._optimizer_steps, before_step)
+    def update(self, batch: Batch, gates: Gates = OPEN) -> Metrics:
+        return repeat_steps(self._step, batch, self._optimizer_steps, gates)
 
     def copy_weights(self) -> WeightsWriter:
         """See Learner.copy_weights: every rank gives its shards, rank 0 writes."""
@@ -183,7 +183,7 @@ class Rank0Coordinator:
         with suppress(RankLost):  # then there is nobody to send
             self._broadcast(Call("end"))
 
-    def _step(self, batch: Batch, before_step: Callable[[], object]) -> tuple[Metrics, TokenRecord]:
+    def _step(self, batch: Batch, gates: Gates) -> tuple[Metrics, TokenRecord]:
         began = time.perf_counter()
         tokens = self._plan_tokens()
         of_ranks = self._worker.split(batch, tokens)
@@ -197,7 +197,7 @@ class Rank0Coordinator:
             places = np.concatenate([NOWHERE, *(micro.sources for micro in passes)])
             recorded.put(places, dict(zip(TOKEN_FIELDS, token_values, strict=True)))
         computed_s = time.perf_counter() - began
-        before_step()
+        gates.before_step()
         began = time.perf_counter()
         self._broadcast(Call("step"))
         step = self._worker.step()

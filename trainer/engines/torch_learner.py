@@ -15,7 +15,15 @@ from agentrl.trainer.algorithm.metrics import TokenRecord, measure, reverse_kls
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.engines.learner import Hardware, Metrics, WeightsWriter, proceed, repeat_steps
+from agentrl.trainer.engines.learner import (
+    OPEN,
+    Gates,
+    Hardware,
+    Metrics,
+    WeightsWriter,
+    proceed,
+    repeat_steps,
+)
 from agentrl.trainer.engines.pass_budget import (
     DeviceMemory,
     PassBudget,
@@ -64,8 +72,8 @@ class TorchLearner:
             settings.pass_tokens, settings.memory_share, memory or find_memory(hardware.device)
         )
 
-    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
-        return repeat_steps(self._step, batch, self._settings.optimizer_steps, before_step)
+    def update(self, batch: Batch, gates: Gates = OPEN) -> Metrics:
+        return repeat_steps(self._step, batch, self._settings.optimizer_steps, gates)
 
     def copy_weights(self) -> WeightsWriter:
         """See Learner.copy_weights; weights have the hardware's dtype."""
@@ -102,13 +110,13 @@ class TorchLearner:
         self._steps = int(state.values["updates"])
         set_random_state(state)
 
-    def _step(self, batch: Batch, before_step: Callable[[], object]) -> tuple[Metrics, TokenRecord]:
+    def _step(self, batch: Batch, gates: Gates) -> tuple[Metrics, TokenRecord]:
         """Run one optimizer step, or skip it: no loss token, or a non-finite loss or norm."""
         began = time.perf_counter()
-        recorded = self._accumulate(batch)
+        recorded = self._accumulate(batch, gates.before_pass)
         norm = self._clip_gradients()
         computed_s = time.perf_counter() - began
-        before_step()
+        gates.before_step()
         began = time.perf_counter()
         skipped = _reason(batch, float(recorded.loss.sum()), norm)
         rate = optimizer.learning_rate(self._settings, self._steps)
@@ -126,7 +134,7 @@ class TorchLearner:
             values["grad_norm"] = norm
         return Metrics(values, skipped, reverse_kls(batch, recorded)), recorded
 
-    def _accumulate(self, batch: Batch) -> TokenRecord:
+    def _accumulate(self, batch: Batch, before_pass: Callable[[], object] = proceed) -> TokenRecord:
         """Accumulate the gradient of the whole update; return the recorded values.
 
         Begin again with smaller passes if memory runs out. Raises ConfigError if a single
@@ -134,17 +142,21 @@ class TorchLearner:
         """
         tokens = self._budget.plan()
         while True:
+            self._optimizer.zero_grad(set_to_none=True)  # of passes before an error
             passes = micro_batches(batch, tokens)
             try:
-                return self._try_passes(batch, passes)
+                return self._try_passes(batch, passes, before_pass)
             except torch.OutOfMemoryError as error:
                 tokens = self._budget.halve(passes, error)
             self._optimizer.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
 
-    def _try_passes(self, batch: Batch, passes: Sequence[MicroBatch]) -> TokenRecord:
+    def _try_passes(
+        self, batch: Batch, passes: Sequence[MicroBatch], before_pass: Callable[[], object]
+    ) -> TokenRecord:
         recorded = TokenRecord.empty(batch.tokens.size)
         for micro in passes:
+            before_pass()
             with self._budget.measure(micro):
                 loss, token_values = self._objective.loss(self._model, micro)
                 self._budget.end_forward()

@@ -148,7 +148,9 @@ class Trainer(Section, frozen=True):
     snapshot_every: Positive = 10
     """Updates between two snapshots. The last two are kept."""
     stop_s: Seconds = 30.0
-    """Time from SIGTERM to SIGKILL. An update, two checkpoints and a snapshot must fit."""
+    """Time from SIGTERM to SIGKILL. The trainer gives up an update before its first optimizer step
+    (with several ranks, when its gradient is computed) and trains its groups after the next start.
+    The later steps of an update, two checkpoints and a snapshot must fit."""
     keep_checkpoints: Positive = 8
     """Newest checkpoints that are kept, beside those in use and those since the last snapshot."""
     threads: Positive = 1

@@ -31,7 +31,7 @@ from agentrl.ops.runs.teachers import (
     with_teachers,
 )
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.engines.learner import Hardware, Metrics, TeacherAway, proceed
+from agentrl.trainer.engines.learner import OPEN, Gates, Hardware, Metrics, TeacherAway
 from agentrl.workers.policies.client import PolicyClient
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
@@ -43,8 +43,8 @@ class KeepingLearner:
     def __init__(self) -> None:
         self.batch: Batch | None = None
 
-    def update(self, batch: Batch, before_step: Callable[[], object] = proceed) -> Metrics:
-        del before_step
+    def update(self, batch: Batch, gates: Gates = OPEN) -> Metrics:
+        del gates
         self.batch = batch
         return Metrics({}, reverse_kls=[0.25] * batch.lengths.size)
 

@@ -16,6 +16,7 @@ from agentrl.core.errors import CheckpointError
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure
 from agentrl.trainer.batch import Batch
+from agentrl.trainer.engines.learner import Gates
 from agentrl.trainer.engines.pass_budget import PassBudget
 from agentrl.trainer.engines.rank0 import (
     TOKEN_FIELDS,
@@ -161,9 +162,9 @@ def test_no_rank_steps_before_rank_0_may_and_none_where_it_may_not(
         raise CheckpointError("the former update may not be written")
 
     with together(parts, wire) as lead:
-        lead.update(batch, look)
+        lead.update(batch, Gates(before_step=look))
         with pytest.raises(CheckpointError):
-            lead.update(batch, refuse)
+            lead.update(batch, Gates(before_step=refuse))
     assert seen[0] == [0] * SIZE
     assert seen[1][0] == 1
     assert [part.steps for part in parts] == [1] * SIZE

@@ -21,7 +21,7 @@ from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, assemble_batch
 from agentrl.trainer.engines import torch_learner
-from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.learner import Gates, Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.model.files.loading import load_model
 from agentrl.trainer.snapshots.snapshots import State
@@ -218,7 +218,7 @@ def test_steps_of_an_update_compare_with_the_policy_before_the_first(
     )
     one_by_one = TorchLearner(tiny, settings, HARDWARE)
     calls: list[int] = []
-    found = several.update(own, lambda: calls.append(len(calls)))
+    found = several.update(own, Gates(before_step=lambda: calls.append(len(calls))))
     expected = [one_by_one.update(own).values for _ in range(3)]
     assert calls == [0]
     _require_equal(several.state(), one_by_one.state())
@@ -240,26 +240,34 @@ def test_a_later_step_that_is_not_finite_is_the_last(tiny: Path, batch: Batch) -
     assert several.update(batch).skipped != ""
 
 
+@pytest.mark.parametrize("gate", ["before_pass", "before_step"])
 def test_nothing_has_changed_when_an_update_may_step_or_is_given_up(
-    tiny: Path, batch: Batch
+    tiny: Path, batch: Batch, gate: str
 ) -> None:
-    learner, other = (TorchLearner(tiny, SETTINGS, HARDWARE) for _ in range(2))
+    settings = replace(SETTINGS, micro_batch_tokens=100)
+    learner, other = (TorchLearner(tiny, settings, HARDWARE) for _ in range(2))
     learner.update(batch)
     other.update(batch)
     before = learner.state()
+    calls = 0
 
     def give_up() -> None:
+        nonlocal calls
+        calls += 1
         _require_equal(learner.state(), before)
-        raise KeyboardInterrupt
+        if gate == "before_step" or calls == 2:  # after the gradient of a first pass
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        learner.update(batch, give_up)
+        learner.update(batch, Gates(**{gate: give_up}))
     _require_equal(learner.state(), before)
-    fresh = TorchLearner(tiny, SETTINGS, HARDWARE)
+    fresh = TorchLearner(tiny, settings, HARDWARE)
     fresh.load_state(learner.state())
     fresh.update(batch)
+    learner.update(batch)
     other.update(batch)
     _require_equal(fresh.state(), other.state())
+    _require_equal(learner.state(), other.state())
 
 
 def _require_equal(found: State, expected: State) -> None:
