@@ -11,7 +11,7 @@ A conversation grows by what the template appends and is never rendered again as
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +25,9 @@ from agentrl.envs.contract import Message, Tool, ToolCall, strings
 from agentrl.workers.conversation.toolcalls import STYLES, Style, parse
 
 TEMPLATE = "chat_template.jinja"
+# What templates write as today's date, so that a prompt, its replay and its group are equal on all
+# days: the date that Llama's templates have without a clock.
+_TODAY = date(2024, 7, 26)
 _ANSWER = "⁂answer⁂"  # stands for an assistant's text
 _JOINER = "\u2060"  # has no width
 _PROBE = strings("look", "Look at a thing.", "thing")
@@ -295,7 +298,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
+    environment.globals["strftime_now"] = _TODAY.strftime
     return environment
 
 

@@ -167,6 +167,13 @@ def test_the_template_of_an_older_tokenizer_config_is_read(model: Path) -> None:
     ChatTemplate.load(model).check_append_only()
 
 
+def test_today_is_the_same_on_every_day(model: Path) -> None:
+    """A replay on another day has the same prompt, also where it writes hours."""
+    template = with_template(model, "{{ strftime_now('%d %b %Y %H:%M') }}" + QWEN_LIKE)
+    text = template.render([Message("user", "hi")], [TOOL], generate=True)
+    assert text.startswith("26 Jul 2024 00:00")
+
+
 def test_a_template_runs_in_a_sandbox(model: Path) -> None:
     with pytest.raises(ConfigError, match="chat template failed"):
         with_template(model, "{{ messages.__class__.__mro__[1].__subclasses__() }}")
