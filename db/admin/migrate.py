@@ -46,7 +46,7 @@ def _upgrade(store: Store) -> None:
             for bound in ("statement_timeout", "lock_timeout"):
                 connection.execute(text(f"SET LOCAL {bound} = {STATEMENT_TIMEOUT_MS}"))
             connection.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
-        refuse_newer(connection)
+        refuse_unknown(connection)
         command.upgrade(_config(connection), "head")
         create_views(connection)
         grant_reader(connection)
@@ -78,20 +78,27 @@ def require_current(store: Store) -> None:
 
 
 def _known_revision(session: Session) -> str | None:
-    """Return the revision, if known. Raises StoreError if the database is newer than the code."""
-    refuse_newer(session.connection())
+    """Return the revision, if known. Raises StoreError if this code has no such migration."""
+    refuse_unknown(session.connection())
     return _revision(session.connection())
 
 
-def refuse_newer(connection: Connection) -> None:
-    """Raise StoreError if the database was made by newer code."""
+def refuse_unknown(connection: Connection) -> None:
+    """Raise StoreError if newer code made the database, or code before the oldest migration."""
     revision = _revision(connection)
     known = {script.revision for script in _scripts().walk_revisions()}
-    if revision is not None and revision not in known:
+    if revision is None or revision in known:
+        return
+    if revision > (oldest := min(known)):
         raise StoreError(
             f"the database schema {revision} is newer than this version of AgentRL",
             hint="update AgentRL",
         )
+    raise StoreError(
+        f"the database schema {revision} is older than {oldest}, the first of this AgentRL",
+        hint="run `agentrl db upgrade CONFIG` with the last AgentRL that has its migrations "
+        "(before 2026-11-28), or start with a new store",
+    )
 
 
 def head() -> str:

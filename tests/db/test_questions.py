@@ -351,3 +351,13 @@ def test_tokens_that_a_rule_leaves_out_are_not_learned(told: Store) -> None:
         )
     after = {row[1:3]: row[3] for row in answer_question(told, "learned-tokens", RUN).rows}
     assert after == before | {("c0", "current"): before["c0", "current"] - 10}
+
+
+def test_all_loss_tokens_of_steps_recorded_before_the_column_trained_are_learned(
+    told: Store,
+) -> None:
+    before = answer_question(told, "learned-tokens").rows
+    with told.write() as session:
+        session.connection().exec_driver_sql("UPDATE steps SET trained = NULL")
+    assert answer_question(told, "learned-tokens").rows == before
+    assert answer_question(told, "untraceable-tokens").rows == []

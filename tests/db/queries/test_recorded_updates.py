@@ -1,12 +1,7 @@
-import importlib
-
 import pytest
 from run_transitions import World
-from sqlalchemy import select, text
-from sqlalchemy import update as update_rows
 from sqlalchemy.orm import Session
 
-from agentrl.db.models.episodes import Group
 from agentrl.db.models.updates import Update
 from agentrl.db.queries.recorded_updates import seen_members
 from agentrl.db.registry import checkpoints
@@ -60,22 +55,3 @@ def test_an_update_that_was_rolled_back_has_seen_what_it_left_out(world: World) 
     }
     assert _roll_back(world) == 2
     assert {version: _seen(world, version) for version in (1, 2)} == seen
-
-
-@pytest.mark.parametrize("is_undone", [False, True])
-def test_rows_from_before_the_column_say_what_an_update_left_out(
-    world: World, is_undone: bool
-) -> None:
-    _commit_two(world)
-    if is_undone:
-        _roll_back(world)
-    ours = select(Group.group_id, Group.left_out_of).where(Group.run_id == world.run_id)
-    with world.store.read() as session:
-        before = set(map(tuple, session.execute(ours)))
-    assert sum(left_out_of is not None for _, left_out_of in before) == 2
-    migration = importlib.import_module("agentrl.db.migrations.versions.0023_left_out_groups")
-    with world.store.write() as session:
-        session.execute(update_rows(Group).values(left_out_of=None))
-        session.execute(text(migration.FILL))
-    with world.store.read() as session:
-        assert set(map(tuple, session.execute(ours))) == before
