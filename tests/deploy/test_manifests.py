@@ -1,6 +1,9 @@
 """deploy/k8s and docker-compose.yml against their schemas, and against what the command takes."""
 
-from collections.abc import Iterator
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +19,37 @@ from agentrl.ops.processes.entry import ENDS
 from agentrl.ops.runs.health import PROBES
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted((ROOT / "deploy" / "k8s").glob("*.yaml"))
+K8S = ROOT / "deploy" / "k8s"
+KUSTOMIZATION = yaml.safe_load((K8S / "kustomization.yaml").read_text())
+SERVICES = ("postgres", "rabbitmq")
 KUBERNETES = "1.30"  # of the schemas
 
 
 def documents() -> Iterator[Any]:
-    """Every object but the list of files."""
-    for path in FILES:
-        for each in yaml.safe_load_all(path.read_text()):
-            if each["kind"] != "Kustomization":
-                yield pytest.param(each, id=f"{each['kind']}-{each['metadata']['name']}")
+    """Every object, with the patches of the kustomization."""
+    files = [(K8S / name).read_text() for name in KUSTOMIZATION["resources"]]
+    objects = [each for text in files for each in yaml.safe_load_all(text)]
+    for patch in KUSTOMIZATION["patches"]:
+        kind, name = patch["target"]["kind"], patch["target"]["name"]
+        for each in objects:
+            if re.fullmatch(kind, each["kind"]) and re.fullmatch(name, each["metadata"]["name"]):
+                add_parts(each, yaml.safe_load((K8S / patch["path"]).read_text()))
+    for each in objects:
+        yield pytest.param(each, id=f"{each['kind']}-{each['metadata']['name']}")
+
+
+def add_parts(document: Any, patch: list[dict[str, Any]]) -> None:
+    """Apply a JSON patch (RFC 6902) that only adds: keys, and last elements of lists."""
+    for operation in patch:
+        assert operation["op"] == "add"
+        *path, last = operation["path"].strip("/").split("/")
+        parent = document
+        for step in path:
+            parent = parent[int(step) if isinstance(parent, list) else step]
+        if last == "-":
+            parent.append(operation["value"])
+        else:
+            parent[last] = operation["value"]
 
 
 def containers() -> Iterator[dict[str, Any]]:
@@ -48,8 +72,32 @@ def test_the_schemas_refuse_a_wrong_key() -> None:
 
 
 def test_every_file_is_in_the_kustomization() -> None:
-    (listed,) = yaml.safe_load_all((ROOT / "deploy/k8s/kustomization.yaml").read_text())
-    assert sorted(listed["resources"]) == [p.name for p in FILES if "kustom" not in p.name]
+    listed = [*KUSTOMIZATION["resources"], *(p["path"] for p in KUSTOMIZATION["patches"])]
+    files = {str(path.relative_to(K8S)) for path in K8S.rglob("*.yaml")}
+    assert sorted(listed) == sorted(files - {"kustomization.yaml"})
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
+def test_kustomize_makes_the_pods_that_these_tests_read() -> None:
+    command = ["kubectl", "kustomize", str(K8S)]
+    made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert pods(yaml.safe_load_all(made)) == pods(d.values[0] for d in documents())
+
+
+def pods(objects: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the pod of each process of AgentRL, without its image, which kustomize renames."""
+    found = {}
+    for each in objects:
+        if "template" in each.get("spec", {}) and each["metadata"]["name"] not in SERVICES:
+            found[each["metadata"]["name"]] = pod = each["spec"]["template"]["spec"]
+            del pod["containers"][0]["image"]
+    return found
+
+
+def test_no_process_of_ours_may_write_to_its_image() -> None:
+    for each in containers():
+        if each["name"] not in SERVICES:
+            assert each["securityContext"]["readOnlyRootFilesystem"], each["name"]
 
 
 def test_services_and_manifests_start_verbs_that_there_are() -> None:
@@ -144,11 +192,12 @@ def test_no_role_of_ours_is_a_superuser() -> None:
     postgres = compose["services"]["postgres"]
     assert postgres["environment"]["POSTGRES_USER"] == "postgres"
     assert [v for v in postgres["volumes"] if v.endswith("/docker-entrypoint-initdb.d/roles.sh:ro")]
-    (listed,) = yaml.safe_load_all((ROOT / "deploy/k8s/kustomization.yaml").read_text())
-    assert listed["configMapGenerator"] == [{"name": "postgres-roles", "files": ["roles.sh"]}]
+    assert KUSTOMIZATION["configMapGenerator"] == [
+        {"name": "postgres-roles", "files": ["roles.sh"]}
+    ]
     (applied,) = (each for each in containers() if each["name"] == "postgres")
     assert {"name": "POSTGRES_USER", "value": "postgres"} in applied["env"]
-    assert "SUPERUSER" not in (ROOT / "deploy/k8s/roles.sh").read_text()
+    assert "SUPERUSER" not in (K8S / "roles.sh").read_text()
 
 
 @pytest.mark.parametrize("name", ["compose", "compose-gpu"])
