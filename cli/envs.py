@@ -137,13 +137,13 @@ def audit(
 
     Example: agentrl envs audit gymnasium:Blackjack-v1 --json
     """
-    from agentrl.ops.tasks.audit import AuditRequest
-    from agentrl.ops.tasks.audit import audit as measure
+    from agentrl.envs.tasks.audit import AuditSettings
+    from agentrl.ops.tasks.check import audit as measure
     from agentrl.ops.tasks.show import read_options
 
     options = read_options(option, origin=origin, data=data)
-    request = AuditRequest(task, options, items, episodes, timeout, docker, image, as_json)
-    raise typer.Exit(0 if measure(request) else 1)
+    settings = AuditSettings(items, episodes, timeout, docker, image)
+    raise typer.Exit(0 if measure(task, options, settings, as_json=as_json) else 1)
 
 
 def serve(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from agentrl.core.config.sections.tasks import Envs
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.sandbox.sandbox import is_sandboxed, make_sandboxes
 
@@ -16,7 +17,8 @@ def needs_container(source: TaskSource) -> bool:
 def host_sandboxes(source: TaskSource, url: str, image: str) -> Iterator[None]:
     """Provide the source with its sandboxes until the end of the block.
 
-    `url`: the Docker engine's address; empty: DOCKER_HOST. Raises ConfigError.
+    `url`: the Docker engine's address; empty: DOCKER_HOST. `image`: of the sandboxes; empty: the
+    default of `envs.docker_image`. Raises ConfigError.
     """
     if not needs_container(source):
         yield
@@ -26,6 +28,6 @@ def host_sandboxes(source: TaskSource, url: str, image: str) -> Iterator[None]:
     with ExitStack() as undo:
         engine = Engine(source.name, url or None)
         undo.callback(engine.close)
-        for pool in make_sandboxes(source, engine, image):
+        for pool in make_sandboxes(source, engine, image or Envs().docker_image):
             undo.callback(pool.close)
         yield

@@ -23,13 +23,18 @@ from agentrl.core.errors import (
 )
 from agentrl.envs import registry
 from agentrl.envs.call_timeouts import TimeLimitedSource
-from agentrl.envs.contract import Expert, Item, TaskSource, Tool
+from agentrl.envs.contract import Expert, Item, TaskSource
 from agentrl.envs.item_choice import sample_items
 from agentrl.envs.play import acts_of, play, take_turns
 from agentrl.envs.server.in_process import host_sandboxes
 from agentrl.envs.tasks.check import Figure, RandomCall
 from agentrl.envs.tasks.repetition import differing_answers
-from agentrl.envs.tasks.task_measurements import RandomToolCalls, fingerprint, split_figures
+from agentrl.envs.tasks.task_measurements import (
+    RandomToolCalls,
+    fingerprint,
+    split_figures,
+    tools_of,
+)
 
 WARM_SHARE = 10  # the first tenth of the episodes fills caches and is not in the growth of memory
 MOST_KIB = 50.0  # that memory may grow an episode
@@ -41,7 +46,7 @@ MOST_THREADS = 8  # that may be more after all episodes than before
 class AuditSettings:
     """`items`: played by each policy; `episodes`: played at random for times and memory.
 
-    `call_timeout_s`: after which a call hangs. `docker`, `image`: of sandboxes.
+    `call_timeout_s`: after which a call hangs. `docker`, `image`: of sandboxes, or empty.
     """
 
     items: int = 20
@@ -118,7 +123,7 @@ def _some_items(source: TaskSource, split: str, count: int) -> Sequence[Item]:
 def _rewards(source: TaskSource, settings: AuditSettings) -> Iterator[Figure]:
     """Whether a reward can be reached, and whether it tells episodes apart."""
     items = _held_out(source, settings)
-    tools = _tools(source, items[0])
+    tools = tools_of(source, items[0])
     policies: Mapping[str, Callable[[Item, int], Expert]] = {
         "expert": lambda item, seed: source.expert(item, seed=seed),
         "random": lambda _, seed: RandomToolCalls(tools, seed),
@@ -146,7 +151,7 @@ def _rewards(source: TaskSource, settings: AuditSettings) -> Iterator[Figure]:
 def _same_answers(source: TaskSource, settings: AuditSettings) -> Iterator[Figure]:
     """Whether environments made anew answer the same actions alike."""
     items = _held_out(source, settings)
-    tools = _tools(source, items[0])
+    tools = tools_of(source, items[0])
     differences = differing_answers(source, items, lambda _, seed: RandomToolCalls(tools, seed))
     value = f"{len(items) - len(differences)} of {len(items)} episodes"
     value += f"; {differences[0]}" if differences else ""
@@ -156,7 +161,7 @@ def _same_answers(source: TaskSource, settings: AuditSettings) -> Iterator[Figur
 def _endurance(source: TaskSource, settings: AuditSettings) -> Iterator[Figure]:
     """Times of calls, calls that hang, and what many episodes leave behind."""
     items = _some_items(source, source.splits[0], settings.episodes)
-    tools = _tools(source, items[0])
+    tools = tools_of(source, items[0])
     threads, processes = threading.active_count(), _child_processes()
     seen = Endurance()
     for number in range(settings.episodes):
@@ -198,12 +203,6 @@ def _memory(kib: Sequence[float]) -> Figure:
     each = (warm[-1] - warm[0]) / len(warm)
     text = f"{(warm[-1] - warm[0]) / 1024:+.1f} MiB in {len(warm)} episodes"
     return Figure("memory", text, f"≤ {MOST_KIB:g} KiB each", each <= MOST_KIB)
-
-
-def _tools(source: TaskSource, item: Item) -> Sequence[Tool]:
-    with closing(source.make(item)) as environment:
-        environment.start()
-        return environment.tools
 
 
 def _ms(seconds: Sequence[float], share: float) -> str:

@@ -4,13 +4,12 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from functools import partial
 from itertools import combinations, product
 from random import Random
 from typing import Any, get_args
 
-from agentrl.core.config.sections.tasks import Envs
 from agentrl.core.errors import AgentRLError, ItemError, with_hint, with_origin
 from agentrl.core.types import SOLVED
 from agentrl.envs import registry
@@ -79,9 +78,9 @@ def adapter_figures(task: str, settings: Settings) -> Iterator[Figure]:
     for split in source.splits:
         yield from _attempt_figures(f"items {split}", split_figures(source, again, split))
     items = sample_items(source.items(source.splits[-1]), _few(source, settings))
-    with _hosting(source, settings):
+    with host_sandboxes(source, settings.docker, settings.image):
         yield from _attempt_figures("expert", _imported_expert(source, items, source.splits[-1]))
-        tools = _tools(source, items[0])
+        tools = tools_of(source, items[0])
         played = _play_items(source, items, lambda _, seed: RandomToolCalls(tools, seed))
         yield Figure(f"random {source.splits[-1]}", _played_text(played))
         yield _repetition(
@@ -99,8 +98,10 @@ def split_figures(source: TaskSource, again: TaskSource, split: str) -> Iterator
     yield Figure(f"same items {split}", f"{same:,}", f"{len(items):,}", equal)
 
 
-def _tools(source: TaskSource, item: Item) -> tuple[Tool, ...]:
+def tools_of(source: TaskSource, item: Item) -> tuple[Tool, ...]:
+    """Return the tools of an item's episode. Raises EnvironmentFailure, ItemError."""
     with closing(source.make(item)) as environment:
+        environment.start()
         return environment.tools
 
 
@@ -175,7 +176,7 @@ def _difficulty(task: str, difficulty: str, settings: Settings) -> Iterator[Figu
     except ItemError as error:
         yield Figure(f"expert {difficulty}", str(error), f"{few} items", ok=False)
         return
-    with _hosting(source, settings):
+    with host_sandboxes(source, settings.docker, settings.image):
         played = _play_items(source, items, lambda item, seed: source.expert(item, seed=seed))
         enough = _share(played) >= SOLVES
         yield Figure(f"expert {difficulty}", _played_text(played), f"≥ {SOLVES:.0%}", enough)
@@ -218,7 +219,7 @@ def _imported_figures(source: TaskSource, origin: str, settings: Settings) -> It
     published = getattr(registry.beside(source.name, "check"), "SHARED", {}).get(origin, {})
     found: dict[str, set[str]] = {}
     absent: dict[str, MissingDataset] = {}
-    with _hosting(source, settings):
+    with host_sandboxes(source, settings.docker, settings.image):
         for split in source.splits:
             try:
                 items = source.items(split)
@@ -264,10 +265,6 @@ def _pairs(counts: Mapping[str, int]) -> str:
 
 def _few(source: TaskSource, settings: Settings) -> int:
     return settings.limit or (CONTAINED_EPISODES if needs_container(source) else EPISODES)
-
-
-def _hosting(source: TaskSource, settings: Settings) -> AbstractContextManager[None]:
-    return host_sandboxes(source, settings.docker, settings.image or Envs().docker_image)
 
 
 def _play_items(

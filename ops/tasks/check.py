@@ -1,4 +1,4 @@
-"""`agentrl envs check`: measures figures of tasks and prints each as soon as it is known.
+"""`agentrl envs check` and `envs audit`: print each figure of tasks as soon as it is known.
 
 tasks ─▶ experts, chance, splits ─▶ a row each, exit code 1 for a ✗
 """
@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import msgspec
 
@@ -14,6 +15,7 @@ from agentrl.core import logging
 from agentrl.core.errors import AgentRLError, ItemError
 from agentrl.envs import registry
 from agentrl.envs.tasks import datasets, task_measurements
+from agentrl.envs.tasks.audit import AuditSettings, audit_figures
 from agentrl.envs.tasks.check import Figure, Settings
 
 MARKS = {True: "✓", False: "✗", None: "–"}
@@ -56,10 +58,22 @@ def check(request: CheckRequest) -> bool:
         request = replace(request, origin="")
     if request.origin:
         tasks = _having(request.origin, request.tasks)
-    return print_rows(_rows(tasks, request), as_json=request.as_json)
+    return _print_rows(_rows(tasks, request), as_json=request.as_json)
 
 
-def print_rows(rows: Iterator[Row], *, as_json: bool) -> bool:
+def audit(
+    source: str, options: Mapping[str, Any], settings: AuditSettings, *, as_json: bool
+) -> bool:
+    """Print the figures of a task or ADAPTER:ARGUMENT; return whether all are within their bounds.
+
+    Raises ItemError.
+    """
+    logging.configure("envs", level="WARNING")
+    rows = _timed_rows(source, audit_figures(source, options, settings))
+    return _print_rows(rows, as_json=as_json)
+
+
+def _print_rows(rows: Iterator[Row], *, as_json: bool) -> bool:
     """Print rows as they come, or one JSON array; return whether none is out of its bounds."""
     printed = []
     for row in rows:
@@ -91,10 +105,10 @@ def _having(origin: str, tasks: Sequence[str]) -> Sequence[str]:
 
 def _rows(tasks: Sequence[str], request: CheckRequest) -> Iterator[Row]:
     for task in tasks:
-        yield from timed_rows(task, _figures(task, request))
+        yield from _timed_rows(task, _figures(task, request))
 
 
-def timed_rows(task: str, figures: Iterator[Figure]) -> Iterator[Row]:
+def _timed_rows(task: str, figures: Iterator[Figure]) -> Iterator[Row]:
     """Yield a task's figures with their times; the terminal shows that one is being measured."""
     began = time.perf_counter()
     _tell(f"{task}: measuring …")

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from agentrl.core import logging
-from agentrl.core.config.sections.tasks import Envs
 from agentrl.core.errors import AgentRLError, ItemError, nearest
 from agentrl.envs import registry
 from agentrl.envs.contract import Item, Message, TaskSource, Tool
@@ -85,7 +84,7 @@ def open_item(chosen: ItemChoice) -> Iterator[tuple[TaskSource, Item]]:
     logging.configure("envs", level="WARNING")
     source = registry.source(chosen.task, chosen.options)
     item = _item(source, chosen)
-    with host_sandboxes(source, chosen.docker, chosen.image or Envs().docker_image):
+    with host_sandboxes(source, chosen.docker, chosen.image):
         yield source, item
 
 

@@ -14,7 +14,7 @@ from task_plugin import add_task
 from agentrl.core.errors import ItemError
 from agentrl.envs.tasks.audit import AuditSettings, audit_figures
 from agentrl.envs.tasks.check import Figure
-from agentrl.ops.tasks.audit import AuditRequest, audit
+from agentrl.ops.tasks.check import audit
 
 FEW = AuditSettings(items=4, episodes=40, call_timeout_s=5.0)
 TASK = """
@@ -174,11 +174,11 @@ def test_the_command_prints_one_array_and_says_whether_all_is_well(
     room: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for kind, sound in (("", True), ("shared", False)):
-        is_well = audit(AuditRequest(room, {"kind": kind}, 2, 3, 5.0, as_json=True))
+        is_well = audit(room, {"kind": kind}, AuditSettings(2, 3, 5.0), as_json=True)
         found = {row["name"]: row["ok"] for row in json.loads(capsys.readouterr().out)}
         assert found["leak train into test"] is sound
         assert is_well is (False not in found.values())
         del found["memory"]  # which other tests of this process change
         assert (False not in found.values()) is sound
     with pytest.raises(ItemError, match="unknown task rom; did you mean room"):
-        audit(AuditRequest("rom", {}, 2, 3, 5.0))
+        audit("rom", {}, FEW, as_json=True)
