@@ -1,4 +1,4 @@
-"""Parts of queries: a dataclass's columns, the rows of an attempt, counts, shares of successes."""
+"""Parts of queries: columns of a dataclass, rows of an attempt, live processes, counts, shares."""
 
 from dataclasses import fields
 from typing import Any
@@ -8,6 +8,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from agentrl.core.types import SOLVED
 from agentrl.db.models.base import Base
+from agentrl.db.models.processes import PolicyServer, Worker
+from agentrl.db.store import now
 
 
 def columns_of(kind: type[Any], model: type[Base], **others: Any) -> list[Any]:
@@ -22,6 +24,11 @@ def columns_of(kind: type[Any], model: type[Base], **others: Any) -> list[Any]:
 def same_attempt(one: Any, other: Any) -> ColumnElement[bool]:
     """Return the condition that rows of two tables belong to the same attempt of an episode."""
     return and_(one.episode_id == other.episode_id, one.fence == other.fence)
+
+
+def is_live(process: type[Worker] | type[PolicyServer], run_id: str) -> ColumnElement[bool]:
+    """Return the condition that a process of the run has not ended and holds its lease."""
+    return and_(process.run_id == run_id, process.ended_at.is_(None), process.lease_until > now())
 
 
 def share_solved(score: Any) -> ColumnElement[Any]:

@@ -12,8 +12,8 @@ from agentrl.db.models.episodes import Episode, Group, Step, StoredTrajectory
 from agentrl.db.models.processes import PolicyServer, Serving, Worker
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Update
-from agentrl.db.query_parts import same_attempt
-from agentrl.db.store import now, read_clock
+from agentrl.db.query_parts import is_live, same_attempt
+from agentrl.db.store import read_clock
 
 ROLES = ("worker", "policy", "trainer", "dispatcher", "recorder", "envs")
 Attempt = tuple[str, int]  # episode_id, fence
@@ -47,9 +47,7 @@ class Liveness:
 def read_liveness(session: Session, run_id: str) -> Liveness:
     """Return the state of an existing run."""
     run = session.get_one(Run, run_id, populate_existing=True)
-    workers = select(Worker.pid, Worker.worker_id).where(
-        Worker.run_id == run_id, Worker.ended_at.is_(None), Worker.lease_until > now()
-    )
+    workers = select(Worker.pid, Worker.worker_id).where(is_live(Worker, run_id))
     servers = (
         select(PolicyServer.name, PolicyServer.server_id, PolicyServer.url)
         .where(PolicyServer.run_id == run_id, PolicyServer.url != "")

@@ -13,7 +13,7 @@ from agentrl.core.types import GROUP_OPEN, CheckpointState
 from agentrl.db.models.episodes import Episode, Group, Step
 from agentrl.db.models.processes import PolicyServer, Serving
 from agentrl.db.models.updates import Checkpoint
-from agentrl.db.store import now
+from agentrl.db.query_parts import is_live
 
 MESSAGES = "external"  # the engine of a server that speaks messages instead of token ids
 
@@ -130,12 +130,7 @@ def server_problems(session: Session, run_id: str) -> dict[str, str]:
     """Return the problems of live policy servers by name."""
     rows = session.execute(
         select(PolicyServer.name, PolicyServer.problem)
-        .where(
-            PolicyServer.run_id == run_id,
-            PolicyServer.ended_at.is_(None),
-            PolicyServer.lease_until > now(),
-            PolicyServer.problem.is_not(None),
-        )
+        .where(is_live(PolicyServer, run_id), PolicyServer.problem.is_not(None))
         .order_by(PolicyServer.started_at)
     )
     return {name: problem for name, problem in rows if problem}
@@ -147,9 +142,8 @@ def is_serving(session: Session, run_id: str, name: str) -> bool:
         select(Serving.serving_id)
         .join(PolicyServer, PolicyServer.server_id == Serving.server_id)
         .where(
-            PolicyServer.run_id == run_id,
+            is_live(PolicyServer, run_id),
             PolicyServer.name == name,
-            PolicyServer.lease_until > now(),
             Serving.live_until.is_(None),
         )
     )
@@ -169,10 +163,8 @@ def live_policies(session: Session, run_id: str) -> list[LivePolicy]:
         )
         .join(Serving, Serving.server_id == PolicyServer.server_id)
         .where(
-            PolicyServer.run_id == run_id,
+            is_live(PolicyServer, run_id),
             PolicyServer.url != "",  # an evaluation answers nobody else
-            PolicyServer.ended_at.is_(None),
-            PolicyServer.lease_until > now(),
             Serving.live_until.is_(None),
         )
         .order_by(Serving.serving_id)

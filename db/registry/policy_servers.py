@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from agentrl.db.models.processes import PolicyServer, Serving
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint
+from agentrl.db.query_parts import is_live
 from agentrl.db.store import now, read_clock
 
 AWAY_S = 60.0  # how long the lease of a server may have ended before it counts as killed
@@ -114,10 +115,9 @@ def begin_exchange(session: Session, server_id: str, track: str) -> bool:
     server = session.get_one(PolicyServer, server_id)
     session.get_one(Run, server.run_id, with_for_update=True)  # servers ask one after another
     others = select(PolicyServer.server_id).where(
-        PolicyServer.run_id == server.run_id,
+        is_live(PolicyServer, server.run_id),
         PolicyServer.server_id != server_id,
         PolicyServer.exchanging == track,
-        PolicyServer.lease_until > now(),
     )
     if session.scalars(others.limit(1)).first() is not None:
         return False

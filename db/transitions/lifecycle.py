@@ -15,7 +15,7 @@ from agentrl.db.models.processes import PolicyServer, ServiceOutage, Serving, Sp
 from agentrl.db.models.runs import Mixture, Refusal, Run
 from agentrl.db.models.updates import Alarm, Checkpoint, Update, UpdateGroup
 from agentrl.db.queries import progress
-from agentrl.db.query_parts import count_by
+from agentrl.db.query_parts import count_by, is_live
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import now, read_clock
 from agentrl.db.transitions import runs
@@ -67,18 +67,8 @@ def live_processes(session: Session, run_id: str) -> list[str]:
     """Return the processes that hold a lease of the run."""
     run = session.get_one(Run, run_id)
     clock = read_clock(session)
-    workers = session.scalars(
-        select(Worker.worker_id).where(
-            Worker.run_id == run_id, Worker.ended_at.is_(None), Worker.lease_until > clock
-        )
-    )
-    servers = session.scalars(
-        select(PolicyServer.server_id).where(
-            PolicyServer.run_id == run_id,
-            PolicyServer.ended_at.is_(None),
-            PolicyServer.lease_until > clock,
-        )
-    )
+    workers = session.scalars(select(Worker.worker_id).where(is_live(Worker, run_id)))
+    servers = session.scalars(select(PolicyServer.server_id).where(is_live(PolicyServer, run_id)))
     single = {
         f"dispatcher {run.dispatcher}": run.dispatcher_until,
         f"trainer of epoch {run.trainer}": run.trainer_until,

@@ -11,6 +11,7 @@ from agentrl.core.errors import StoreError
 from agentrl.core.types import RUN_OVER, RunState, Transition
 from agentrl.db.models.processes import PolicyServer, Serving, Worker
 from agentrl.db.models.runs import Run
+from agentrl.db.query_parts import is_live
 from agentrl.db.store import now, read_clock
 from agentrl.db.transitions import refusals
 from agentrl.db.transitions.groups import cancel_open
@@ -162,9 +163,7 @@ def beat_worker(session: Session, worker_id: str, *, lease_s: float) -> float | 
 
 def has_live_worker(session: Session, run_id: str) -> bool:
     """Return whether a worker has a valid lease."""
-    live = select(Worker.worker_id).where(
-        Worker.run_id == run_id, Worker.ended_at.is_(None), Worker.lease_until > now()
-    )
+    live = select(Worker.worker_id).where(is_live(Worker, run_id))
     return session.scalar(live.limit(1)) is not None
 
 
