@@ -33,7 +33,7 @@ from agentrl.experiments.report.plots import picture
 ORDER = ("whole", "no-task-norm", "no-cross-policy")
 TITLE = "Does a pretrained language model learn real tasks here?"
 HEADER = """\
-    agentrl experiment smollm --out {out}
+    agentrl experiment smollm --out {out} --items {items} --clones {clones}
 
 SmolLM2-135M-Instruct, whose weights were quantised to Q4_1 and de-quantised when they were read, is
 warm-started by {clones} steps on experts' episodes ({episodes:,} of each task), which train
@@ -90,6 +90,7 @@ def _lines(
 ) -> Iterator[str]:
     yield HEADER.format(
         out=out,
+        items=max(bench.items for bench in design.benches),
         clones=design.clones,
         episodes=design.episodes,
         trained=f"an adapter of rank {design.rank}" if design.rank else "all weights",
