@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from agentrl.core.types import RUN_OVER
+from agentrl.core.types import RUN_OVER, UpdateState
 from agentrl.dashboard import markup
 from agentrl.dashboard.links import Here
 from agentrl.dashboard.viewmodels import checkpoints
@@ -101,7 +101,7 @@ def _draw_checkpoint(entry: CheckpointEntry | None, here: Here, named: str) -> N
         about["parent"] = markup.Link(here.short(entry.parent_id), parent)
     st.html(markup.table([about]))
     links = [markup.Link("episodes that it sampled", here.to("Episodes", checkpoint=named))]
-    if entry.update_state:
+    if entry.update_state not in ("", UpdateState.ROLLED_BACK):
         learned = here.to("Episodes", learned_at=str(entry.version))
         links.append(markup.Link("episodes that its update trained on", learned))
     st.html(markup.links(links))

@@ -151,11 +151,10 @@ def _head(detail: EpisodeDetail, here: Here) -> None:
         ),
         "sampled tokens": update.loss_tokens,
         "advantage per token": update.advantage,
-        "other episodes": markup.Link(
-            "all episodes of this update",
-            here.to(PAGE, learned_at=str(update.version)),
-        ),
     }
+    if update.is_live:
+        others = here.to(PAGE, learned_at=str(update.version))
+        learned["other episodes"] = markup.Link("all episodes of this update", others)
     st.html(markup.table([learned]))
 
 

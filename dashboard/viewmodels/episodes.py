@@ -133,7 +133,7 @@ def _update_cell(update: EpisodeUpdate | None, here: Here) -> Cell:
 
 def update_name(update: EpisodeUpdate) -> str:
     """Return the version of an update, and whether it was rolled back."""
-    return f"v{update.version}" + (" (rolled back)" if update.state == "rolled_back" else "")
+    return f"v{update.version}" + ("" if update.is_live else " (rolled back)")
 
 
 def moment(at: float) -> str:

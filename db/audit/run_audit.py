@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.errors import MessageError
 from agentrl.core.trajectory_body import body_of
-from agentrl.core.types import EpisodeState, GroupState, UpdateState
+from agentrl.core.types import EpisodeState, GroupState
 from agentrl.db.models.episodes import Episode, Group, Step, StoredTrajectory
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint, Update, UpdateGroup
@@ -71,7 +71,7 @@ def trained_members(session: Session, run_id: str) -> list[UpdateGroup]:
     query = (
         select(UpdateGroup)
         .join(Update, Update.update_id == UpdateGroup.update_id)
-        .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+        .where(Update.run_id == run_id, Update.is_live)
     )
     return list(session.scalars(query))
 
@@ -106,7 +106,7 @@ def _missing_bodies(session: Session, run_id: str) -> Iterator[Finding]:
         )
         .where(
             Update.run_id == run_id,
-            Update.state != UpdateState.ROLLED_BACK,
+            Update.is_live,
             StoredTrajectory.episode_id.is_(None),
         )
     )
@@ -177,7 +177,7 @@ def _trained_twice(session: Session, run_id: str) -> Iterator[Finding]:
     query = (
         select(UpdateGroup.sha256, func.count())
         .join(Update, Update.update_id == UpdateGroup.update_id)
-        .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+        .where(Update.run_id == run_id, Update.is_live)
         .group_by(UpdateGroup.sha256)
         .having(func.count() > 1)
     )
@@ -190,7 +190,7 @@ def _lineage(session: Session, run_id: str) -> Iterator[Finding]:
     query = (
         select(Update.version, Update.checkpoint_id, Checkpoint.parent_id)
         .join(Checkpoint, Checkpoint.checkpoint_id == Update.checkpoint_id)
-        .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+        .where(Update.run_id == run_id, Update.is_live)
         .order_by(Update.version, Update.committed_at)
     )
     chain: Sequence[Any] = session.execute(query).all()

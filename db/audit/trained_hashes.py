@@ -7,7 +7,6 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
 from agentrl.core.trained_hash import ROOT, running_hash
-from agentrl.core.types import UpdateState
 from agentrl.db.models.updates import Checkpoint, Update, UpdateGroup
 
 AT_ONCE = 100  # updates whose members are fetched together
@@ -31,7 +30,7 @@ def find_different_hashes(session: Session, run_id: str) -> Iterator[str]:
         .join(parent, parent.checkpoint_id == Checkpoint.parent_id)
         .where(
             Update.run_id == run_id,
-            Update.state != UpdateState.ROLLED_BACK,
+            Update.is_live,
             Checkpoint.trained_hash.is_not(None),
         )
         .order_by(Update.version)

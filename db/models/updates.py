@@ -3,6 +3,7 @@
 from typing import Any
 
 from sqlalchemy import ForeignKey, Index, String, Text
+from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, mapped_column
 
 from agentrl.core.types import CheckpointState, UpdateState
@@ -28,6 +29,11 @@ class Update(Base):
     metrics: Mapped[dict[str, Any]]
     started_at: Mapped[float]
     committed_at: Mapped[float]
+
+    @hybrid_property
+    def is_live(self) -> bool:
+        """Whether it is on the surviving lineage: it was not rolled back."""
+        return self.state != UpdateState.ROLLED_BACK
 
 
 class UpdateGroup(Base):

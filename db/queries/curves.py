@@ -77,7 +77,7 @@ def spans(session: Session, run_id: str, points: int) -> list[Span]:
             Update.committed_at,
             func.sum(trained).over(order_by=Update.version).label("tokens"),
         )
-        .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+        .where(Update.run_id == run_id, Update.is_live)
         .subquery()
     )
     query = select(live).where(live.c.version.in_(versions)).order_by(live.c.version)
@@ -100,9 +100,7 @@ def success_by_version(session: Session, run_id: str, points: int, groups: int) 
 
 def metrics_by_version(session: Session, run_id: str) -> dict[int, Mapping[str, Any]]:
     """Return the metrics of each update of the live lineage."""
-    query = select(Update.version, Update.metrics).where(
-        Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK
-    )
+    query = select(Update.version, Update.metrics).where(Update.run_id == run_id, Update.is_live)
     return {version: metrics for version, metrics in session.execute(query)}
 
 

@@ -8,7 +8,7 @@ from statistics import median
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from agentrl.core.types import GROUP_OPEN, EpisodeState, GroupState, UpdateState
+from agentrl.core.types import GROUP_OPEN, EpisodeState, GroupState
 from agentrl.db.models.episodes import Episode, Group
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Update, UpdateGroup
@@ -35,7 +35,7 @@ def delays(session: Session, run_id: str, updates: int) -> list[Delay]:
     """Return the delays of the last updates of the live lineage, oldest first."""
     late = (
         select(Update.update_id, Update.version, Update.started_at, Update.committed_at)
-        .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+        .where(Update.run_id == run_id, Update.is_live)
         .order_by(Update.version.desc())
         .limit(updates)
         .subquery()
@@ -109,7 +109,7 @@ def recent_pace(session: Session, run_id: str, window_s: float) -> Pace:
         .where(
             Update.run_id == run_id,
             Update.version > run.version - 1000,  # by the index; so many are enough for a pace
-            Update.state != UpdateState.ROLLED_BACK,
+            Update.is_live,
         )
         .subquery()
     )
@@ -124,7 +124,7 @@ def update_s(session: Session, run_id: str, updates: int) -> float | None:
     """
     late = (
         select(Update.committed_at)
-        .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+        .where(Update.run_id == run_id, Update.is_live)
         .order_by(Update.version.desc())
         .limit(updates + 1)
     )

@@ -13,7 +13,7 @@ from itertools import groupby
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from agentrl.core.types import GROUP_UNTRAINED, UpdateState
+from agentrl.core.types import GROUP_UNTRAINED
 from agentrl.db.models.episodes import Episode, Group, Step
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint, Update, UpdateGroup
@@ -60,7 +60,7 @@ def _of_copies(session: Session, run_id: str) -> list[Row]:
 
 def _of_updates(session: Session, run_id: str) -> list[Row]:
     """Groups that were closed after the last update had started come last, as one batch."""
-    live = (Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+    live = (Update.run_id == run_id, Update.is_live)
     starts = session.scalars(select(Update.started_at).where(*live).order_by(Update.version)).all()
     trained = (
         select(Update.version, Group.ready_at, Group.group_id, ORIGIN)

@@ -76,7 +76,7 @@ def learned_totals(session: Session, run_id: str) -> LearnedTotals:
         func.count(),
         func.coalesce(func.sum(case((trained, Update.episodes), else_=0)), 0),
         func.coalesce(func.sum(case((trained, Update.loss_tokens), else_=0)), 0),
-    ).where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+    ).where(Update.run_id == run_id, Update.is_live)
     updates, episodes, tokens = session.execute(query).one()
     return LearnedTotals(updates, int(episodes), int(tokens))
 
@@ -136,7 +136,7 @@ def updates_began(session: Session, run_id: str, updates: int = RECENT_UPDATES) 
     query = select(func.min(Update.started_at)).where(
         Update.run_id == run_id,
         Update.version > _version(run_id) - updates,
-        Update.state != UpdateState.ROLLED_BACK,
+        Update.is_live,
     )
     return session.scalar(query) or 0.0
 
@@ -183,7 +183,7 @@ def staleness(session: Session, run_id: str, *, of_all: bool = False) -> dict[st
         .join(UpdateGroup, UpdateGroup.update_id == Update.update_id)
         .join(Step, same_attempt(Step, UpdateGroup))
         .where(Update.run_id == run_id)
-        .where(Update.state != UpdateState.ROLLED_BACK, Step.version >= 0)
+        .where(Update.is_live, Step.version >= 0)
         .group_by(lagged)
     )
     if not of_all:

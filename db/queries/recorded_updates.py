@@ -7,7 +7,7 @@ from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from agentrl.core.errors import StoreError
-from agentrl.core.types import GROUP_UNTRAINED, TRAINABLE, EpisodeState, UpdateState
+from agentrl.core.types import GROUP_UNTRAINED, TRAINABLE, EpisodeState
 from agentrl.db.models.episodes import Episode, Group
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint, Update, UpdateGroup
@@ -29,8 +29,7 @@ def find_update(session: Session, run: Run, name: str) -> Update:
     """Find an update by id, or by its version on the live lineage. Raises StoreError."""
     query = select(Update).where(Update.run_id == run.run_id)
     if name.isdecimal():
-        live = Update.state != UpdateState.ROLLED_BACK
-        query = query.where(Update.version == int(name), live)
+        query = query.where(Update.version == int(name), Update.is_live)
     else:
         query = query.where(Update.update_id == name)
     found = session.scalars(query).one_or_none()

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import select, tuple_
+from sqlalchemy import func, select, true, tuple_
 from sqlalchemy.orm import Session
 
 from agentrl.db.models.evaluations import Evaluation
 from agentrl.db.models.updates import Alarm, Update
+from agentrl.db.registry.lineage import undone_checkpoints
 
 MOST = 200  # rows of one look
 
@@ -38,16 +39,26 @@ class TrackerRow:
 def tracker_rows(
     session: Session, run_id: str, cursor: TrackerCursor, most: int = MOST
 ) -> list[TrackerRow]:
-    """Return rows not exported yet: updates, then alarms, then evaluations."""
+    """Return rows not exported yet: updates, then alarms, then evaluations.
+
+    What was rolled back is left out.
+    """
     rows: list[TrackerRow] = []
     place = tuple_(Update.trainer_epoch, Update.version)
-    updates = select(Update).where(Update.run_id == run_id, place > tuple_(*cursor.update))
+    updates = select(Update).where(
+        Update.run_id == run_id, Update.is_live, place > tuple_(*cursor.update)
+    )
     for update in session.scalars(updates.order_by(*place).limit(most)):
         cursor = TrackerCursor(
             (update.trainer_epoch, update.version), cursor.alarm_id, cursor.evaluations
         )
         rows.append(TrackerRow(update.version, _numeric_metrics(update.metrics), cursor))
-    alarms = select(Alarm).where(Alarm.run_id == run_id, Alarm.alarm_id > cursor.alarm_id)
+    alarms = (
+        select(Alarm)
+        .outerjoin(Update, Update.update_id == Alarm.update_id)
+        .where(Alarm.run_id == run_id, Alarm.alarm_id > cursor.alarm_id)
+        .where(func.coalesce(Update.is_live, true()))
+    )
     for alarm in session.scalars(alarms.order_by(Alarm.alarm_id).limit(most)):
         cursor = TrackerCursor(cursor.update, alarm.alarm_id, cursor.evaluations)
         name = f"alarm/{alarm.task or 'update'}/{alarm.name}"
@@ -63,8 +74,10 @@ def tracker_rows(
 
 def _evaluations(session: Session, run_id: str) -> Sequence[Evaluation]:
     """Return the complete evaluations of versions."""
-    query = select(Evaluation).where(
-        Evaluation.run_id == run_id, Evaluation.version.is_not(None), Evaluation.is_complete
+    query = (
+        select(Evaluation)
+        .where(Evaluation.run_id == run_id, Evaluation.version.is_not(None), Evaluation.is_complete)
+        .where(Evaluation.checkpoint_id.not_in(undone_checkpoints()))
     )
     return session.scalars(query.order_by(Evaluation.created_at, Evaluation.evaluation_id)).all()
 

@@ -38,7 +38,7 @@ def update_figures(session: Session, run_id: str, most: int) -> list[UpdateFigur
     before = func.lag(Update.committed_at, 1, run.created_at).over(order_by=Update.version)
     live = (
         select(Update.update_id, Update.version, before.label("before"))
-        .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+        .where(Update.run_id == run_id, Update.is_live)
         .subquery()
     )
     query = (

@@ -69,7 +69,7 @@ def idle_s(session: Session, run_id: str) -> dict[str, float]:
     latest = {
         "trainer": (
             select(Update.committed_at)
-            .where(Update.run_id == run_id)
+            .where(Update.run_id == run_id, Update.is_live)
             .order_by(Update.version.desc())
             .limit(1)
         ),

@@ -175,10 +175,11 @@ def servings(session: Session, run_id: str, limit: int) -> list[ServingPeriod]:
 
 
 def measurements(session: Session, run_id: str, limit: int) -> list[Measurement]:
-    """Return the run's evaluations, latest first."""
+    """Return the run's evaluations, latest first, without checkpoints that were rolled back."""
     query = (
         select(*columns_of(Measurement, Evaluation))
         .where(Evaluation.run_id == run_id)
+        .where(Evaluation.checkpoint_id.not_in(undone_checkpoints()))
         .order_by(Evaluation.created_at.desc(), Evaluation.evaluation_id)
         .limit(limit)
     )

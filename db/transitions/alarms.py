@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import and_, func, or_, select, text, true
 from sqlalchemy.orm import Session
 
-from agentrl.core.types import GroupState, UpdateState
+from agentrl.core.types import GroupState
 from agentrl.db.models.episodes import Group
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Alarm, Update
@@ -92,7 +92,7 @@ def alarm_history(session: Session, run_id: str, most: int) -> list[AlarmPeriod]
     query = (
         select(Alarm)
         .outerjoin(Update, Update.update_id == Alarm.update_id)
-        .where(Alarm.run_id == run_id, func.coalesce(Update.state, "") != UpdateState.ROLLED_BACK)
+        .where(Alarm.run_id == run_id, func.coalesce(Update.is_live, true()))
         .order_by(Alarm.alarm_id.desc())
         .limit(most)
     )

@@ -43,7 +43,7 @@ class RunSummary:
 def summaries(session: Session) -> list[RunSummary]:
     """Return all runs, newest first."""
     clock = read_clock(session)
-    updates = count_by(session, Update.run_id, Update.state != UpdateState.ROLLED_BACK)
+    updates = count_by(session, Update.run_id, Update.is_live)
     episodes = count_by(session, Episode.run_id, Episode.state == EpisodeState.FINISHED)
     return [
         RunSummary(

@@ -292,9 +292,7 @@ def roll_back(session: Session, run_id: str, checkpoint: Checkpoint, *, epoch: i
     """
     run = lock_run(session, run_id, epoch)
     undone_updates = select(Update.update_id).where(
-        Update.run_id == run_id,
-        Update.version > checkpoint.version,
-        Update.state != UpdateState.ROLLED_BACK,
+        Update.run_id == run_id, Update.version > checkpoint.version, Update.is_live
     )
     later = undone_updates.scalar_subquery()
     groups = select(UpdateGroup.group_id).where(UpdateGroup.update_id.in_(later)).distinct()

@@ -45,7 +45,7 @@ version {versions}. One row is one episode.
 | `steps` | the span (`start`, `end`) of each policy call, its policy, temperature and reward |
 | `steps.judge_score` | the judge's score of the turn that a policy call ends, before weights |
 | `reward`, `score` | what was trained on, and the benchmark's own figure |
-| `advantage`, `trained_version` | of the update that trained on the episode; null: none did |
+| `advantage`, `trained_version` | of the update that trained on it; null: none, or rolled back |
 | `status` | how the episode ended |
 | `group_id`, `item_id`, `task` | episodes of one group are attempts at one item |
 | `metrics` | the environment's own, as JSON |

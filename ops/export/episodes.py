@@ -155,7 +155,8 @@ def _episodes(
 
 
 def _row(each: ExportedEpisode) -> dict[str, Any]:
-    body, update = each.body, each.update
+    body = each.body
+    update = each.update if each.update and each.update.is_live else None
     return {
         "episode_id": body.episode_id,
         "run_id": body.run_id,

@@ -87,7 +87,8 @@ def test_the_page_of_one_episode(url: str, show: Any, said: Any) -> None:
     store = open_store(url)
     migrate.upgrade(store)
     world = World.begin(store)
-    body = world.ready(0, (0.0, 1.0, 0.5))[0]
+    bodies = world.ready(0, (0.0, 1.0, 0.5))
+    body = bodies[0]
     app = show("episodes", store, world.run_id, run="run", episode=body.episode_id)
     assert app.title[0].value == "Episode dbbench-0-0"
     assert app.multiselect[0].value == ["member 0", "member 1"]  # the reward that differs most
@@ -107,6 +108,11 @@ def test_the_page_of_one_episode(url: str, show: Any, said: Any) -> None:
     app.run()
     assert "0.01 s environment · judge's score 0.125**" in said(app)
     assert all(told in said(app) for told in ("score of the judge", "0.625", "so so"))
+    world.learn(1, bodies)
+    made = show("checkpoints", store, world.run_id, run="run", checkpoint=f"{world.run_id}-v1")
+    assert all("learned_at=1" in said(page) for page in (app.run(), made))
+    world.sql("UPDATE updates SET state = 'rolled_back'")
+    assert not any("learned_at=1" in said(page) for page in (app.run(), made.run()))
     world.sql("UPDATE episodes SET body_sha256 = 'other' WHERE episode_id = :e", e=body.episode_id)
     app.run()
     assert "its row says other" in app.warning[0].value

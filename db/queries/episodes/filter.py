@@ -30,8 +30,8 @@ class EpisodeFilter:
     """The filter and the order; empty or None: any value.
 
     `reward_from`, `reward_to`: inclusive. `version`: at which its group was admitted. `checkpoint`:
-    one that sampled a step. `learned_at`: version of the update that trained on it. `words`: text
-    in a call or an answer, ignoring case.
+    one that sampled a step. `learned_at`: version of the live update that trained on it. `words`:
+    text in a call or an answer, ignoring case.
     """
 
     state: EpisodeState = EpisodeState.FINISHED
@@ -54,7 +54,7 @@ def narrow_queries(run_id: str, sought: EpisodeFilter) -> list[Select[Any]]:
         found.append(
             select(UpdateGroup.episode_id)
             .join(Update, Update.update_id == UpdateGroup.update_id)
-            .where(Update.run_id == run_id, Update.version == sought.learned_at)
+            .where(Update.run_id == run_id, Update.is_live, Update.version == sought.learned_at)
         )
     if sought.item_id:
         found.append(

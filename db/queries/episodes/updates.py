@@ -20,6 +20,11 @@ class EpisodeUpdate:
     loss_tokens: int
     advantage: float | None
 
+    @property
+    def is_live(self) -> bool:
+        """Whether the update was not rolled back."""
+        return self.state != UpdateState.ROLLED_BACK
+
 
 def episode_updates(session: Session, episode_ids: Sequence[str]) -> dict[str, EpisodeUpdate]:
     """Return the update that trained on each episode; a rolled-back one only without another."""
@@ -34,9 +39,7 @@ def episode_updates(session: Session, episode_ids: Sequence[str]) -> dict[str, E
         )
         .join(Update, Update.update_id == UpdateGroup.update_id)
         .where(UpdateGroup.episode_id.in_(episode_ids))
-        .order_by(Update.committed_at, Update.update_id)
+        .order_by(Update.is_live, Update.committed_at, Update.update_id)  # the last counts
     )
     rows = session.execute(query).all()
-    gone = [row for row in rows if row.state == UpdateState.ROLLED_BACK]
-    stands = [row for row in rows if row.state != UpdateState.ROLLED_BACK]
-    return {row.episode_id: EpisodeUpdate(*row[1:]) for row in [*gone, *stands]}
+    return {row.episode_id: EpisodeUpdate(*row[1:]) for row in rows}

@@ -24,8 +24,17 @@ from agentrl.core.types import (
 from agentrl.db.models.evaluations import EvaluationEpisode
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint, Update
-from agentrl.db.queries import balance, comparison, curves, delays, progress, task_outcomes
-from agentrl.db.registry import leases
+from agentrl.db.queries import (
+    balance,
+    comparison,
+    curves,
+    delays,
+    progress,
+    task_outcomes,
+    tracker_cursor,
+)
+from agentrl.db.queries.tracker_cursor import TrackerCursor
+from agentrl.db.registry import leases, lineage
 from agentrl.db.store import Store, now
 from agentrl.db.transitions import dispatcher_lease, evaluations, lifecycle, refusals, runs
 from agentrl.db.transitions.groups import NewGroup, admit_groups
@@ -279,6 +288,9 @@ def test_who_has_no_lease_is_known_by_his_last_work(learnt: Learnt, fresh: Learn
     found = leases.idle_s(*learnt)
     assert 0 <= found["trainer"] < 300
     assert found["recorder"] > 1e6
+    gone = "UPDATE updates SET state = 'rolled_back', committed_at = 1 WHERE version = 4"
+    change(learnt[0], gone)
+    assert 0 <= leases.idle_s(*learnt)["trainer"] < 300
 
 
 def test_groups_are_counted_by_how_they_ended(learnt: Learnt) -> None:
@@ -422,6 +434,14 @@ def test_an_evaluation_of_weights_that_were_rolled_back_is_not_the_runs(
     session.flush()
     (scores,) = comparison.latest_item_scores(session, run_id).values()
     assert scores.version == 1
+    assert [row.version for row in lineage.measurements(session, run_id, 9)] == [1]
+    rows = tracker_cursor.tracker_rows(session, run_id, TrackerCursor())
+    assert [(row.version, "loss" in row.metrics) for row in rows] == [
+        (1, True),
+        (3, True),
+        (4, True),
+        (1, False),
+    ]
     found = {
         name: [row.evaluation_id for row in evaluations.evaluations_of_policy(session, name)]
         for name in ("run@1", "run@2", "./exported", gone)

@@ -9,13 +9,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from recorded_episodes import RecordedRun, store_episode
+from run_transitions import World
 from trajectories import trajectory
 from typer.testing import CliRunner
 
 from agentrl.cli.main import app
 from agentrl.core.errors import StoreError
 from agentrl.core.trajectory import Judgement
-from agentrl.core.types import ABORT
+from agentrl.core.types import ABORT, UpdateState
+from agentrl.db.models.updates import UpdateGroup
 from agentrl.envs.contract import Message, strings
 from agentrl.ops.export.episodes import ExportRequest, export_dataset, export_sft
 from agentrl.ops.export.messages import read_messages
@@ -65,6 +67,24 @@ def test_a_dataset_holds_the_tokens_and_what_they_say(played: RecordedRun, tmp_p
     assert card.startswith("---\npretty_name: Episodes of recorded\n")
     assert "path: data/train-*.parquet" in card
     assert "| alfworld | 2 | " in card
+
+
+@pytest.mark.parametrize(
+    ("state", "told"), [(UpdateState.COMMITTED, (1, 0.5)), (UpdateState.ROLLED_BACK, (None, None))]
+)
+def test_a_dataset_names_only_an_update_that_was_not_rolled_back(
+    recorded: RecordedRun, tmp_path: Path, state: UpdateState, told: tuple[object, object]
+) -> None:
+    body = recorded.record("dbbench")
+    world = World(recorded.store, body.run_id, "worker")
+    first = f"{body.run_id}-v000000"
+    world.add_update(1, update_id="u", checkpoint_id=first, state=state)
+    with recorded.store.write() as session:
+        one = {"episode_id": body.episode_id, "group_id": body.group_id, "fence": body.fence}
+        session.add(UpdateGroup(update_id="u", sha256="", loss_tokens=1, advantage=0.5, **one))
+    export_dataset(ExportRequest(recorded.path, tmp_path / "out"))
+    (row,) = pq.read_table(tmp_path / "out" / "data").to_pylist()
+    assert (row["trained_version"], row["advantage"]) == told
 
 
 def test_a_dataset_holds_what_the_judge_scored_each_turn(

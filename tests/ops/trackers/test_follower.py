@@ -19,9 +19,9 @@ from tracker_runs import begin_tracked_run, tracker_config
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.run import Store as StoreSection
 from agentrl.core.telemetry.outages import AVAILABLE, AWAY
-from agentrl.core.types import RunState
+from agentrl.core.types import RunState, UpdateState
 from agentrl.db.models.evaluations import Evaluation
-from agentrl.db.models.updates import Update
+from agentrl.db.models.updates import Alarm, Update
 from agentrl.db.queries import tracker_cursor
 from agentrl.db.queries.tracker_cursor import TrackerCursor
 from agentrl.db.store import Store
@@ -183,6 +183,24 @@ def test_an_update_after_the_databases_clock_went_back_is_told(begun: tuple[Stor
     with store.read() as session:
         told += tracker_cursor.tracker_rows(session, run_id, told[-1].cursor, most=2)[:1]
     assert [line.version for line in told if "loss" in line.metrics] == [1, 2, 1]
+
+
+def test_rows_of_an_update_that_was_rolled_back_are_left_out(begun: tuple[Store, str]) -> None:
+    store, run_id = begun
+    alarm = {"run_id": run_id, "task": "", "value": 9.0, "threshold": 1.0, "raised_at": 1.0}
+    with store.write() as session:
+        for update in session.scalars(select(Update)):
+            name = f"of_{update.version}"
+            update_id, version = update.update_id, update.version
+            session.add(Alarm(name=name, update_id=update_id, version=version, **alarm))
+            if version == 3:
+                update.state = UpdateState.ROLLED_BACK
+        session.add(Alarm(name="between", update_id=None, version=2, **alarm))
+    with store.read() as session:
+        rows = tracker_cursor.tracker_rows(session, run_id, TrackerCursor())
+    names = [name for row in rows for name in row.metrics if name.startswith("alarm")]
+    assert names == [f"alarm/update/{name}" for name in ("of_1", "of_2", "between")]
+    assert [row.version for row in rows if "loss" in row.metrics] == [1, 2]
 
 
 def test_an_evaluation_that_grows_is_told_again_and_one_under_way_is_not(

@@ -89,6 +89,7 @@ def test_a_row_says_which_update_learned_from_it_and_with_what_advantage(world: 
     lesson = found(world, EpisodeFilter()).rows[0].update
     assert lesson is not None
     assert lesson.state == "rolled_back"
+    assert names(world, EpisodeFilter(learned_at=1)) == []
 
 
 @pytest.mark.parametrize("at_once", [True, False])
