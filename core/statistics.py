@@ -73,14 +73,15 @@ def clustered_interval(sums: ClusterSums) -> tuple[float, float]:
     The n of the formula is the effective number of outcomes, p(1 − p) / v, with v the variance of
     the mean over m clusters (Korn & Graubard 1998): n itself where each cluster has one outcome, m
     where clusters are of one size and those of a cluster all agree. It is at most n, and m where p
-    is 0 or 1.
+    is 0 or 1, and of a single cluster, which does not show how much clusters differ.
     """
     if sums.outcomes == 0:
         return 0.0, 1.0
-    p, variance = sums.mean, sums.variance()
-    effective = float(sums.clusters) if p in (0.0, 1.0) else sums.outcomes
-    if variance > 0:
-        effective = min(float(sums.outcomes), p * (1 - p) / variance)
+    p, variance, effective = sums.mean, sums.variance(), float(sums.outcomes)
+    if p in (0.0, 1.0) or sums.clusters == 1:
+        effective = float(sums.clusters)
+    elif variance > 0:
+        effective = min(effective, p * (1 - p) / variance)
     return interval(p * effective, effective)
 
 

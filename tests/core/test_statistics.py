@@ -45,6 +45,12 @@ def test_where_all_were_solved_an_item_counts_once() -> None:
     assert clustered_interval(ClusterSums.of([])) == (0.0, 1.0)
 
 
+@pytest.mark.parametrize("wins", [[True, False], [True, False, False] * 5])
+def test_repeats_of_one_item_say_nothing_of_other_items(wins: list[bool]) -> None:
+    share = sum(wins) / len(wins)
+    assert clustered_interval(ClusterSums.of([wins])) == pytest.approx(interval(share, 1))
+
+
 def test_the_sums_of_two_parts_are_those_of_the_whole() -> None:
     """Means 0.5 and 2 of 2 and 1: mean 1, v = ((1 − 2)² + (2 − 1)²) / 3² = 2/9."""
     parts = [ClusterSums.of([[0.25, 0.75]]), ClusterSums.of([[2.0], []])]
