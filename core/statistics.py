@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 
 Z95 = 1.959964  # the standard normal's 97.5 % point
 
@@ -95,7 +95,7 @@ def pass_at(k: int, solved: int, attempts: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over `n` runs with its 95 % interval by Student's t; NaN bounds where n < 2."""
+    """A mean over `n` independent values with its 95 % interval; NaN bounds: unknown."""
 
     mean: float
     low: float
@@ -107,14 +107,26 @@ class Estimate:
         """Return 1 or −1 if the whole interval is above or below zero, else 0."""
         return int(self.low > 0) - int(self.high < 0)
 
+    def interval_text(self, form: str) -> str:
+        """Format the interval, each bound as `form`, such as `.1%`; a dash if it is unknown."""
+        return "–" if math.isnan(self.low) else f"{self.low:{form}} – {self.high:{form}}"
+
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Estimate the mean. Raises ValueError if there are no values."""
+    """Estimate the mean by Student's t. Raises ValueError if there are no values."""
     if not values:
         raise ValueError("no value to estimate from")
-    mean, n = fmean(values), len(values)
+    mean = fmean(values)
+    return students_estimate(mean, sum((value - mean) ** 2 for value in values), len(values))
+
+
+def students_estimate(mean: float, squares: float, n: int) -> Estimate:
+    """Estimate from the mean of n values and the sum of their squared deviations from it.
+
+    The interval is Student's; of one value it is unknown.
+    """
     if n == 1:
         return Estimate(mean, math.nan, math.nan, 1)
     point = T975[n - 2] if n - 2 < len(T975) else Z95
-    half = point * stdev(values) / math.sqrt(n)
+    half = point * math.sqrt(squares / (n - 1) / n)
     return Estimate(mean, mean - half, mean + half, n)

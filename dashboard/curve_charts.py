@@ -1,10 +1,12 @@
 """Charts of success and reward by version, which several pages draw."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from agentrl.core.statistics import Estimate
 from agentrl.dashboard import charts
-from agentrl.dashboard.estimates import Estimate, reward, success
+from agentrl.dashboard.estimates import reward, success
 from agentrl.dashboard.theme import Colours
 from agentrl.db.queries.curves import Point
 
@@ -28,7 +30,11 @@ def _rows(
 ) -> list[dict[str, Any]]:
     found = [(point, estimated(point)) for point in points]
     return [
-        {"version": point.span.version, "task": point.task, name: one.value}
-        | {"low": one.low, "high": one.high, "episodes": point.episodes}
+        {"version": point.span.version, "task": point.task, name: one.mean}
+        | {
+            end: None if math.isnan(at) else at
+            for end, at in (("low", one.low), ("high", one.high))
+        }
+        | {"episodes": point.episodes}
         for point, one in found
     ]

@@ -1,40 +1,31 @@
 """Estimates with their 95 % intervals, and when a run will end: pure functions of counts."""
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentrl.core import statistics
 from agentrl.core.config.sections.run import Run
-from agentrl.core.statistics import Z95, clustered_interval
+from agentrl.core.statistics import Estimate, clustered_interval, students_estimate
 from agentrl.db.queries.curves import Point
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A figure with the ends of its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 def success(point: Point) -> Estimate:
     """Return the share of successful episodes, with the interval that evaluations use."""
-    return Estimate(point.solves.mean, *clustered_interval(point.solves))
+    return Estimate(point.solves.mean, *clustered_interval(point.solves), point.solves.clusters)
 
 
 def reward(point: Point) -> Estimate:
-    """Return the mean reward, with the normal interval; episodes of an item are alike.
+    """Return the mean reward, with Student's interval over items; episodes of an item are alike.
 
     It is at least as wide as for independent episodes.
     """
-    half = Z95 * math.sqrt(max(point.rewards.variance(), point.variance / point.episodes))
-    return Estimate(point.reward, point.reward - half, point.reward + half)
+    items = point.rewards.clusters
+    variance = max(point.rewards.variance(), point.variance / point.episodes)
+    return students_estimate(point.reward, variance * items**2, items)
 
 
 def pass_at(k: int, solved_among: Mapping[tuple[int, int], int]) -> Estimate | None:
-    """Return pass@k over groups, with the interval of a mean.
+    """Return pass@k over groups, with Student's interval; 0 to 1 of a single group.
 
     `solved_among`: number of groups with c of n solved, by (n, c). None without a group of n ≥ k.
     """
@@ -46,8 +37,8 @@ def pass_at(k: int, solved_among: Mapping[tuple[int, int], int]) -> Estimate | N
         return None
     mean = sum(chance * groups for chance, groups in chances) / number
     square = sum((chance - mean) ** 2 * groups for chance, groups in chances)
-    half = Z95 * math.sqrt(square / max(1, number - 1) / number)
-    return Estimate(mean, max(0.0, mean - half), min(1.0, mean + half))
+    found = students_estimate(mean, square, number)
+    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """The page *Compare*: several runs by update, by tokens, by wall clock and by item."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,7 +79,7 @@ def side_row(name: str, side: Side) -> dict[str, Any]:
     }
     for point in side.recent:
         rate = success(point)
-        row[point.task] = f"{rate.value:.1%} ({rate.low:.1%} – {rate.high:.1%})"
+        row[point.task] = f"{rate.mean:.1%} ({rate.interval_text('.1%')})"
     return row
 
 
@@ -92,7 +91,7 @@ def curve_rows(sides: Mapping[str, Side], task: str | None) -> list[dict[str, An
             "version": point.span.version,
             "tokens": point.span.tokens,
             "hours": point.span.at_s / 3600,
-            "success": rate.value,
+            "success": rate.mean,
             "low": rate.low,
             "high": rate.high,
             "episodes": point.episodes,
@@ -107,7 +106,6 @@ def paired_row(first: str, second: str, each: PairedScores) -> dict[str, Any]:
     """Return a row of the table of differences."""
     task, split, temperature, _ = each.kind
     one = each.difference
-    sure = "" if math.isnan(one.low) else f"{one.low:+.1%} – {one.high:+.1%}"
     return {
         "task": task,
         "split": split,
@@ -116,7 +114,7 @@ def paired_row(first: str, second: str, each: PairedScores) -> dict[str, Any]:
         "first": f"{each.first:.1%}",
         "second": f"{each.second:.1%}",
         "difference": f"{one.mean:+.1%}",
-        "95 %": sure,
+        "95 %": one.interval_text("+.1%"),
         "items": one.n,
     }
 

@@ -121,10 +121,10 @@ def recent_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
     return [
         {
             "task": p.task,
-            "success": rate.value,
-            "success, 95 %": f"{rate.low:.1%} – {rate.high:.1%}",
-            "reward": round(mean.value, 3),
-            "reward, 95 %": f"{mean.low:.3f} – {mean.high:.3f}",
+            "success": rate.mean,
+            "success, 95 %": rate.interval_text(".1%"),
+            "reward": round(mean.mean, 3),
+            "reward, 95 %": mean.interval_text(".3f"),
             "turns": round(p.turns, 1),
             "sampled tokens": round(p.loss_tokens),
             "episodes": p.episodes,

@@ -170,7 +170,7 @@ def pass_rows(view: TaskLook, task: str) -> list[dict[str, Any]]:
         ks.append(largest)
     estimates = [(k, pass_at(k, view.solved)) for k in ks]
     return [
-        {"k": k, "task": task, "pass@k": one.value, "low": one.low, "high": one.high}
+        {"k": k, "task": task, "pass@k": one.mean, "low": one.low, "high": one.high}
         for k, one in estimates
         if one is not None
     ]

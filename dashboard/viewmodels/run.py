@@ -176,5 +176,5 @@ def _rules(run: Run, seconds: float, update_s: float | None, recent: list[Point]
         config = config_loading.from_json(run.config, f"run {run.name}").run
     except ConfigError:
         return []
-    worst = min((success(point).value for point in recent), default=None)
+    worst = min((success(point).mean for point in recent), default=None)
     return stop_rules(config, run.version, seconds, update_s, worst)

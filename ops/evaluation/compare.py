@@ -181,6 +181,8 @@ def _flat(one: PlanComparison) -> dict[str, object]:
     """Return a JSON object; NaN becomes null."""
     row = dataclasses.asdict(one)
     row |= row.pop("compared")
+    bounds = row.pop("difference")
+    row |= {"difference": bounds["mean"], "low": bounds["low"], "high": bounds["high"]}
     return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
 
 
@@ -190,15 +192,14 @@ def show(pair: PairRequest, comparisons: Sequence[PlanComparison]) -> None:
     table = plain("task", "split", "temperature", "A", "B", *heads)
     for one in comparisons:
         by = one.compared
-        bounds = "–" if math.isnan(by.low) else f"{by.low:+.1%} – {by.high:+.1%}"
         table.add_row(
             one.task,
             one.split,
             f"{one.temperature:g}",
             f"{by.first:.1%}",
             f"{by.second:.1%}",
-            f"{by.difference:+.1%}",
-            bounds,
+            f"{by.difference.mean:+.1%}",
+            by.difference.interval_text("+.1%"),
             f"{by.p:.3g}",
             str(by.items),
             str(len(by.gained)),

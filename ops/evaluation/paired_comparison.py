@@ -1,6 +1,5 @@
 """Paired comparison of two policies on the same items: pure functions of scores."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -9,14 +8,16 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl.core.statistics import Estimate, estimate
+
 EXACT = 16  # differing items up to which every sign is tried: 2^16 sums
-DRAWS = 10_000  # random signs beyond that, and resamples of the interval
+DRAWS = 10_000  # random signs beyond that
 TIE = 1e-12  # sums that differ by less are the same: they are of the same numbers
 
 
 @dataclass(frozen=True, slots=True)
 class PairedResult:
-    """`difference`: mean over items of B − A, with its 95 % interval; `p`: two-sided.
+    """`difference`: of B − A over items, with Student's interval; `p`: two-sided.
 
     `gained`, `lost`: items whose mean score B raised or lowered.
     """
@@ -24,9 +25,7 @@ class PairedResult:
     items: int
     first: float
     second: float
-    difference: float
-    low: float
-    high: float
+    difference: Estimate
     p: float
     gained: Sequence[str]
     lost: Sequence[str]
@@ -42,16 +41,13 @@ def compare_items(
     common = sorted(first.keys() & second.keys())
     if not common:
         return None
-    differences = np.array([second[item] - first[item] for item in common])
-    low, high = bootstrap(differences, seed)
+    differences = [second[item] - first[item] for item in common]
     return PairedResult(
         items=len(common),
         first=fmean(first[item] for item in common),
         second=fmean(second[item] for item in common),
-        difference=float(differences.mean()),
-        low=low,
-        high=high,
-        p=sign_flip(differences, seed),
+        difference=estimate(differences),
+        p=sign_flip(np.array(differences), seed),
         gained=[item for item in common if second[item] > first[item]],
         lost=[item for item in common if second[item] < first[item]],
     )
@@ -77,20 +73,3 @@ def sign_flip(differences: NDArray[np.float64], seed: int) -> float:
         signs = random.integers(0, 2, (DRAWS // 10, moved.size)) * 2.0 - 1.0
         count += int((np.abs(signs @ moved) >= found).sum())
     return (1 + count) / (1 + DRAWS)
-
-
-def bootstrap(differences: NDArray[np.float64], seed: int) -> tuple[float, float]:
-    """The 95 % percentile interval of the mean difference over items (Efron 1979).
-
-    differences: [N]. Items are drawn with replacement, DRAWS times, from `seed`: the interval is
-    for other items like these. NaN of a single item.
-    """
-    if differences.size < 2:
-        return math.nan, math.nan
-    random = np.random.default_rng(seed)
-    means = [
-        differences[random.integers(0, differences.size, differences.size)].mean()
-        for _ in range(DRAWS)
-    ]
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)

@@ -1,7 +1,8 @@
 import pytest
 
 from agentrl.core.config.sections.run import Run
-from agentrl.core.statistics import ClusterSums, interval
+from agentrl.core.statistics import ClusterSums, estimate, interval
+from agentrl.dashboard.curve_charts import reward_chart
 from agentrl.dashboard.estimates import (
     duration,
     left_s,
@@ -21,7 +22,7 @@ ALIKE = [[1.0] * 4, [1.0] * 4, [0.0] * 4, [0.0] * 4]  # the episodes of an item 
 
 def test_success_has_wilsons_interval() -> None:
     found = success(POINT)
-    assert found.value == 0.5
+    assert found.mean == 0.5
     assert found.low == pytest.approx(0.2366, abs=1e-4)
     assert found.high == pytest.approx(0.7634, abs=1e-4)
 
@@ -31,13 +32,21 @@ def test_items_whose_episodes_agree_count_once() -> None:
     alike = Point(SPAN, "kg", sums, sums, 0.25, 2.0, 9.0)
     found, mean = success(alike), reward(alike)
     assert (found.low, found.high) == pytest.approx(interval(2, 4))
-    # v = 4 · 2² / 16² = 1/16: 1.96 · ¼ = 0.49, twice that of 16 independent episodes
-    assert (mean.low, mean.high) == pytest.approx((0.5 - 0.48999, 0.5 + 0.48999), abs=1e-4)
+    students = estimate([1.0, 1.0, 0.0, 0.0])  # of the items' means
+    assert (mean.low, mean.high) == pytest.approx((students.low, students.high))
 
 
 def test_the_mean_reward_is_as_sure_as_its_standard_error() -> None:
-    found = reward(POINT)  # 1.96 · √(0.25 / 10) = 0.3099
-    assert (found.low, found.high) == pytest.approx((0.0901, 0.7099), abs=1e-4)
+    found = reward(POINT)  # five items, t = 2.776: 2.776 · √(0.25 / 10 · 5 / 4) = 0.4907
+    assert (found.low, found.high) == pytest.approx((0.4 - 0.4907, 0.4 + 0.4907), abs=1e-4)
+
+
+def test_the_repeats_of_one_item_give_its_reward_no_interval() -> None:
+    sums = ClusterSums.of([[1.0, 0.0]])
+    alone = Point(SPAN, "kg", sums, sums, 0.25, 2.0, 9.0)
+    assert reward(alone).interval_text(".3f") == "–"
+    (row,) = reward_chart([alone], {"kg": "red"})["data"]["values"]
+    assert (row["reward"], row["low"], row["high"]) == (0.5, None, None)
 
 
 def test_pass_at_k_by_hand() -> None:
@@ -45,18 +54,25 @@ def test_pass_at_k_by_hand() -> None:
     one, two = pass_at(1, groups), pass_at(2, groups)
     assert one is not None
     assert two is not None
-    assert one.value == pytest.approx((1 / 4 + 1) / 2)
-    assert two.value == pytest.approx((1 / 2 + 1) / 2)  # 1 − C(3, 2)/C(4, 2) = 1/2
-    # two groups: standard error √(((0.5 − 0.75)² + 0.25²) / 1 / 2) = 0.25
-    assert two.low == pytest.approx(0.75 - 1.959964 * 0.25)
-    assert two.high == 1.0
+    assert one.mean == pytest.approx((1 / 4 + 1) / 2)
+    assert two.mean == pytest.approx((1 / 2 + 1) / 2)  # 1 − C(3, 2)/C(4, 2) = 1/2
+    assert (two.low, two.high) == (0.0, 1.0)
+    many = pass_at(2, {(4, 1): 2, (4, 4): 2})
+    assert many is not None
+    assert many.low == pytest.approx(estimate([0.5, 0.5, 1.0, 1.0]).low)
+
+
+def test_one_group_says_little_of_other_items() -> None:
+    found = pass_at(1, {(4, 2): 1})
+    assert found is not None
+    assert (found.mean, found.low, found.high) == (0.5, 0.0, 1.0)
 
 
 def test_groups_smaller_than_k_say_nothing_of_it() -> None:
     assert pass_at(8, {(4, 1): 3}) is None
     found = pass_at(8, {(4, 0): 3, (8, 8): 1})
     assert found is not None
-    assert found.value == 1.0
+    assert found.mean == 1.0
 
 
 def test_stop_rules_tell_what_is_left_and_the_first_decides() -> None:
