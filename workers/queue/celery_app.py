@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from celery import Celery
-from celery.signals import worker_ready, worker_shutting_down
+from celery import Celery, bootsteps
+from celery.signals import worker_shutting_down
 from kombu.entity import Queue
 from kombu.exceptions import OperationalError
 
@@ -111,9 +111,11 @@ def run_celery(
 ) -> None:
     """Consume until SIGTERM, which sets `stop` at once; running episodes must end then.
 
-    `stop` may be set before Celery has installed its signal handlers. Raises RuntimeError if Celery
-    gives up by itself; the supervisor restarts the process.
+    So does SIGHUP, unless it is ignored (nohup). `stop` may be set before Celery has installed its
+    signal handlers. Raises RuntimeError if Celery gives up by itself; the supervisor restarts the
+    process.
     """
+    hangup = signal.getsignal(signal.SIGHUP)
 
     @app.task(name=TASK)  # type: ignore[untyped-decorator]
     def run_episode(**fields: Any) -> None:
@@ -122,12 +124,17 @@ def run_celery(
     def stop_episodes(**_signal: Any) -> None:
         stop.set()
 
-    def repeat_early_stop(**_signal: Any) -> None:
-        if stop.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)
+    class SignalStep(bootsteps.StartStopStep):  # type: ignore[misc]
+        """Runs once Celery has installed its handlers, whose SIGHUP starts the program again."""
+
+        def start(self, _worker: object) -> None:
+            stops = signal.getsignal(signal.SIGTERM)
+            signal.signal(signal.SIGHUP, hangup if hangup == signal.SIG_IGN else stops)
+            if stop.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
 
     worker_shutting_down.connect(stop_episodes, weak=False)
-    worker_ready.connect(repeat_early_stop, weak=False)
+    app.steps["worker"].add(SignalStep)
     worker = app.Worker(
         pool="threads",
         concurrency=concurrency,

@@ -1,4 +1,5 @@
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -210,6 +211,31 @@ run_celery(celery_app(config.tasks_url(), "run"), print, Stop(), 1)
         [sys.executable, "-c", program], cwd=ROOT, timeout=200, capture_output=True, check=False
     )
     assert ended.returncode == 0, ended.stderr.decode()
+
+
+@pytest.mark.parametrize("handler", ["SIG_DFL", "SIG_IGN"])
+def test_the_end_of_a_session_ends_a_worker_unless_it_ignores_that(
+    tmp_path: Path, handler: str
+) -> None:
+    config = Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path)))
+    _send(app := celery_app(config.tasks_url(), "run"), "run", "first")
+    program = f"import signal; signal.signal(signal.SIGHUP, signal.{handler})" + CONSUME
+    with subprocess.Popen(
+        [sys.executable, "-c", program, dumps(config), "run", "1"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline().startswith("ran first")
+        worker.send_signal(signal.SIGHUP)
+        if handler == "SIG_IGN":
+            _send(app, "run", "second")
+            assert worker.stdout.readline().startswith("ran second")
+            worker.terminate()
+        assert "Restarting" not in worker.stdout.read()
+        assert worker.wait(60) == 0
+    app.close()
 
 
 POISON = (
