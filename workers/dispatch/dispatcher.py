@@ -73,7 +73,7 @@ class Dispatcher:
         """Raises ConfigError if a batch can never be filled, or for a wrong curriculum."""
         self._clock = clock
         self._tidied_at = -TIDY_S
-        self._sending_s = 0.0  # of the last tick: whoever beats meanwhile has no standstill
+        self._sending_s = 0.0  # since the lease was renewed; no standstill for attempts
         self._config = config.dispatch
         self._run_id = run_id
         self._store = store
@@ -110,11 +110,8 @@ class Dispatcher:
         """Run one round and return the run's state."""
         began = time.perf_counter()
         due = self._store.transact(self._decide)
-        sending = self._clock()
-        try:
-            self._send(due, send)
-        finally:
-            self._sending_s = self._clock() - sending
+        self._sending_s = 0.0
+        self._send(due, send)
         if self._clock() >= self._tidied_at + TIDY_S:
             self._tidied_at = self._clock()
             self._store.transact(self._tidy)
@@ -128,19 +125,27 @@ class Dispatcher:
         journal.prune(session, self._run_id)
 
     def _send(self, due: Sequence[tuple[str, int]], send: Send) -> None:
+        """Send the commands. A slow broker does not keep the lease from being renewed meanwhile.
+
+        Otherwise all the time would look like a standstill, and leases of killed processes be
+        extended by it.
+        """
         for episode_id, fence in due:
-            sent = time.time()
-            send(RunEpisode(run_id=self._run_id, episode_id=episode_id, fence=fence))
+            if self._sending_s > AWAY_S:
+                self._store.transact(self._hold_lease)
+                self._sending_s = 0.0
+            sent, began = time.time(), self._clock()
+            try:
+                send(RunEpisode(run_id=self._run_id, episode_id=episode_id, fence=fence))
+            finally:
+                self._sending_s += self._clock() - began
             mark = tracing.attempt_context(self._run_id, episode_id, fence)
             tracing.record_span("send", mark, sent, time.time())
             metrics.COMMANDS.inc()
 
     def _decide(self, session: Session) -> list[tuple[str, int]]:
         """Recover and admit in one transaction; return what must be sent after the commit."""
-        busy_s = self._sending_s + max(self._config.tick_s, AWAY_S)
-        held = dispatcher_lease.acquire(
-            session, self._run_id, self._owner, lease_s=self._config.lease_s, busy_s=busy_s
-        )
+        held = self._hold_lease(session)
         run = session.get_one(Run, self._run_id, populate_existing=True)
         if not held or run.state in RUN_OVER:
             return []
@@ -157,6 +162,13 @@ class Dispatcher:
             runs.move_run(session, self._run_id, RunState.EXHAUSTED, "every item is retired")
             return []
         return due + new
+
+    def _hold_lease(self, session: Session) -> bool:
+        """Take or extend the lease; False while another dispatcher holds it."""
+        busy_s = self._sending_s + max(self._config.tick_s, AWAY_S)
+        return dispatcher_lease.acquire(
+            session, self._run_id, self._owner, lease_s=self._config.lease_s, busy_s=busy_s
+        )
 
     def _recover(self, session: Session) -> None:
         """Close what killed servers left open; re-issue attempts and episodes that were lost.

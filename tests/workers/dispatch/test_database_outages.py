@@ -87,18 +87,36 @@ def test_no_attempt_is_lost_in_an_outage_after_the_dispatcher_ended_in_order(
 def test_no_attempt_is_lost_in_an_outage_while_the_dispatcher_is_busy_sending(
     world: World,
 ) -> None:
-    outage_s, clock = 61.0, [0.0]
-    dispatcher = make_dispatcher(world, clock=lambda: clock[0])
+    sent: list[str] = []
+    dispatcher = make_dispatcher(world, clock=lambda: 61.0 * len(sent))
 
-    def send(_command: RunEpisode) -> None:
-        clock[0] = outage_s
+    def send(command: RunEpisode) -> None:
+        sent.append(command.episode_id)
+        assert world.claim(command.episode_id, deadline_s=600.0)
+        _pass_time(world, 61.0)
 
     dispatcher.tick(send)
-    first, *_ = world.ask("SELECT episode_id FROM episodes ORDER BY episode_id")
-    assert world.claim(first[0], deadline_s=600.0)
-    _pass_time(world, outage_s)
     tick(dispatcher)
-    assert world.episode(first[0]).fence == 1
+    assert {world.episode(name).fence for name in sent} == {1}
+
+
+def test_a_worker_that_died_is_lost_within_its_lease_although_the_broker_is_slow(
+    world: World,
+) -> None:
+    sent: list[str] = []
+    dispatcher = make_dispatcher(world, clock=lambda: 1.5 * len(sent))
+
+    def send(command: RunEpisode) -> None:
+        if not sent:
+            assert world.claim(command.episode_id, deadline_s=600.0)
+            world.sql("UPDATE workers SET lease_until = :u", u=world.store.clock() + 10.0)
+        sent.append(command.episode_id)
+        _pass_time(world, 1.5)
+
+    dispatcher.tick(send)
+    assert 1.5 * len(sent) > 10.0
+    tick(dispatcher)
+    assert world.episode(sent[0]).fence == 2
 
 
 @pytest.mark.parametrize("is_outage_at_end_of_tick", [False, True])
