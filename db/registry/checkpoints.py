@@ -136,14 +136,18 @@ def server_problems(session: Session, run_id: str) -> dict[str, str]:
     return {name: problem for name, problem in rows if problem}
 
 
-def is_serving(session: Session, run_id: str, name: str) -> bool:
-    """Return whether a live policy server of this name serves a checkpoint."""
+def is_serving(session: Session, run_id: str, name: str, since: float) -> bool:
+    """Return whether a live policy server of this name, started at `since` or later, serves.
+
+    After an outage also the lease of a killed server is valid for a while (`dispatcher_lease`).
+    """
     serving = (
         select(Serving.serving_id)
         .join(PolicyServer, PolicyServer.server_id == Serving.server_id)
         .where(
             is_live(PolicyServer, run_id),
             PolicyServer.name == name,
+            PolicyServer.started_at >= since,
             Serving.live_until.is_(None),
         )
     )

@@ -32,7 +32,7 @@ def run(config: Config, stop: threading.Event, path: Path) -> None:
     say = partial(print_line, lasting_console(sys.stderr))
     settings = Settings(
         progress_of=partial(run_progress, store, run_id),
-        serves=partial(serves, store, run_id),
+        serves=partial(serves, store, run_id, store.clock()),
         log_bytes=config.logs.max_mib * MIB,
     )
     supervisor = Supervisor(config.home(), children(config, path), say, settings)

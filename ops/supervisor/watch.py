@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from sqlalchemy.orm import Session
@@ -92,9 +93,13 @@ def run_progress(store: Store, run_id: str, name: str) -> int | None:
     return ask_or(store, far, None)
 
 
-def serves(store: Store, run_id: str, name: str) -> bool:
-    """Return whether the policy server of this name serves; False if the store is unavailable."""
-    return ask_or(store, lambda session: checkpoints.is_serving(session, run_id, name), False)
+def serves(store: Store, run_id: str, since: float, name: str) -> bool:
+    """Return whether a policy server of this name that started at `since` or later serves.
+
+    False if the store is unavailable. `since`: on the database's clock.
+    """
+    question = partial(checkpoints.is_serving, run_id=run_id, name=name, since=since)
+    return ask_or(store, question, False)
 
 
 def ask_or(store: Store, question: Callable[[Session], T], otherwise: U) -> T | U:

@@ -65,11 +65,12 @@ def test_a_server_without_a_beat_or_that_ended_serves_nothing(world: World) -> N
 def test_a_server_serves_once_it_has_a_checkpoint_and_while_it_lives(world: World) -> None:
     ((name,),) = world.ask("SELECT name FROM policy_servers")
 
-    def serves(of: str) -> bool:
-        return world.store.ask(lambda s: checkpoints.is_serving(s, world.run_id, of))
+    def serves(of: str, since: float = 0.0) -> bool:
+        return world.store.ask(lambda s: checkpoints.is_serving(s, world.run_id, of, since))
 
     assert serves(name)
     assert not serves("other")
+    assert not serves(name, since=world.store.clock() + 0.001), "it is of an earlier supervisor"
     world.sql("UPDATE servings SET live_until = 1")
     assert not serves(name)
     world.sql("UPDATE servings SET live_until = NULL")
