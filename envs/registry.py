@@ -13,12 +13,13 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, cast, get_args, get_type_hints
 
 from agentrl.core.errors import AgentRLError, ItemError, nearest, with_origin
 from agentrl.core.logging import configure_unless_done, get_logger
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.tasks.datasets import Dataset
+from agentrl.envs.tasks.options import Generated
 
 GROUP = "agentrl.tasks"
 HINT = "run `pip install 'agentrl-system[tasks]'`"
@@ -70,6 +71,15 @@ def datasets(task: str) -> tuple[Dataset, ...]:
     """Return a task's datasets: `DATASETS` of its module `datasets`. Raises ItemError."""
     found: tuple[Dataset, ...] = getattr(beside(task, "datasets"), "DATASETS", ())
     return found
+
+
+def origins(task: str) -> tuple[str, ...]:
+    """Return what a task's option `origin` takes; `generated` of a task without it."""
+    for kind in vars(import_module(place(task))).values():
+        has_options = isinstance(kind, type) and issubclass(kind, Generated)
+        if has_options and (origin := get_type_hints(kind).get("origin")):
+            return get_args(origin)
+    return ("generated",)
 
 
 def beside(task: str, name: str) -> ModuleType | None:

@@ -147,8 +147,7 @@ def _list_task(task: str) -> TaskListing:
     module = registry.place(task)
     try:
         source = registry.source(task, {})
-        named = (each.name for each in registry.datasets(task) if each.origin)
-        origins = ("generated", *named)
-        return TaskListing(task, origins, tuple(source.splits), source.max_turns, module)
+        splits, turns = tuple(source.splits), source.max_turns
+        return TaskListing(task, registry.origins(task), splits, turns, module)
     except AgentRLError as error:
         return TaskListing(task, (), (), 0, module, str(error))

@@ -24,7 +24,9 @@ def test_every_task_is_listed_with_its_origins(capsys: Captured) -> None:
     list_tasks(as_json=True)
     found = {each["task"]: each for each in json.loads(capsys.readouterr().out)}
     assert set(found) == set(registry.names())
-    assert found["dbbench"]["origins"][0] == "generated"
+    datasets = ["agentbench", "wikitablequestions", "wikitables"]
+    assert found["dbbench"]["origins"] == ["generated", *datasets]
+    assert found["maths"]["origins"] == ["generated", "reasoning-gym", "gsm8k"]
     assert found["alfworld"]["origins"] == ["generated", "agentbench"]
     assert found["dbbench"]["splits"] == ["train", "test"]
     assert found["dbbench"]["max_turns"] == 15
