@@ -123,7 +123,8 @@ class UserItems:
         if self._splits is None:
             if not self._path:
                 raise MissingDataset(
-                    f"{self._task}: option items is not set", hint="pass -o items=FILE.jsonl"
+                    f"{self._task}: option items is not set",
+                    hint="set the option items of the task to a JSONL file",
                 )
             self._splits = read(Path(self._path), self._task)
         return self._splits

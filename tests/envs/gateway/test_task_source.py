@@ -58,8 +58,9 @@ def test_a_file_that_is_not_understood_is_told_by_its_line(
 
 
 def test_what_is_not_set_is_told_before_any_episode(tmp_path: Path) -> None:
-    with pytest.raises(MissingDataset, match="option items is not set"):
+    with pytest.raises(MissingDataset, match="option items is not set") as caught:
         GatewaySource({}).items("train")
+    assert caught.value.hint == "set the option items of the task to a JSONL file"
     with pytest.raises(ItemError, match="option program is not set"):
         source(tmp_path, '{"id": 1}', program=[]).items("train")
     with pytest.raises(ItemError, match="option reward: '' is not the name of a function"):
