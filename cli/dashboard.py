@@ -24,7 +24,7 @@ def dashboard(
 ) -> None:
     """Show a run in the browser (read-only).
 
-    Example: agentrl dashboard configs/quickstart.toml
+    Example: agentrl dashboard runs/latest/config.toml
     """
     from agentrl.ops.processes.dashboard import run
 

@@ -40,7 +40,7 @@ def sql(
 
     Without -c a prompt opens: `.tables` lists tables and views, `.quit` ends it.
 
-    Example: agentrl sql configs/quickstart.toml -c "SELECT * FROM accounting"
+    Example: agentrl sql runs/latest/config.toml -c "SELECT * FROM accounting"
     """
     from agentrl.ops.runs.lifecycle import find_run_place
     from agentrl.ops.store import sql
@@ -68,7 +68,7 @@ def upgrade(config: Path = CONFIG) -> None:
 def check(config: Path = CONFIG) -> None:
     """Check that the database schema matches this version.
 
-    Example: agentrl db check configs/quickstart.toml
+    Example: agentrl db check runs/latest/config.toml
     """
     from agentrl.ops.store.schema import check as compare
 
@@ -84,7 +84,7 @@ def stats(
 
     On Postgres the report also shows dead rows and the time of the last vacuum.
 
-    Example: agentrl db stats configs/quickstart.toml
+    Example: agentrl db stats runs/latest/config.toml
     """
     from agentrl.ops.runs.lifecycle import find_run_place
     from agentrl.ops.store.storage import stats as show
@@ -108,7 +108,7 @@ def export(
 
     All files show the same moment. If the export fails, no folder is left behind.
 
-    Example: agentrl db export configs/quickstart.toml --out exported
+    Example: agentrl db export runs/latest/config.toml --out exported
     """
     from agentrl.ops.runs.lifecycle import find_run_place
     from agentrl.ops.store.storage import export as write
@@ -140,7 +140,7 @@ def prune(
     Without --yes nothing changes. With both --keep-runs and --older-than, only runs that match
     both are deleted. Neither limits --bodies.
 
-    Example: agentrl db prune configs/quickstart.toml --older-than 30 --bodies
+    Example: agentrl db prune runs/latest/config.toml --older-than 30 --bodies
     """
     from agentrl.ops.runs.lifecycle import find_run_place
     from agentrl.ops.store.storage import Rules

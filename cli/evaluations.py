@@ -13,7 +13,7 @@ ABOUT = """Evaluate policies on tasks, or compare two policies.
 `agentrl eval CONFIG …` is short for `agentrl eval measure CONFIG …`; for its options see
 `agentrl eval measure --help`.
 
-Example: agentrl eval configs/quickstart.toml --checkpoints 0,8,latest --items 100 --repeats 8
+Example: agentrl eval runs/latest/config.toml --checkpoints 0,8,latest --items 100 --repeats 8
 """
 MEASURE = "measure"  # the default command of the group `eval`
 CHECKPOINTS = typer.Option(
@@ -80,7 +80,7 @@ def measure(
     The report shows success with a 95 % interval, pass@k, turns, tokens, cost and statuses. Each
     episode is stored when it ends, so an interrupted command continues where it stopped.
 
-    Example: agentrl eval measure configs/quickstart.toml --checkpoints 0,8,latest --repeats 8
+    Example: agentrl eval measure runs/latest/config.toml --checkpoints 0,8,latest --repeats 8
     """
     from agentrl.ops.evaluation.command import EvalRequest, evaluate
 
@@ -108,7 +108,7 @@ def compare(
 ) -> None:
     """Compare two evaluated policies, item by item, with a paired test.
 
-    Example: agentrl eval compare configs/quickstart.toml 0 latest
+    Example: agentrl eval compare runs/latest/config.toml 0 latest
     """
     from agentrl.ops.evaluation.compare import PairRequest
     from agentrl.ops.evaluation.compare import compare as ask

@@ -80,7 +80,7 @@ def export(
 ) -> None:
     """Export a checkpoint as a model directory, or a run's episodes.
 
-    Example: agentrl export quickstart@latest exported --config configs/quickstart.toml
+    Example: agentrl export runs/latest/config.toml episodes.jsonl --sft
     """
     if dataset and sft:
         raise typer.BadParameter("give either --dataset or --sft")

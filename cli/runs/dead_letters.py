@@ -34,7 +34,7 @@ def show_all(
 ) -> None:
     """List the dead letters of a run with their reasons, oldest first.
 
-    Example: agentrl dead list configs/quickstart.toml
+    Example: agentrl dead list runs/latest/config.toml
     """
     from agentrl.ops.runs.dead_letters import show_all as listed
 
@@ -48,7 +48,7 @@ def show(
 ) -> None:
     """Show one dead letter, as far as it can be decoded.
 
-    Example: agentrl dead show configs/quickstart.toml 0f3c9a41d2be
+    Example: agentrl dead show runs/latest/config.toml 0f3c9a41d2be
     """
     from agentrl.ops.runs.dead_letters import show as shown
 
@@ -62,7 +62,7 @@ def requeue(
 ) -> None:
     """Move dead letters back to the queues that they came from.
 
-    Example: agentrl dead requeue configs/quickstart.toml 0f3c9a41d2be
+    Example: agentrl dead requeue runs/latest/config.toml 0f3c9a41d2be
     """
     from agentrl.ops.runs.dead_letters import requeue as put_back
 

@@ -102,7 +102,7 @@ def status(
 ) -> None:
     """Show the state, processes and live policies of a run.
 
-    Example: agentrl status configs/cluster-cpu.toml
+    Example: agentrl status runs/latest/config.toml
     """
     from agentrl.ops.runs.status import status as show
 

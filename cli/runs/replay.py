@@ -48,7 +48,7 @@ def replay(
     The exit code is 1 if an observation or the reward differs. With --policy and --from-step,
     another policy continues the episode from that step. Nothing is stored.
 
-    Example: agentrl replay configs/quickstart.toml --all quickstart --limit 20
+    Example: agentrl replay runs/latest/config.toml dbbench-0-3
     """
     if bool(episode) == bool(run):
         raise typer.BadParameter("give either an episode or --all RUN")
@@ -92,7 +92,7 @@ def whatif(
     groups had equal rewards or were too old: first with the configuration stored with the run, then
     with the file CONFIG and --set.
 
-    Example: agentrl whatif configs/quickstart.toml 1 2 --set trainer.normalise=none
+    Example: agentrl whatif runs/latest/config.toml 1 2 --set trainer.normalise=none
     """
     from agentrl.ops.replay.whatif import whatif as recompute
 

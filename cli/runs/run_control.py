@@ -34,7 +34,7 @@ def runs(
     The columns are state, version, updates, episodes, success per task over the last ten updates,
     and age.
 
-    Example: agentrl runs configs/quickstart.toml
+    Example: agentrl runs runs/latest/config.toml
     """
     from agentrl.ops.runs.lifecycle import find_run_place
     from agentrl.ops.runs.listing import runs as show
@@ -62,7 +62,7 @@ def episodes(
     For one episode, it prints the prompt, and per step the policy, the parsed calls and the
     environment's answer.
 
-    Example: agentrl episodes configs/quickstart.toml dbbench-0-3
+    Example: agentrl episodes runs/latest/config.toml dbbench-0-3
     """
     from agentrl.db.queries.episodes.filter import EpisodeFilter
     from agentrl.ops.runs.episodes import list_episodes, show_episode
@@ -81,7 +81,7 @@ def pause(run: str = RUN, store: str = STORE) -> None:
 
     No new episodes start; running episodes end normally.
 
-    Example: agentrl run pause configs/quickstart.toml
+    Example: agentrl run pause runs/latest/config.toml
     """
     _control(run, store, "pause")
 
@@ -89,7 +89,7 @@ def pause(run: str = RUN, store: str = STORE) -> None:
 def resume(run: str = RUN, store: str = STORE) -> None:
     """Resume a paused run.
 
-    Example: agentrl run resume configs/quickstart.toml
+    Example: agentrl run resume runs/latest/config.toml
     """
     _control(run, store, "resume")
 
@@ -112,7 +112,7 @@ def fork(
 ) -> None:
     """Create a new run from a checkpoint of another run.
 
-    Example: agentrl run fork configs/quickstart.toml --at 20 --name bolder
+    Example: agentrl run fork runs/latest/config.toml --at 8 --name bolder
     """
     from agentrl.core import config_loading
     from agentrl.ops.runs.lifecycle import find_run_place, write_config
@@ -137,7 +137,7 @@ def delete(
 
     The command is refused while a process of the run is alive.
 
-    Example: agentrl run delete configs/quickstart.toml --yes
+    Example: agentrl run delete runs/latest/config.toml
     """
     from agentrl.ops.runs.lifecycle import delete as remove
     from agentrl.ops.runs.lifecycle import find_run_place

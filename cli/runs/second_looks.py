@@ -58,7 +58,7 @@ def curate(
     The output is chat JSONL, a line for each episode that passes every rule. A table shows how many
     finished episodes pass each rule, and how many are kept. The database is opened read-only.
 
-    Example: agentrl curate configs/quickstart.toml solved.jsonl --rule "SELECT episode_id FROM
+    Example: agentrl curate runs/latest/config.toml solved.jsonl --rule "SELECT episode_id FROM
     episodes WHERE score >= 1 AND turns <= 4"
     """
     from agentrl.ops.export.curation import curate as write
@@ -79,7 +79,7 @@ def rescore(
     trajectory (agentrl.core.trajectory.Trajectory) and returns a number (the episode's reward), a
     list with one reward per step, or None to keep the recorded rewards.
 
-    Example: agentrl rescore configs/quickstart.toml --reward rewards.py:shorter_is_better
+    Example: agentrl rescore runs/latest/config.toml --reward rewards.py:shorter_is_better
     """
     from agentrl.core import config_loading
     from agentrl.ops.offline.rescore import rescore as score
@@ -108,7 +108,7 @@ def train(
     the same order. After an interruption the same command continues. The report shows each update
     with its effective sample size, and which updates of the old run had groups that are too old.
 
-    Example: agentrl train --from configs/quickstart.toml --set trainer.loss=gspo
+    Example: agentrl train --from runs/latest/config.toml --set trainer.loss=gspo
     """
     from agentrl.ops.offline.train_from import OfflineRequest, train_from
     from agentrl.ops.processes.entry import stop_on_signals

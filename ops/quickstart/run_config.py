@@ -51,7 +51,18 @@ def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config
     home.mkdir(parents=True, exist_ok=not recipe.begin_anew)
     path = home / "config.toml"
     path.write_text(config_loading.to_toml(config))
+    _link_latest(home)
     return config, path
+
+
+def _link_latest(home: Path) -> None:
+    """Let the link `latest` beside the run's folder lead to it: the examples of --help name it."""
+    latest, link = home.with_name("latest"), home / ".latest"
+    if latest.is_dir() and not latest.is_symlink():  # a folder of the user
+        return
+    link.unlink(missing_ok=True)
+    link.symlink_to(home.name)
+    link.replace(latest)
 
 
 def load_recipe(recipe: Recipe, overrides: Mapping[str, str]) -> Config:

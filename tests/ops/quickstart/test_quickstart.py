@@ -124,7 +124,15 @@ def test_a_recipe_that_goes_on_finds_its_run_again_by_what_was_chosen(tmp_path: 
     assert first.sampling.strategy == "current"
     assert Path(first.model.path) == first.home() / "start"
     assert prepare(SMOLLM, Choices(), tmp_path)[0].home() == tmp_path / "smollm"
-    assert prepare(TINY, Choices(), tmp_path)[0].run.name.startswith("quickstart-2")
+    config, path = prepare(TINY, Choices(), tmp_path)
+    assert config.run.name.startswith("quickstart-2")
+    assert (tmp_path / "latest" / "config.toml").samefile(path)
+
+
+def test_a_folder_named_latest_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "latest" / "mine").mkdir(parents=True)
+    prepare(SMOLLM, Choices(), tmp_path)
+    assert [path.name for path in (tmp_path / "latest").iterdir()] == ["mine"]
 
 
 def test_a_cpu_that_emulates_bfloat16_computes_in_float32_unless_told_otherwise(
