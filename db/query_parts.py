@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, func, select
+from sqlalchemy import ColumnElement, ColumnExpressionArgument, and_, case, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from agentrl.core.types import SOLVED
@@ -39,7 +39,7 @@ def share_solved(score: Any) -> ColumnElement[Any]:
 def count_by(
     session: Session,
     column: InstrumentedAttribute[Any] | ColumnElement[Any],
-    *where: ColumnElement[bool],
+    *where: ColumnExpressionArgument[bool],
 ) -> dict[Any, int]:
     """Return how many rows have each value of `column`."""
     query = select(column, func.count()).where(*where).group_by(column)
