@@ -56,7 +56,6 @@ def upgrade() -> None:
         column("state", ENUM),
         column("created_at", FLOAT),
         column("trained_hash", SHA256, nullable=True),
-        sa.Index("checkpoints_by_version", "run_id", "state", "version"),
     )
     op.create_table(
         "groups",
@@ -79,11 +78,6 @@ def upgrade() -> None:
         column("origin_id", ID, nullable=True),
         column("batch", sa.Integer, nullable=True),
         column("left_out_of", ID, nullable=True),
-        sa.Index("groups_by_close", "run_id", "closed_at"),
-        sa.Index("groups_by_item", "run_id", "item_id"),
-        sa.Index("groups_by_position", "run_id", "task", "position", "round", unique=True),
-        sa.Index("groups_by_ready", "run_id", "task", "ready_at"),
-        sa.Index("groups_by_state", "run_id", "state", "ready_at"),
     )
     op.create_table(
         "episodes",
@@ -109,10 +103,6 @@ def upgrade() -> None:
         column("queued_at", FLOAT),
         column("started_at", FLOAT, nullable=True),
         column("ended_at", FLOAT, nullable=True),
-        sa.Index("episodes_by_end", "run_id", "state", "ended_at", "task", "score", "loss_tokens"),
-        sa.Index("episodes_by_group", "group_id", "member", unique=True),
-        sa.Index("episodes_by_state", "run_id", "state", "due_at"),
-        sa.Index("episodes_by_worker", "worker_id", "state"),
     )
     op.create_table(
         "steps",
@@ -140,7 +130,6 @@ def upgrade() -> None:
         column("branch_reward", FLOAT, nullable=True),
         column("trained", sa.Boolean, nullable=True),
         column("judge_score", FLOAT, nullable=True),
-        sa.Index("steps_by_checkpoint", "checkpoint_id"),
     )
     op.create_table(
         "trajectories",
@@ -154,8 +143,6 @@ def upgrade() -> None:
         column("judge", sa.Text, nullable=True),
         column("judge_score", FLOAT, nullable=True),
         column("judge_reply", sa.Text, nullable=True),
-        sa.Index("trajectories_by_arrival", "run_id", "received_at"),
-        sa.Index("trajectories_damaged", "run_id", sqlite_where=DAMAGED, postgresql_where=DAMAGED),
     )
     op.create_table(
         "journal",
@@ -183,7 +170,6 @@ def upgrade() -> None:
         column("metrics", sa.JSON),
         column("started_at", FLOAT),
         column("committed_at", FLOAT),
-        sa.Index("updates_by_version", "run_id", "version"),
     )
     op.create_table(
         "update_groups",
@@ -198,8 +184,6 @@ def upgrade() -> None:
         column("teacher_checkpoint", sa.Text, nullable=True),
         column("teacher_digest", SHA256, nullable=True),
         column("reverse_kl", FLOAT, nullable=True),
-        sa.Index("update_groups_by_episode", "episode_id"),
-        sa.Index("update_groups_by_group", "group_id"),
     )
     op.create_table(
         "alarms",
@@ -213,7 +197,6 @@ def upgrade() -> None:
         column("threshold", FLOAT),
         column("raised_at", FLOAT),
         column("ended_at", FLOAT, nullable=True),
-        sa.Index("alarms_by_name", "run_id", "task", "name"),
     )
     op.create_table(
         "mixtures",
@@ -237,7 +220,6 @@ def upgrade() -> None:
         column("found", ID),
         column("found_fence", sa.Integer, nullable=True),
         column("refused_at", FLOAT),
-        sa.Index("refusals_by_transition", "run_id", "transition"),
     )
     op.create_table(
         "evaluations",
@@ -303,8 +285,6 @@ def upgrade() -> None:
         column("version", sa.Integer),
         column("live_from", FLOAT),
         column("live_until", FLOAT, nullable=True),
-        sa.Index("servings_by_checkpoint", "checkpoint_id"),
-        sa.Index("servings_open", "server_id", sqlite_where=OPEN, postgresql_where=OPEN),
     )
     op.create_table(
         "spendings",
@@ -332,5 +312,44 @@ def upgrade() -> None:
         column("until", FLOAT),
         column("error", sa.Text),
     )
+    _create_indexes()
     if op.get_bind().dialect.name == "postgresql":  # a sample of a long run finds too few episodes
         op.execute("ALTER TABLE steps ALTER COLUMN episode_id SET (n_distinct = -0.1)")
+
+
+def _create_indexes() -> None:
+    """Create the indexes in this order: SQLite chooses the newer of two that serve a query."""
+    op.create_index("checkpoints_by_version", "checkpoints", ["run_id", "state", "version"])
+    op.create_index(
+        "groups_by_position", "groups", ["run_id", "task", "position", "round"], unique=True
+    )
+    op.create_index("groups_by_state", "groups", ["run_id", "state", "ready_at"])
+    op.create_index("episodes_by_group", "episodes", ["group_id", "member"], unique=True)
+    op.create_index("episodes_by_state", "episodes", ["run_id", "state", "due_at"])
+    op.create_index("episodes_by_worker", "episodes", ["worker_id", "state"])
+    op.create_index("steps_by_checkpoint", "steps", ["checkpoint_id"])
+    op.create_index("updates_by_version", "updates", ["run_id", "version"])
+    op.create_index("update_groups_by_episode", "update_groups", ["episode_id"])
+    op.create_index("servings_by_checkpoint", "servings", ["checkpoint_id"])
+    op.create_index("groups_by_ready", "groups", ["run_id", "task", "ready_at"])
+    op.create_index("alarms_by_name", "alarms", ["run_id", "task", "name"])
+    op.create_index("refusals_by_transition", "refusals", ["run_id", "transition"])
+    op.create_index("groups_by_close", "groups", ["run_id", "closed_at"])
+    op.create_index(
+        "episodes_by_end",
+        "episodes",
+        ["run_id", "state", "ended_at", "task", "score", "loss_tokens"],
+    )
+    op.create_index("update_groups_by_group", "update_groups", ["group_id"])
+    op.create_index("trajectories_by_arrival", "trajectories", ["run_id", "received_at"])
+    op.create_index("groups_by_item", "groups", ["run_id", "item_id"])
+    op.create_index(
+        "trajectories_damaged",
+        "trajectories",
+        ["run_id"],
+        sqlite_where=DAMAGED,
+        postgresql_where=DAMAGED,
+    )
+    op.create_index(
+        "servings_open", "servings", ["server_id"], sqlite_where=OPEN, postgresql_where=OPEN
+    )
