@@ -24,6 +24,7 @@ from agentrl.core.errors import AgentRLError, ConfigError, StoreError
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.db.admin import migrate
 from agentrl.db.admin.readonly import open_history, refuse_absent
+from agentrl.db.admin.retention import forget_groups
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint
 from agentrl.db.store import Store, open_store
@@ -123,9 +124,10 @@ def fork_checkpoint(store: Store, run: Run, parent: Checkpoint, config: Config, 
 
 
 def delete(where: RunPlace) -> str:
-    """Delete a run's queues, files and rows, repeatably; return the message to print.
+    """Delete a run's queues, rows and files; return the message to print.
 
-    Raises StoreError while a process of the run lives.
+    Its row is deleted last, so that a deletion that failed midway can be repeated. Raises
+    StoreError while a process of the run lives.
     """
     with open_place(where) as (store, run):
         config = current_config(where, store, run)
@@ -136,15 +138,16 @@ def delete(where: RunPlace) -> str:
         link.delete_run(run.run_id)
         link.close()
         _delete_tasks(config, run.run_id)
+        for _ in forget_groups(store, run.run_id):  # at once they exceed a statement's time
+            pass
         home = checkpoints_home(config, run.run_id)
         found = home.exists()
         if found:
             shutil.rmtree(home)
         _delete_elsewhere(config, run.run_id)
-        with store.write() as session:
-            others = lifecycle.folders(session, run.run_id) - {home}
-            rows = lifecycle.delete_run_rows(session, run.run_id)
-    gone = f"run {run.name} was deleted: {rows} rows, its queues"
+        others = store.ask(lambda session: lifecycle.folders(session, run.run_id)) - {home}
+        store.transact(lambda session: lifecycle.delete_run_rows(session, run.run_id))
+    gone = f"run {run.name} was deleted: its rows, its queues"
     stays = f"; files in {', '.join(map(str, others))} were kept" if others else ""
     return f"{gone} and {home}" if found else f"{gone}; no checkpoint was found in {home}{stays}"
 

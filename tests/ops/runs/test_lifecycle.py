@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from backends import BACKENDS
 from run_history import TASKS, begun, ended, trained
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import IntegrityError
 
 from agentrl import broker
 from agentrl.checkpoints import manifest
@@ -21,6 +22,7 @@ from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError, StoreError
 from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.models.base import Base
+from agentrl.db.models.episodes import Group
 from agentrl.db.models.evaluations import Evaluation
 from agentrl.db.models.processes import PolicyServer, Serving
 from agentrl.db.models.runs import Run
@@ -302,6 +304,29 @@ def test_a_deleted_run_leaves_no_row_file_or_queue_and_its_neighbour_everything(
         delete(run)
     [left] = summaries(run)
     assert (left.name, left.updates, left.episodes) == ("neighbour", 1, 8)
+    store.close()
+
+
+def test_a_deletion_that_failed_midway_is_completed_when_repeated(embedded: Config) -> None:
+    where = RunPlace(embedded.store_url(), "one")
+    store = open_store(where.url)
+    with store.read() as session:
+        run_id = runs.require_run(session, "one").run_id
+    trained(store, run_id, 1)
+    ended(store, run_id)
+    home = checkpoints_home(embedded, run_id)
+    for table, has_files in (("groups", True), ("updates", False)):
+        with store.write() as session:
+            fail = "BEGIN SELECT RAISE(ABORT, 'refused'); END"
+            session.execute(text(f"CREATE TRIGGER refused BEFORE DELETE ON {table} {fail}"))
+        with pytest.raises(IntegrityError, match="refused"):
+            delete(where)
+        assert home.exists() is has_files
+        with store.write() as session:
+            session.execute(text("DROP TRIGGER refused"))
+            assert bool(session.scalar(select(func.count()).select_from(Group))) is has_files
+    delete(where)
+    assert summaries(where) == []
     store.close()
 
 
