@@ -4,8 +4,9 @@
     /v1/completions        token ids in and out, checked against ours      `tokens = true`
     /v1/score              token ids in, their log-probabilities out       for a [[teacher]]
 
-404: the model is no longer served. 503: no answer this time. 422: no answer to this request, which
-the API refused or answered with something malformed. In each case the worker draws another policy.
+404: the model is no longer served. 503: no answer this time. 504: no answer to this request, whose
+last try timed out or ended in an error of the API. 422: no answer to this request, which the API
+refused or answered with something malformed. In each case the worker draws another policy.
 """
 
 import asyncio
@@ -35,7 +36,12 @@ from agentrl.serving.external.scoring import (
     read_scores,
     score_fields,
 )
-from agentrl.serving.external.upstream import BudgetSpent, RequestRefused, Upstream
+from agentrl.serving.external.upstream import (
+    BudgetSpent,
+    RequestRefused,
+    Upstream,
+    UpstreamFailed,
+)
 from agentrl.serving.served_checkpoints import NotServedError, ServedCheckpoints
 from agentrl.serving.server import Handler, fault, guard, json_response, measure_completions
 
@@ -137,7 +143,7 @@ class ExternalApp:
                 )
             except AgentRLError as error:
                 log.warning("External model did not answer", error=str(error))
-                return fault(422 if isinstance(error, RequestRefused) else 503, str(error))
+                return fault(_status(error), str(error))
 
         return guard(self._token, handle)
 
@@ -211,6 +217,16 @@ class ExternalApp:
     async def _health(self, _: Request) -> Response:
         tracks = self._served.tracks()
         return json_response(200, msgspec.json.encode({"ready": bool(tracks), "served": tracks}))
+
+
+def _status(error: AgentRLError) -> int:
+    match error:
+        case RequestRefused():
+            return 422
+        case UpstreamFailed():
+            return 504
+        case _:
+            return 503
 
 
 class _Tokens(msgspec.Struct, frozen=True):

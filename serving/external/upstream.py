@@ -46,6 +46,10 @@ class RequestRefused(UpstreamUnavailable):
     """The API refused this request for good, or its answer is malformed."""
 
 
+class UpstreamFailed(UpstreamUnavailable):
+    """The last try timed out or ended in an error of the API. It may answer other requests."""
+
+
 class BudgetSpent(PolicyError):
     """No further answer: the budget is spent, or the key was refused."""
 
@@ -159,6 +163,7 @@ class Upstream:
         body = {"model": self._config.model, **fields, **self._config.parameters}
         request = msgspec.json.encode(body)
         deadline, wait_s, why = self._clock() + patience_s, 0.0, ""
+        kind = UpstreamUnavailable
         for attempt in range(self._config.retries + 1):
             left = deadline - self._clock()
             if wait_s > left or left <= 0:
@@ -175,13 +180,14 @@ class Upstream:
                     return self._answer(data, len(request))
                 why = self._refusal(status, data)
                 everyone = status == 429 or retry_after_s > 0
+            kind = UpstreamUnavailable if everyone else UpstreamFailed
             wait_s = max(retry_after_s, BACKOFF_S * 2**attempt * random.uniform(0.5, 1.0))
             if everyone:
                 self._pace.hold(min(wait_s, LONGEST_S))
             elif attempt < self._config.retries and self._clock() + wait_s < deadline:
                 self._pace.sleep(wait_s)
                 wait_s = 0.0
-        raise UpstreamUnavailable(f"external model at {self.host}: {why or 'no time left'}")
+        raise kind(f"external model at {self.host}: {why or 'no time left'}")
 
     def close(self) -> None:
         self._http.clear()

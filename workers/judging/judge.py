@@ -1,8 +1,9 @@
 """A judge scores an episode that its environment has ended, as a whole or each of its turns.
 
     UnjudgedEpisode ─▶ ask ─▶ scores ─▶ Judgement ─▶ Trajectory with the judge's rewards
-      in the journal    ▲  │ away: wait, which counts as nothing
-                        └──┘ unreadable: `tries` requests, then JudgeError, never a reward
+      in the journal    ▲  │ away, or no request is answered: wait, which counts as nothing
+                        └──┘ unreadable, or others are answered: `tries` requests, then JudgeError,
+                             never a reward
 
 A worker that ends meanwhile leaves only the judging to the next one.
 """
@@ -35,6 +36,10 @@ Scores = tuple[float, ...]
 
 class JudgeAway(PolicyError):
     """The judge cannot be asked now, or the process stops. Ask again later; that counts no try."""
+
+
+class JudgeSilent(JudgeAway):
+    """A request was not answered in time: the judge is away, unless it answers others meanwhile."""
 
 
 class UnreadableReply(Exception):
@@ -88,7 +93,7 @@ class Scorer:
     """A model or a function.
 
     `ask`: returns the score of the episode, or of each turn, and the reply. Raises JudgeAway,
-    UnreadableReply.
+    JudgeSilent, UnreadableReply.
     """
 
     name: str
@@ -125,6 +130,8 @@ class Judge:
         self._stop = retry.stop or threading.Event()
         self._places = threading.BoundedSemaphore(section.concurrency)
         self._limit = RateLimit(section.requests_per_minute)
+        self._lock = threading.Lock()
+        self._answered = 0  # requests
 
     def judge(self, episode: EpisodeToJudge) -> Judgement:
         """Return the judgement; wait as long as the judge is away.
@@ -134,7 +141,7 @@ class Judge:
         why = ""
         for _ in range(self._section.tries):
             try:
-                scores, reply = self._retry.call(partial(self._ask, episode))
+                scores, reply = self._retry.call(partial(self._ask, episode, self._answered))
                 self._require_in_range(scores)
             except UnreadableReply as error:
                 why = str(error)
@@ -154,11 +161,20 @@ class Judge:
             hint=f"compare tasks.{self._task}.judge with the reply",
         )
 
-    def _ask(self, episode: EpisodeToJudge) -> tuple[Scores, str]:
+    def _ask(self, episode: EpisodeToJudge, answered: int) -> tuple[Scores, str]:
+        """`answered`: requests that had been answered when the judge was first asked this one."""
         if self._stop.wait(self._limit.reserve()):
             raise JudgeAway("the worker is stopping")
         with self._place():
-            return self._scorer.ask(episode)
+            try:
+                reply = self._scorer.ask(episode)
+            except JudgeSilent as error:
+                if self._answered == answered:
+                    raise
+                raise UnreadableReply(str(error)) from error
+        with self._lock:
+            self._answered += 1
+        return reply
 
     @contextmanager
     def _place(self) -> Iterator[None]:

@@ -21,16 +21,21 @@ from agentrl.workers.judging.judge import (
     EpisodeToJudge,
     Judge,
     JudgeAway,
+    JudgeSilent,
     Scorer,
     Scores,
     UnreadableReply,
 )
-from agentrl.workers.policies.client import CheckpointNotServed, CompletionClient, RequestRefused
+from agentrl.workers.policies.client import (
+    CheckpointNotServed,
+    CompletionClient,
+    RequestRefused,
+    Unanswered,
+)
 
 RUBRIC = "rubric.jinja"  # beside this module
 # "Score: 0.7", but no "7/10", "70%" or "1e-3", of which a part would be another score
 SCORE = r"(?i)\bscore\b[\s:=*_]*(-?(?:\d+(?:\.\d+)?|\.\d+))(?!\.?\d|[ \t]*[/%]|\w)"
-AWAY = (ConnectionError, TimeoutError)  # a function says so that what it needs is unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,8 @@ def model_scorer(task: str, section: JudgeSection, policies: JudgePolicies) -> S
             reply = read_reply(policy, data).content or ""
         except RequestRefused as error:
             raise UnreadableReply(str(error)) from error
+        except Unanswered as error:
+            raise JudgeSilent(str(error)) from error
         except CheckpointNotServed as error:
             raise JudgeAway(str(error)) from error
         except PolicyError as error:
@@ -109,7 +116,9 @@ def function_scorer(task: str, section: JudgeSection) -> Scorer:
                 return call_turn_rewards(*given, episode.turns), ""
             return (call_reward(*given).reward,), ""
         except EnvironmentFailure as error:
-            if isinstance(error.__cause__, AWAY):
+            if isinstance(error.__cause__, TimeoutError):
+                raise JudgeSilent(str(error)) from error
+            if isinstance(error.__cause__, ConnectionError):
                 raise JudgeAway(str(error)) from error
             raise UnreadableReply(str(error)) from error
 

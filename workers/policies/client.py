@@ -32,6 +32,10 @@ class RequestRefused(CheckpointNotServed):
     """The external model refused this request, or its answer is malformed. Others may succeed."""
 
 
+class Unanswered(CheckpointNotServed):
+    """The server did not answer this request in time. It may answer others."""
+
+
 class Unreachable(CheckpointNotServed):
     """The server cannot be connected to."""
 
@@ -139,6 +143,8 @@ class PolicyClient:
             data = read_answer(response, time.monotonic() + timeout_s)
         except UNREACHABLE as error:
             raise Unreachable(f"policy server {policy.url}: {error}") from error
+        except urllib3.exceptions.TimeoutError as error:
+            raise Unanswered(f"policy server {policy.url}: {error}") from error
         except urllib3.exceptions.HTTPError as error:
             raise CheckpointNotServed(f"policy server {policy.url}: {error}") from error
         if response.status == 200:
@@ -150,6 +156,8 @@ class PolicyClient:
         reason = _reason(data)
         if response.status == 503:
             raise CheckpointNotServed(f"policy server {policy.url}: {reason}")
+        if response.status == 504:
+            raise Unanswered(f"policy server {policy.url}: {reason}")
         if response.status == 422:
             raise RequestRefused(f"policy server {policy.url}: {reason}")
         raise PolicyError(f"policy server {policy.url}: {response.status} {reason}")

@@ -225,7 +225,7 @@ def test_a_refused_key_closes_the_row_and_is_written_nowhere(
     there.script = lambda _: failure(500, f"your key is {KEY}")
     with teacher(store, there):
         (policy,) = awaited(lambda: live(store))
-        assert post(policy, "/v1/chat/completions", ASKED)[0] == 503
+        assert post(policy, "/v1/chat/completions", ASKED)[0] == 504
     written = capsys.readouterr()
     assert "External model disabled" in written.out
     assert KEY not in written.out + written.err + str(answer)
@@ -234,7 +234,13 @@ def test_a_refused_key_closes_the_row_and_is_written_nowhere(
 
 @pytest.mark.parametrize(
     ("answer", "status"),
-    [(failure(400, "too long"), 422), ({"choices": []}, 422), (failure(500), 503)],
+    [
+        (failure(400, "too long"), 422),
+        ({"choices": []}, 422),
+        (failure(500), 504),
+        (failure(429), 503),
+        (failure(503, Retry_After="1"), 503),
+    ],
 )
 def test_a_request_that_would_be_refused_again_is_told_from_one_that_may_succeed(
     store: Store, there: Endpoint, answer: Answer, status: int

@@ -19,6 +19,7 @@ from agentrl.serving.external.upstream import (
     BudgetSpent,
     Pace,
     Upstream,
+    UpstreamFailed,
     UpstreamUnavailable,
 )
 
@@ -169,7 +170,7 @@ def test_a_hang_is_tried_again_within_the_patience(there: Endpoint) -> None:
         return completion("late")
 
     there.script = hang
-    with pytest.raises(UpstreamUnavailable, match="ReadTimeoutError"):
+    with pytest.raises(UpstreamFailed, match="ReadTimeoutError"):
         ask(upstream(there, timeout_s=0.4, retries=1))
     eventually(lambda: len(there.asked) == 2, within_s=60, text=lambda: str(there.asked))
     gate.set()

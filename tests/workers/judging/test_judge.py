@@ -23,6 +23,7 @@ from agentrl.workers.judging.judge import (
     EpisodeToJudge,
     Judge,
     JudgeAway,
+    JudgeSilent,
     RateLimit,
     Scorer,
     UnreadableReply,
@@ -57,6 +58,24 @@ def test_a_judge_that_is_away_costs_no_try() -> None:
         judge="critic", score=0.5, reply="so so", environment_reward=1.0
     )
     assert len(pauses) == 20
+
+
+def test_a_request_that_is_never_answered_costs_a_try_once_others_are_answered() -> None:
+    other, asked = dataclasses.replace(EPISODE, turns=1), 0
+
+    def ask(episode: EpisodeToJudge) -> tuple[tuple[float, ...], str]:
+        nonlocal asked
+        if episode is other:
+            return (1.0,), ""
+        asked += 1
+        if asked > 5:  # until then the judge may be away
+            judge.judge(other)
+        raise JudgeSilent("timed out")
+
+    judge, pauses = _judge(ask, tries=3)
+    with pytest.raises(JudgeError, match="gave no score in 3 tries: timed out"):
+        judge.judge(EPISODE)
+    assert (asked, len(pauses)) == (8, 5)
 
 
 @given(st.floats() | st.none(), st.integers(1, 4))

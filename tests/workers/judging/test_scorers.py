@@ -11,10 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentrl.core.config.sections.tasks import Judge, Task
-from agentrl.core.errors import ConfigError
+from agentrl.core.errors import ConfigError, PolicyError
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.workers.judging.judge import (
     EpisodeToJudge,
     JudgeAway,
+    JudgeSilent,
     UnreadableReply,
     number_turns,
 )
@@ -29,7 +31,13 @@ from agentrl.workers.judging.scorers import (
     render_prompt,
     require_pattern,
 )
-from agentrl.workers.policies.client import PolicyClient
+from agentrl.workers.policies.client import (
+    CheckpointNotServed,
+    PolicyClient,
+    RequestRefused,
+    Unanswered,
+    Unreachable,
+)
 
 PATTERN = require_pattern("talk", Judge())
 EPISODE = EpisodeToJudge(
@@ -177,6 +185,9 @@ def brief(item, episode):
 def away(item, episode):
     raise ConnectionError("refused")
 
+def late(item, episode):
+    raise TimeoutError("no answer")
+
 def broken(item, episode):
     raise KeyError("answer")
 
@@ -219,6 +230,7 @@ def test_a_function_that_returns_no_list_of_all_turns_is_unreadable(
     ("name", "error", "why"),
     [
         ("away", JudgeAway, "ConnectionError: refused"),
+        ("late", JudgeSilent, "TimeoutError: no answer"),
         ("broken", UnreadableReply, "KeyError: 'answer'"),
         ("words", UnreadableReply, "returned 'good'"),
     ],
@@ -243,6 +255,30 @@ def test_a_policy_that_is_not_served_is_away() -> None:
         assert scorer.name == "big"
         with pytest.raises(JudgeAway, match="policy critic is not served"):
             scorer.ask(EPISODE)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (Unanswered, JudgeSilent),
+        (Unreachable, JudgeAway),
+        (CheckpointNotServed, JudgeAway),  # also of a policy whose budget is spent
+        (RequestRefused, UnreadableReply),
+        (PolicyError, UnreadableReply),
+    ],
+)
+def test_a_policy_that_gives_no_answer_is_away_unless_only_this_request_gets_none(
+    error: type[PolicyError], kind: type[Exception]
+) -> None:
+    class Client(PolicyClient):
+        def post(self, *_: object) -> bytes:
+            raise error("why")
+
+    critic = LivePolicy("server", "http://localhost", "critic", "big", -1)
+    policies = JudgePolicies({"critic": "big"}, lambda _: critic, Client(), 60.0)
+    with pytest.raises(kind, match="why") as raised:
+        model_scorer("talk", Judge(policy="critic"), policies).ask(EPISODE)
+    assert raised.type is kind
 
 
 def test_only_tasks_with_a_judge_have_one(functions: str) -> None:

@@ -12,7 +12,13 @@ from agentrl.core.http.answers import LARGEST
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.serving.engine_api import ModelLimits
 from agentrl.serving.scripted import ScriptedEngine
-from agentrl.workers.policies.client import Ask, CheckpointNotServed, PolicyClient, RequestRefused
+from agentrl.workers.policies.client import (
+    Ask,
+    CheckpointNotServed,
+    PolicyClient,
+    RequestRefused,
+    Unanswered,
+)
 
 ASK = Ask([1, 2], 4, 1.0, [3], 7, "e/1")
 
@@ -76,10 +82,16 @@ def test_an_error_gives_the_beginning_of_the_servers_reason(status: int) -> None
     assert len(str(error.value)) < 500
 
 
-@pytest.mark.parametrize("status", [404, 503])
-def test_a_server_that_refuses_for_now_asks_for_another_draw(status: int) -> None:
-    with _server(status, b"{}") as policy, pytest.raises(CheckpointNotServed):
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(404, CheckpointNotServed), (503, CheckpointNotServed), (504, Unanswered)],
+)
+def test_a_server_that_refuses_for_now_asks_for_another_draw(
+    status: int, kind: type[CheckpointNotServed]
+) -> None:
+    with _server(status, b"{}") as policy, pytest.raises(CheckpointNotServed) as error:
         _ask(policy)
+    assert error.type is kind
 
 
 @pytest.mark.parametrize(
@@ -127,7 +139,7 @@ def test_an_answer_that_trickles_for_ever_ends_with_the_time_given() -> None:
         url = f"http://127.0.0.1:{server.server_port}"
         with (
             closing(PolicyClient()) as client,
-            pytest.raises(CheckpointNotServed, match="too slowly"),
+            pytest.raises(Unanswered, match="too slowly"),
         ):
             client.complete(LivePolicy("s", url, "current", "c", 0), ASK, timeout_s=3.0)
         over.set()
