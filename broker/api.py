@@ -93,11 +93,14 @@ def make_retry(stop: threading.Event | None) -> Retry:
     return Retry("broker", BrokerUnavailable, limit_s=limit_s, stop=stop)
 
 
-def unroutable(exchange: str, run_id: str) -> MessageRefused:
-    return MessageRefused(
-        f"exchange {exchange} has no queue for messages of run {run_id}",
-        hint="start the dispatcher of the run first: it declares the queues",
-    )
+class Unroutable(MessageRefused):
+    """The run has no queues."""
+
+    def __init__(self, exchange: str, run_id: str) -> None:
+        super().__init__(
+            f"exchange {exchange} has no queue for messages of run {run_id}",
+            hint="start the run (`agentrl up CONFIG`): that declares its queues",
+        )
 
 
 class Broker(Protocol):

@@ -4,7 +4,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
-from agentrl.broker.api import EVENT_PATIENCE_S, LOOK_S, Waiting, unroutable
+from agentrl.broker.api import EVENT_PATIENCE_S, LOOK_S, Unroutable, Waiting
 from agentrl.broker.embedded_queue_file import Clock, QueueFile, drop_queues
 from agentrl.broker.messages import Message, encode
 from agentrl.broker.queue_names import EVENTS, MAX_EVENTS
@@ -49,7 +49,7 @@ class EmbeddedPublisher:
             if exchange == EVENTS:
                 _bound_events(connection, [queue for (queue,) in queues])
         if not queues and exchange != EVENTS:
-            raise unroutable(exchange, run_id)
+            raise Unroutable(exchange, run_id)
 
     def close(self) -> None:
         """Do nothing: the file belongs to the broker."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import pika
 
-from agentrl.broker.api import EVENT_PATIENCE_S, LOOK_S, Waiting, unroutable
+from agentrl.broker.api import EVENT_PATIENCE_S, LOOK_S, Unroutable, Waiting
 from agentrl.broker.messages import Message, encode
 from agentrl.broker.queue_names import EVENTS, EXCHANGES
 from agentrl.broker.rabbit_connection import RabbitConnection
@@ -161,7 +161,7 @@ class RabbitPublisher:
                 self._outbox.append(pending)
                 self._link.later(RETRY_S, self._drain)
             else:
-                error = unroutable(pending.exchange, pending.run_id) if pending.returned else None
+                error = Unroutable(pending.exchange, pending.run_id) if pending.returned else None
                 pending.settle(error)
         if self._singly:
             self._link.call(self._drain)

@@ -16,6 +16,8 @@ LAST_DRAIN_S = 55.0  # the same once the run is over: no later recorder would st
 def run(config: Config, stop: threading.Event) -> None:
     """Store bodies until SIGTERM, then the rest of the queue."""
     with open_run(config, stop) as here:
+        if not here.is_over():  # a broker that lost its data has no queues
+            here.broker.declare_run(here.run_id)
         consumer = here.broker.consumer(recorder_queue(here.run_id))
         record_bodies(here.store, consumer, here.run_id, stop)
         late = threading.Event()

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from agentrl.broker.events import EventListener
 from agentrl.broker.messages import PoolChanged
+from agentrl.broker.run_publisher import RunPublisher
 from agentrl.core.config.config import Config
 from agentrl.core.processes.process import Instance
 from agentrl.db.registry.external_policies import track_of
@@ -24,7 +25,8 @@ from agentrl.workers.worker_exit import leave_in_time
 def run(config: Config, stop: threading.Event) -> None:
     """Run episodes until SIGTERM."""
     with open_run(config, stop) as here, ExitStack() as stack:
-        publisher = stack.enter_context(closing(here.broker.publisher()))
+        plain = stack.enter_context(closing(here.broker.publisher()))
+        publisher = RunPublisher(here.broker, plain, here.is_over)
         own = replace(worker_config(config), instance=Instance.of(os.environ))
         episodes = EpisodeWorker(own, here.run_id, here.store, publisher, task_sources(config))
         waker = EventListener(here.broker, here.run_id, (PoolChanged,), episodes.pool_changed)

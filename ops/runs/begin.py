@@ -64,6 +64,9 @@ class OpenRun:
     store: Store
     broker: Broker
 
+    def is_over(self) -> bool:
+        return self.store.ask(lambda session: runs.run_state(session, self.run_id)) in RUN_OVER
+
 
 @contextmanager
 def open_run(config: Config, stop: threading.Event | None = None) -> Iterator[OpenRun]:

@@ -8,7 +8,8 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,8 @@ from agentrl.broker.queue_names import (
     recorder_queue,
     trainer_queue,
 )
-from agentrl.core.errors import BrokerError
+from agentrl.broker.run_publisher import RunPublisher
+from agentrl.core.errors import BrokerError, MessageRefused
 from agentrl.core.trajectory import Trajectory
 
 HOLD = """
@@ -84,6 +86,33 @@ def publish(broker: Broker, run_id: str, count: int, start: int = 0) -> None:
     with closing(broker.publisher()) as publisher:
         for member in range(start, start + count):
             publisher.publish(TRAJECTORIES, run_id, finished(run_id, member=member))
+
+
+def test_a_runs_queues_that_the_broker_has_lost_are_declared_again_unless_the_run_is_over(
+    broker: Broker, run_id: str, url: str
+) -> None:
+    is_over = False
+    with ExitStack() as stack:
+        publisher = RunPublisher(broker, broker.publisher(), lambda: is_over)
+        stack.callback(publisher.close)
+        threads = stack.enter_context(ThreadPoolExecutor(4))
+
+        def consume(queue: str) -> Consumer:
+            return stack.enter_context(closing(broker.consumer(queue)))
+
+        queues = (recorder_queue(run_id), trainer_queue(run_id))
+        consumers = [consume(each) for each in queues if url.startswith("amqp")]
+        broker.delete_run(run_id)
+        bodies = [finished(run_id, member=member) for member in range(4)]
+        send = partial(publisher.publish, TRAJECTORIES, run_id)
+        assert list(threads.map(send, bodies)) == [None] * 4
+        for consumer in consumers or map(consume, queues):
+            assert sorted(members(drain(consumer, 4))) == list(range(4))
+        is_over = True
+        broker.delete_run(run_id)
+        with pytest.raises(MessageRefused, match="has no queue for"):
+            send(bodies[0])
+        assert not broker.queues_exist(run_id)
 
 
 def drain(consumer: Consumer, count: int, within_s: float = 60.0) -> list[Delivery]:
