@@ -86,6 +86,7 @@ FROM = {Transition.LOSE_BODY: EpisodeState.FINISHED}  # every other move begins 
 RESULT = tuple(field.name for field in dataclasses.fields(EpisodeResult))
 FINISHED = prepared_statements.finish(RESULT)
 NEVER_SENT = 0.0  # `due_at` of an episode that is queued anew
+PAUSE_S = 5.0  # with 3 attempts 15 s in all: a service that restarts costs no episode
 # The next attempt may continue from the journal: it was not the attempt itself that failed.
 CONTINUABLE = frozenset({Reason.LOST, Reason.BODY_LOST, Reason.JUDGE_ERROR})
 
@@ -168,13 +169,16 @@ def retry(
 ) -> bool:
     """running → queued with the next fence, or → failed(reason) after `max_attempts`.
 
-    A queued row keeps the reason until it is finished.
+    A queued row keeps the reason until it is finished. It is sent after PAUSE_S for each attempt
+    that failed: unlike a lost worker, what failed may fail again at once.
     """
     lock_group(session, claimed.group_id)
     again = claimed.attempt < max_attempts
     values = {"state": EpisodeState.FAILED, "status": detail, "ended_at": now()}
     if again:
         values = _queued_values(claimed.fence)
+        if reason is not Reason.LOST:
+            values["due_at"] = now() + PAUSE_S * claimed.attempt
     if not _move(session, Transition.RETRY, claimed, values | {"reason": reason}):
         return False
     _end_attempt(session, claimed, reason, again=again)

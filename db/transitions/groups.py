@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import String, cast, func, insert, literal, select, update
+from sqlalchemy import String, case, cast, func, insert, literal, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
 
@@ -191,6 +191,14 @@ def cancel_open(session: Session, run_id: str) -> int:
     )
     journal.forget_run(session, run_id)
     return len(groups)
+
+
+def count_failed(session: Session, run_id: str, *, within_s: float) -> int:
+    """Return how many groups have failed in the last `within_s` seconds."""
+    since = select(now() - within_s).scalar_subquery()  # asked once, so that an index is used
+    failed = func.count(case((Group.state == GroupState.FAILED, 1)))
+    query = select(failed).where(Group.run_id == run_id, Group.closed_at > since)
+    return session.scalar(query) or 0
 
 
 def open_groups(session: Session, run_id: str) -> dict[GroupState, int]:

@@ -20,6 +20,7 @@ from agentrl.broker.queue_names import recorder_queue
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.telemetry import metrics
 from agentrl.core.types import EpisodeState, GroupState, Reason, Status
+from agentrl.db.transitions.episodes import PAUSE_S
 from agentrl.envs.contract import Outcome
 from agentrl.workers.recorder import record_bodies
 
@@ -124,6 +125,7 @@ def test_whatever_an_environment_raises_costs_one_attempt(
         worker.run(command)
     row = world.episode(command.episode_id)
     assert (row.state, row.fence, row.attempts) == (EpisodeState.QUEUED, 2, 1)
+    assert row.due_at - row.queued_at == pytest.approx(PAUSE_S, abs=0.1), "sent after a pause"
     (failed,) = [each for each in logs if each["event"] == "Attempt failed"]
     assert "policy_servers.py:" in failed["raised_at"]
 

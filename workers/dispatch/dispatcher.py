@@ -41,6 +41,9 @@ BACKOFF = Backoff(longest_s=AWAY_S, stopping_s=0.0)
 AWAIT_S = 30.0  # how long admission waits for the newest checkpoint to be served
 EXPIRES = 2.0  # claim timeouts after which a command expires; its row was sent again before
 TIDY_S = 60.0  # between two looks for rows that no other process removes
+# How long failed groups, except one, keep their slots: about as long as others are played, so that
+# an outage in which each attempt fails at once uses up few items, and its end is noticed soon.
+FAILED_SLOT_S = 60.0
 ADMITTED = 512  # episodes at one tick, so that its transaction stays short
 Send = Callable[[RunEpisode], None]
 
@@ -195,7 +198,8 @@ class Dispatcher:
         None: no item is left, and the open groups make no batch.
         """
         taken = groups.open_groups(session, self._run_id)
-        free = self._bound - sum(taken.values())
+        failed = groups.count_failed(session, self._run_id, within_s=FAILED_SLOT_S)
+        free = self._bound - sum(taken.values()) - max(0, failed - 1)
         if free <= 0 or self._awaits_checkpoint(session, run):
             return []
         most = max(1, ADMITTED // self._config.group_size)

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from agentrl.core.types import CURRENT, RunState
 from agentrl.db.models.processes import PolicyServer
 from agentrl.db.registry import policy_servers
-from agentrl.workers.dispatch.dispatcher import ADMITTED, AWAIT_S
+from agentrl.workers.dispatch.dispatcher import ADMITTED, AWAIT_S, FAILED_SLOT_S
 
 
 def test_groups_are_admitted_up_to_the_bound_and_their_episodes_sent(world: World) -> None:
@@ -24,6 +24,19 @@ def test_groups_are_admitted_up_to_the_bound_and_their_episodes_sent(world: Worl
     world.sql("UPDATE groups SET state = 'filtered', closed_at = admitted_at WHERE position = 0")
     assert len(tick(dispatcher)) == 2
     assert positions(world) == [0, 1, 2, 3, 4]
+
+
+def test_failed_groups_except_one_keep_their_slots_for_some_time(world: World) -> None:
+    dispatcher = make_dispatcher(world, items=9)
+    tick(dispatcher)
+    fail = "UPDATE groups SET state = 'failed', pending = 0, closed_at = admitted_at WHERE"
+    world.sql(f"{fail} position = 0")
+    assert len(tick(dispatcher)) == 2, "one that failed is replaced at once"
+    world.sql(f"{fail} state = 'open'")
+    assert tick(dispatcher) == []
+    assert world.run().state == RunState.RUNNING
+    world.sql("UPDATE groups SET closed_at = closed_at - :s", s=FAILED_SLOT_S)
+    assert len(tick(dispatcher)) == 2 * BOUND
 
 
 def test_many_free_slots_are_filled_in_several_ticks(world: World) -> None:
