@@ -95,7 +95,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "clip_low": 0.2,
         "clip_high": 0.2,
         "dual_clip": 3.0,
-        "importance": "none",
+        "importance": "truncated",  # where `old` is set to proximal
         "kl_weight": 1e-4,
         "credit": "outcome",
         "advantage": "std",

@@ -8,7 +8,6 @@ Both also contain the reference of the KL term: the model with which the run beg
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,19 +51,26 @@ class FullModel:
     """Full fine-tuning: fp32 master weights, saved in `dtype`.
 
     The model's parameters are the master weights if `weights_dtype` is fp32; otherwise the engine
-    keeps them.
+    keeps them. Tensors that are not trained, such as a router's bias, are saved as loaded.
     """
 
     def __init__(
         self, path: Path, settings: Settings, hardware: Hardware, load: Load = load_model
     ) -> None:
         """The reference of the KL term is a second copy of the model."""
-        loaded = partial(_load_model, path, settings, hardware.device, load=load)
         weights_dtype: torch.dtype = getattr(torch, hardware.weights_dtype)
-        self.model = loaded(weights_dtype)
+
+        def loaded() -> Any:
+            model = _load_model(path, settings, hardware.device, weights_dtype, load=load)
+            if hardware.weights_dtype != hardware.dtype:
+                model.set_experts_implementation("eager")  # autocast casts no joined experts
+            return model
+
+        self.model = loaded()
+        self._untrained = _untrained_tensors(self.model)
         self._path = path
         self._dtype: torch.dtype = getattr(torch, hardware.dtype)
-        self._reference = loaded(weights_dtype) if settings.kl_weight else None
+        self._reference = loaded() if settings.kl_weight else None
 
     def reference(self) -> Any:
         return nullcontext(self._reference)
@@ -78,7 +84,7 @@ class FullModel:
         self.model.config.save_pretrained(directory)
         if self.model.can_generate():
             self.model.generation_config.save_pretrained(directory)
-        named = revert_weight_conversion(self.model, dict(weights))
+        named = revert_weight_conversion(self.model, self._untrained | dict(weights))
         copy_tokenizer(self._path, directory)
         return SaveReport(write_sharded(directory, named))
 
@@ -133,6 +139,14 @@ def make_trainable(
 def trainable_parameters(model: Any) -> dict[str, nn.Parameter]:
     """Return the trained parameters by name, tied ones once."""
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+
+def _untrained_tensors(model: Any) -> dict[str, Tensor]:
+    """Return host copies of what a model's files contain beside the trained parameters."""
+    every = model.named_parameters(remove_duplicate=False)
+    trained = {name for name, value in every if value.requires_grad}
+    state = model.state_dict()
+    return {name: state[name].to("cpu", copy=True) for name in state.keys() - trained}
 
 
 def check_shapes(parameters: Mapping[str, nn.Parameter], shapes: Mapping[str, list[int]]) -> None:

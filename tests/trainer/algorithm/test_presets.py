@@ -49,6 +49,11 @@ def test_the_behaviour_ratio_refuses_importance_weights(config: Trainer) -> None
         resolve_settings(config)
 
 
+def test_the_paper_preset_with_the_proximal_ratio_corrects_for_the_policy_that_sampled() -> None:
+    chosen = resolve_settings(Trainer(preset="paper", old="proximal"))
+    assert chosen.importance == Importance("truncated", most=2.0)
+
+
 def test_the_behaviour_ratio_drops_the_cap_of_the_preset() -> None:
     assert resolve_settings(Trainer(old="behaviour")).importance == Importance("none")
 
