@@ -4,8 +4,8 @@
 
 A process that ends while the run goes on is started again with back-off. One that ends with 2
 before it ever stood, or dies again and again without progress of the run, has met something a
-person must correct: the supervisor stops and says what it said. One that a service keeps waiting is
-started again for ever. A lock on the home makes the supervisor one.
+person must correct: the supervisor stops and says what it said. One that a service or a disk keeps
+waiting is started again for ever. A lock on the home makes the supervisor one.
 
 A trainer that shares a card with a vLLM server starts once that serves: vLLM measures the card at
 its start, and fails if other processes allocate memory meanwhile.
@@ -21,8 +21,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from agentrl.core import disk_errors
 from agentrl.core.errors import AgentRLError
 from agentrl.core.processes.process import SUPERVISOR, Instance, process_began
 from agentrl.core.telemetry import metrics
@@ -80,12 +81,14 @@ class Supervisor:
         self._rotated_at = -math.inf
         self._lock: IO[bytes] | None = None
         self._over = False
+        self._written: dict[str, Any] = {}
+        self._is_unwritten = False
         (home / "logs").mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
         """Start every child that waits for no other.
 
-        Raises AgentRLError if another supervisor runs here.
+        Raises AgentRLError if another supervisor runs here, or the disk takes no file.
         """
         self._lock = only_one(self._home)
         for child in self._children:
@@ -110,6 +113,7 @@ class Supervisor:
             code = child.process.poll()
             if code is not None:
                 self._handle_exit(child, code)
+        self._write_later()
         metrics.PROCESSES.set(len(self.pids()))
 
     def _launch_after(self, child: Child) -> None:
@@ -117,7 +121,6 @@ class Supervisor:
         if not child.done and all(map(self._serves, child.after)):
             child.after = ()
             self._launch(child)
-            self._write()
 
     def _restart(self, child: Child) -> None:
         if child.code != AWAY:
@@ -126,7 +129,6 @@ class Supervisor:
         child.restarts += 1
         metrics.RESTARTS.labels(name=child.name).inc()
         self._launch(child)
-        self._write()
 
     def run_is_over(self) -> None:
         """From now on a child that ends with 0 has done its work."""
@@ -147,7 +149,8 @@ class Supervisor:
             began = time.monotonic()
             for child in sorted(chosen, key=self._patience):
                 self._await_end(child, began, self._patience(child))
-        (self._home / "processes.json").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a file of a supervisor that has ended says nothing
+            (self._home / "processes.json").unlink(missing_ok=True)
         self._lock.close()
         self._lock = None
 
@@ -181,9 +184,9 @@ class Supervisor:
             self._rotated_at = self._clock()
 
     def _launch(self, child: Child) -> None:
-        former = child.instance.name if child.instance else ""
-        child.instance = Instance(former=former)
-        environment = os.environ | child.instance.environment()
+        """Start a child, later where the disk takes no log. Raises AgentRLError."""
+        instance = Instance(former=child.instance.name if child.instance else "")
+        environment = os.environ | instance.environment()
         environment |= {
             SUPERVISOR: str(os.getpid()),
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
@@ -192,8 +195,15 @@ class Supervisor:
         }
         if child.metrics:
             environment["AGENTRL__METRICS__PORT"] = str(child.metrics)
-        child.process = start_process(child.command, self._log_file(child), environment)
-        child.started = self._clock()
+        try:
+            child.process = start_process(child.command, self._log_file(child), environment)
+        except OSError as error:
+            if not disk_errors.is_transient(error.errno):
+                raise AgentRLError(f"{child.name} cannot be started: {error}") from error
+            child.code = AWAY
+            self._waits(child, self._clock(), str(error))
+            return
+        child.instance, child.started = instance, self._clock()
 
     def _handle_exit(self, child: Child, code: int) -> None:
         """Decide whether it is started again, and when. Raises AgentRLError where not."""
@@ -202,7 +212,6 @@ class Supervisor:
         child.process, child.code = None, code
         if code == 0 and self._over:
             child.done = True
-            self._write()
             return
         words = exit_reasons.last_line(self._log_file(child)).removeprefix("agentrl: ")
         if code == AWAY:
@@ -218,16 +227,12 @@ class Supervisor:
             hint = f"see {self._log_file(child)}"
             self._given_up(child, f"{child.name} died {times}: {why}", hint)
         child.due = now + deaths.pause_s(pace, lived_s)
-        self._write()
 
     def _waits(self, child: Child, now: float, words: str) -> None:
-        """It ended because a service is away: that is no fault of it, and told of once."""
+        """A service or disk that it needs is away: that is no fault of it, and told of once."""
         if not child.waits:
-            self._tell(
-                f"{child.name} is restarted until the service it needs is available: {words}"
-            )
+            self._tell(f"{child.name} is restarted until what it needs is available: {words}")
         child.waits, child.due = True, now + self._pace.back_off_s[-1]
-        self._write()
 
     def _given_up(self, child: Child, words: str, hint: str = "") -> None:
         """Go on without a child that is not needed. Raises AgentRLError for any other."""
@@ -239,8 +244,21 @@ class Supervisor:
     def _log_file(self, child: Child) -> Path:
         return self._home / "logs" / f"{child.name}.log"
 
+    def _write_later(self) -> None:
+        """Like `_write`; while the disk takes no file, tell once and try again at each poll."""
+        try:
+            self._write()
+        except AgentRLError as error:
+            if not self._is_unwritten:
+                self._tell(
+                    f"`agentrl status` shows former processes, not the present ones: {error}"
+                )
+            self._is_unwritten = True
+        else:
+            self._is_unwritten = False
+
     def _write(self) -> None:
-        """processes.json, whole or not: what `status` and `down` read. Raises AgentRLError."""
+        """Write changes to processes.json, which `status` and `down` read. Raises AgentRLError."""
         state = {
             "supervisor": os.getpid(),
             "began": process_began(os.getpid()),
@@ -254,12 +272,16 @@ class Supervisor:
                 for child in self._children
             },
         }
+        if state == self._written:
+            return
         partial = self._home / "processes.json.partial"
         try:
             partial.write_text(json.dumps(state, indent=1))
             partial.replace(self._home / "processes.json")
+            self._written = state
         except OSError as error:
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a read-only disk also deletes nothing
+                partial.unlink(missing_ok=True)
             raise AgentRLError(f"{self._home}: {error.strerror}", hint=ROOM) from error
 
 

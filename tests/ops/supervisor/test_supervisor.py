@@ -158,6 +158,60 @@ def test_a_full_disk_is_told_with_the_place_and_nothing_half_written_stays(
     assert not partial.is_symlink()
 
 
+def test_a_disk_that_is_full_while_a_process_is_started_again_ends_nothing(
+    tmp_path: Path, begin: Begin, told: list[str]
+) -> None:
+    child, partial = python("one", f"raise SystemExit({AWAY})"), tmp_path / "processes.json.partial"
+    supervisor = begin(child, python("other", FOR_EVER))
+    written = (tmp_path / "processes.json").read_text()
+
+    def restarted_on_a_full_disk() -> bool:
+        if not partial.is_symlink():
+            partial.symlink_to("/dev/full")
+        return child.restarts > 2
+
+    restarted_on_a_full_disk()
+    polled(supervisor, restarted_on_a_full_disk)
+    assert "other" in supervisor.pids()
+    assert (tmp_path / "processes.json").read_text() == written
+    former = "`agentrl status` shows former processes, not the present ones"
+    assert told[1:] == [f"{former}: {tmp_path}: No space left on device"]
+    partial.unlink()
+    supervisor.poll()
+    row = json.loads((tmp_path / "processes.json").read_text())["processes"]["one"]
+    assert row["restarts"] == child.restarts
+
+
+def test_a_process_whose_log_cannot_be_opened_is_started_once_it_can(
+    tmp_path: Path, begin: Begin, told: list[str]
+) -> None:
+    """A socket cannot be opened: "No such device or address", as of a disk that is away."""
+    log = tmp_path / "logs" / "one.log"
+    child = python("one", f"import os; print(os.environ['AGENTRL_FORMER_INSTANCE']); {FOR_EVER}")
+    supervisor = begin(child)
+    eventually(log.exists, within_s=60, text=str)
+    first = child.instance
+    log.unlink()
+    with socket.socket(socket.AF_UNIX) as away:
+        away.bind(str(log))
+        os.kill(supervisor.pids()["one"], signal.SIGKILL)
+        polled(supervisor, lambda: child.restarts > 2)
+    assert child.process is None
+    waits = "one is restarted until what it needs is available: [Errno 6] No such device or address"
+    assert told[1:] == [f"{waits}: '{log}'"]
+    log.unlink()
+    polled(supervisor, lambda: "one" in supervisor.pids())
+    assert first is not None
+    eventually(lambda: log.read_text() == f"{first.name}\n", within_s=60, text=log.read_text)
+
+
+def test_a_process_that_needs_a_person_to_start_ends_all(tmp_path: Path, begin: Begin) -> None:
+    child = python("one", FOR_EVER)
+    child.command = [str(tmp_path / "absent")]
+    with pytest.raises(AgentRLError, match=r"one cannot be started: .*No such file"):
+        begin(child)
+
+
 def test_back_off_keeps_a_process_down_for_a_while(begin: Begin) -> None:
     child = python("one", "raise SystemExit(1)")
     supervisor = begin(child, pace=Pace(back_off_s=(60.0,)))
@@ -269,7 +323,7 @@ def test_one_that_waits_for_a_service_is_started_again_for_ever_and_told_of_once
     )
     supervisor = begin(child, python("other", FOR_EVER))
     polled(supervisor, lambda: child.restarts > 2 * len(PACE.back_off_s))
-    waits = "recorder is restarted until the service it needs is available: store x is unreachable"
+    waits = "recorder is restarted until what it needs is available: store x is unreachable"
     assert told == [waits]
     assert child.deaths.count == 0
 
