@@ -1,7 +1,8 @@
 """The embedded Celery broker: kombu's filesystem transport with atomic messages.
 
-kombu writes a message under its final name, so a consumer may read half of it and die. Here a
-message gets its name when it is complete, and a malformed file is ignored: the dispatcher sends its
+kombu writes a message under its final name, so a consumer may read half of it and die, and moves it
+to the folder of temporary files before it reads it, which may be full. Here a message gets its name
+when it is complete, and is read in place. A malformed file is ignored: the dispatcher sends its
 episode again later.
 """
 
@@ -53,9 +54,9 @@ class Channel(filesystem.Channel):
         """
         while True:
             try:
-                payload = super()._get(queue)  # type: ignore[no-untyped-call]
+                payload = _take(Path(self.data_folder_in), queue)
                 virtual.Message(payload, channel=self)  # type: ignore[no-untyped-call]
-            except (OSError, ChannelError) as error:
+            except OSError as error:
                 if self.is_readable:
                     get_logger().warning("Celery commands cannot be read", error=repr(error))
                 self.is_readable = False
@@ -67,6 +68,22 @@ class Channel(filesystem.Channel):
             else:
                 self.is_readable = True
                 return payload
+
+
+def _take(folder: Path, queue: str) -> Any:
+    """Return the oldest message and delete its file; only one worker can delete it.
+
+    Raises queue.Empty, OSError if the disk does not give it, and ValueError if it is malformed.
+    """
+    names = (path.name for path in folder.iterdir())
+    for name in sorted(name for name in names if name.partition(".")[2] == f"{queue}.msg"):
+        try:
+            with (folder / name).open("rb") as message:
+                (folder / name).unlink()
+                return json.load(message)
+        except FileNotFoundError:  # another worker was faster
+            continue
+    raise Empty
 
 
 def _expires_s(payload: Any) -> float:

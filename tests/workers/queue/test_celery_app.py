@@ -3,9 +3,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -171,6 +173,44 @@ def test_a_folder_that_cannot_be_read_has_no_message_until_it_can(tmp_path: Path
         assert channel._get(episodes_queue("run"))
     app.close()
     assert [line["event"] for line in lines] == ["Celery commands cannot be read"]
+
+
+def test_commands_are_received_while_the_folder_of_temporary_files_takes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "full").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "full" / "tmp"))
+    app = celery_app(f"filesystem://{tmp_path / 'celery'}", "run")
+    _send(app, "run", "e")
+    with app.connection_for_read() as connection, connection.channel() as channel:
+        assert channel._get(episodes_queue("run"))
+        with pytest.raises(Empty):
+            channel._get(episodes_queue("run"))
+    app.close()
+    assert list((tmp_path / "celery" / "messages").iterdir()) == []
+
+
+def test_of_several_workers_one_receives_a_command(tmp_path: Path) -> None:
+    app = celery_app(f"filesystem://{tmp_path / 'celery'}", "run")
+    _send(app, "run", *map(str, range(200)))
+    received: list[str] = []
+
+    def receive() -> None:
+        with (
+            app.connection_for_read() as connection,
+            connection.channel() as channel,
+            suppress(Empty),
+        ):
+            while True:
+                received.append(channel._get(episodes_queue("run"))["headers"]["id"])
+
+    workers = [threading.Thread(target=receive) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    app.close()
+    assert (len(received), len(set(received))) == (200, 200)
 
 
 def test_a_wait_for_a_file_ends_early_so_that_celery_looks_for_its_own_end(
