@@ -71,7 +71,7 @@ class CheckpointStore:
         path = self.path(checkpoint_id)
         if self.url:
             _upload(self.local(checkpoint_id), path, self.stop, self.limits)
-            _evict(self.cache, self.limits.cached)
+            _evict(self.cache, self.limits.cached, self.local(checkpoint_id))
         return path
 
     def names(self) -> list[str]:
@@ -131,7 +131,7 @@ def fetch(
     named = manifest.find_named_base(directory)
     if named is not None and not named.exists():
         _fetch_to_cache(f"{folder}/{named.name}", cache / named.name, patience)
-    _evict(cache, limits.cached)
+    _evict(cache, limits.cached, directory)
     return directory
 
 
@@ -228,11 +228,14 @@ def _get(url: str, name: str, partial: Path, patience: Patience) -> None:
     )
 
 
-def _evict(cache: Path, kept: int) -> None:
-    """Delete old copies, but never a first checkpoint, because adapters need it as base."""
+def _evict(cache: Path, kept: int, used: Path) -> None:
+    """Delete old copies, but never a first checkpoint, because adapters need it as base.
+
+    used: the copy that was used last; others may carry a later time if the clock stepped back.
+    """
     copies = [path for path in cache.glob("[!.]*") if (path / manifest.FILE).is_file()]
     times = {path: _time(path) for path in copies}
-    for path in sorted(copies, key=lambda one: -times[one])[kept:]:
+    for path in sorted(copies, key=lambda one: (one != used, -times[one]))[kept:]:
         if _version(path) != 0:
             shutil.rmtree(path, ignore_errors=True)
     for path in cache.glob(".*.partial"):

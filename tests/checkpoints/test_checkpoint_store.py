@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -127,6 +128,23 @@ def test_a_cache_keeps_what_was_used_last_and_first_checkpoints(
     left = sorted(path.name for path in checkpoint_files.cache.iterdir())
     assert left == ["run-1-v0", "run-1-v1", "run-1-v4", "run-1-v5"]
     assert fetch(checkpoint_files.path("run-1-v2"), checkpoint_files.cache).name == "run-1-v2"
+
+
+def test_a_copy_stays_for_its_use_also_if_the_clock_stepped_back(
+    checkpoint_files: CheckpointStore,
+) -> None:
+    two = TransferLimits(cached=2)
+    checkpoint_files = replace(checkpoint_files, limits=two)
+    for version in (1, 2, 3):
+        copy = write(checkpoint_files.local(f"run-1-v{version}"), version)
+        path = checkpoint_files.put(copy.name)
+        assert copy.exists()
+        os.utime(copy, (time.time() + 1000 + version,) * 2)
+    first = checkpoint_files.path("run-1-v1")
+    assert not checkpoint_files.local("run-1-v1").exists()
+    assert fetch(first, checkpoint_files.cache, limits=two).exists()
+    assert not checkpoint_files.local("run-1-v2").exists()
+    assert fetch(path, checkpoint_files.cache, limits=two).exists()
 
 
 def test_a_damaged_copy_is_fetched_anew(checkpoint_files: CheckpointStore) -> None:
