@@ -8,6 +8,7 @@ checkpoint, so an interrupted upload never looks complete. A path that is not a 
 directory and is used in place.
 """
 
+import errno
 import os
 import shutil
 import threading
@@ -181,26 +182,37 @@ def _upload(
 
 
 def _fetch_to_cache(url: str, directory: Path, patience: Patience) -> Path:
-    """Return the cached copy; download it if it is absent or damaged. Updates its time of use."""
-    if directory.exists():
+    """Return the cached copy; download it if it is absent, damaged or unreadable.
+
+    A copy that cannot be read now may be sound: it stays until another is complete. Updates its
+    time of use.
+    """
+    partial = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
         try:
             manifest.verify(directory)
         except CheckpointError:
-            shutil.rmtree(directory, ignore_errors=True)
-    if not directory.exists():
-        partial = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}.partial")
-        try:
             _download(url, partial, patience)
-            partial.rename(directory)
-        except OSError as error:
-            if not directory.exists():  # else another process was faster
-                kind = WeightsAway if disk_errors.is_transient(error.errno) else CheckpointIOError
-                text = error.strerror or str(error)
-                raise kind(f"{directory}: cannot be written: {text}") from error
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    os.utime(directory)
+            _replace(directory, partial)
+        os.utime(directory)
+    except OSError as error:
+        kind = WeightsAway if disk_errors.is_transient(error.errno) else CheckpointIOError
+        text = error.strerror or str(error)
+        raise kind(f"{directory}: cannot be written: {text}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return directory
+
+
+def _replace(directory: Path, partial: Path) -> None:
+    """Put a download into its place, unless another process was faster. Raises OSError."""
+    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        partial.rename(directory)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        manifest.verify(directory)
 
 
 def _download(url: str, partial: Path, patience: Patience) -> None:

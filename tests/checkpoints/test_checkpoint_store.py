@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -153,6 +154,26 @@ def test_a_damaged_copy_is_fetched_anew(checkpoint_files: CheckpointStore) -> No
     path = checkpoint_files.put("run-1-v1")
     (written / "model.safetensors").write_bytes(b"cut")
     assert content(fetch(path, checkpoint_files.cache)) == expected
+
+
+def test_a_copy_that_cannot_be_read_stays_until_another_is_complete(
+    broken: CheckpointStore, tmp_path: Path
+) -> None:
+    """A socket cannot be opened: "No such device or address", as of a disk that is away."""
+    written = write(broken.local("run-1-v1"))
+    path, expected = broken.put("run-1-v1"), content(written)
+    weights = written / "model.safetensors"
+    weights.rename(tmp_path / "weights")
+    with socket.socket(socket.AF_UNIX) as away:
+        away.bind(str(weights))
+    FaultyFileSystem.faults += [ConnectionError("reset")] * 99
+    with pytest.raises(WeightsAway, match="reset"):
+        fetch(path, broken.cache, limits=SOON)
+    (tmp_path / "weights").rename(weights)
+    assert content(fetch(path, broken.cache, limits=SOON)) == expected
+    weights.unlink()
+    FaultyFileSystem.faults.clear()
+    assert content(fetch(path, broken.cache, limits=SOON)) == expected
 
 
 def test_an_upload_ends_with_the_manifest_and_is_tried_again(broken: CheckpointStore) -> None:
