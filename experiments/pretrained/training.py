@@ -52,7 +52,7 @@ def train(
     def say(line: str) -> None:
         report_progress(line, 0)
 
-    supervisor = Supervisor(config.home(), children(config, path), say)
+    supervisor = Supervisor(config.home(), config.run.name, children(config, path), say)
     with closing(open_store(config.store_url())) as store:
         try:
             supervisor.start()

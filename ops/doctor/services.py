@@ -51,7 +51,7 @@ def tasks_broker(url: str) -> str:
 
 def ports(config: Config) -> Iterator[Finding]:
     """Check the ports; those used by the run's own processes are fine."""
-    if running_supervisor(config.home()) is not None:
+    if running_supervisor(config.home(), config.run.name) is not None:
         return
     for server in config.policy_servers():
         if server.port:

@@ -35,7 +35,7 @@ def run(config: Config, stop: threading.Event, path: Path) -> None:
         serves=partial(serves, store, run_id, store.clock()),
         log_bytes=config.logs.max_mib * MIB,
     )
-    supervisor = Supervisor(config.home(), children(config, path), say, settings)
+    supervisor = Supervisor(config.home(), config.run.name, children(config, path), say, settings)
     try:
         with exposition.serve_metrics(config.metrics, config.run.name, "supervisor"):
             logs_seen = LogWatcher(config.home() / "logs")

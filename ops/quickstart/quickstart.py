@@ -124,7 +124,7 @@ class Quickstart:
             f"run folder: {relative_path(home)}; "
             f"in another terminal: {agentrl()} status {relative_path(path)}"
         )
-        supervisor = Supervisor(home, children(self._config, path), tell)
+        supervisor = Supervisor(home, self._config.run.name, children(self._config, path), tell)
         output = WatchOutput(tell, lambda _totals: None, LogWatcher(home / "logs"))
         try:
             supervisor.start()

@@ -198,7 +198,7 @@ def _over(store: Store, run: Run) -> AgentRLError:
 
 
 def _refuse_alive(store: Store, run: Run, config: Config) -> None:
-    supervisor = running_supervisor(config.home())
+    supervisor = running_supervisor(config.home(), run.name)
     with store.read() as session:
         alive = lifecycle.live_processes(session, run.run_id)
     if supervisor is not None and run.state not in RUN_OVER:

@@ -110,7 +110,7 @@ def _look_or_show_outages(config: Config) -> dict[str, Any]:
         return look(config)
     except StoreUnavailable:
         screen = lasting_console(sys.stderr)
-        for each in _outages(config.home()):
+        for each in _outages(config):
             print_line(screen, str(each))
         raise
 
@@ -147,11 +147,11 @@ def look(config: Config) -> dict[str, Any]:
                     dataclasses.asdict(alarm) for alarm in alarms.raised_alarms(session, run.run_id)
                 ],
                 "leases": lifecycle.live_processes(session, run.run_id),
-                "processes": (processes := _processes(config.home())),
+                "processes": (processes := _processes(config)),
                 "metrics": _metrics(config.metrics.host, processes),
                 "outages": [
                     dataclasses.asdict(each)
-                    for each in _outages(config.home()) + outages.read_outages(session, run.run_id)
+                    for each in _outages(config) + outages.read_outages(session, run.run_id)
                 ],
             }
     finally:
@@ -170,12 +170,15 @@ def _metrics(host: str, processes: Mapping[str, Any]) -> dict[str, str]:
     return {name: address(host, port) for name, port in ports.items()}
 
 
-def _outages(home: Path) -> list[Outage]:
-    return read_outages((home / "logs").glob("*.log")) if running_supervisor(home) else []
+def _outages(config: Config) -> list[Outage]:
+    if running_supervisor(config.home(), config.run.name) is None:
+        return []
+    return read_outages((config.home() / "logs").glob("*.log"))
 
 
-def _processes(home: Path) -> dict[str, Any]:
-    if running_supervisor(home) is None:
+def _processes(config: Config) -> dict[str, Any]:
+    if running_supervisor(config.home(), config.run.name) is None:
         return {}
-    processes: dict[str, Any] = json.loads((home / "processes.json").read_text())["processes"]
+    state = json.loads((config.home() / "processes.json").read_text())
+    processes: dict[str, Any] = state["processes"]
     return processes

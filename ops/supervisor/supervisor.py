@@ -67,12 +67,13 @@ class Supervisor:
     def __init__(
         self,
         home: Path,
+        run: str,
         all_children: Sequence[Child],
         tell: Callable[[str], None],
         settings: Settings = Settings(),
     ) -> None:
-        """`tell`: called with one line for every process that starts again."""
-        self._home = home
+        """`run`: its name. `tell`: called with one line for every process that starts again."""
+        self._home, self._run = home, run
         self._children = all_children
         self._tell = tell
         self._pace, self._progress_of = settings.pace, settings.progress_of
@@ -260,6 +261,7 @@ class Supervisor:
     def _write(self) -> None:
         """Write changes to processes.json, which `status` and `down` read. Raises AgentRLError."""
         state = {
+            "run": self._run,
             "supervisor": os.getpid(),
             "began": process_began(os.getpid()),
             "processes": {

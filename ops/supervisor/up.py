@@ -67,11 +67,12 @@ def up(path: Path, *, detach: bool) -> None:
 
 
 def down(path: Path) -> None:
-    """Stop the supervisor of a run's home with its processes."""
+    """Stop the supervisor of a run with its processes."""
     config = config_loading.load(path)
     home = config.home()
-    pid = running_supervisor(home)
+    pid = running_supervisor(home, config.run.name)
     if pid is None:
+        refuse_second(home)
         raise AgentRLError(
             f"nothing runs in {home}",
             hint=f"start the run with `{config_loading.command('up', path)}`",

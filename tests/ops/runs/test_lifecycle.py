@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from agentrl.core.config.sections.run import Broker, Store
 from agentrl.core.config.sections.run import Run as RunSection
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError, StoreError
+from agentrl.core.processes.process import process_began
 from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.models.base import Base
 from agentrl.db.models.episodes import Group
@@ -345,6 +347,19 @@ def test_a_run_with_live_processes_is_not_deleted(config: Config, run: RunPlace)
     ended(store, run_id)
     delete(run)
     store.close()
+
+
+def test_a_run_is_not_deleted_under_its_supervisor_but_beside_that_of_its_fork(
+    embedded: Config,
+) -> None:
+    pid = os.getpid()
+    supervisor = {"run": "one", "supervisor": pid, "began": process_began(pid)}
+    state = embedded.home() / "processes.json"
+    state.write_text(json.dumps(supervisor))
+    with pytest.raises(StoreError, match=f"live processes: supervisor {pid}"):
+        delete(RunPlace(embedded.store_url(), "one"))
+    state.write_text(json.dumps(supervisor | {"run": "its-fork"}))
+    delete(RunPlace(embedded.store_url(), "one"))
 
 
 def test_the_list_tells_a_run_at_a_glance(run: RunPlace) -> None:

@@ -199,10 +199,10 @@ def test_an_alarm_of_a_run_that_is_over_counts_no_further(
     assert " 4 min " in told
 
 
-def _supervised(home: Path, processes: dict[str, object]) -> None:
+def _supervised(home: Path, processes: dict[str, object], run: str = "run") -> None:
     """What a supervisor that lives says of its processes."""
     pid = os.getpid()
-    state = {"supervisor": pid, "began": process_began(pid), "processes": processes}
+    state = {"run": run, "supervisor": pid, "began": process_began(pid), "processes": processes}
     (home / "processes.json").write_text(json.dumps(state))
 
 
@@ -220,6 +220,11 @@ def test_status_says_which_services_processes_wait_for_also_without_the_database
     ]
     status(config, as_json=False)
     assert "waits for" not in capsys.readouterr().out, "nobody runs"
+    _supervised(tmp_path, {"trainer": {"pid": 6, "restarts": 0, "done": False}}, run="its-fork")
+    status(config, as_json=False)
+    other = capsys.readouterr().out
+    assert "waits for" not in other, "another run in the same home"
+    assert "no processes; start them with" in other
     _supervised(tmp_path, {})
     status(config, as_json=False)
     lines = capsys.readouterr().out.splitlines()

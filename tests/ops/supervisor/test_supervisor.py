@@ -46,7 +46,7 @@ def begin(tmp_path: Path, told: list[str]) -> Iterator[Begin]:
 
     def start(*all_children: Child, pace: Pace = PACE, **more: Any) -> Supervisor:
         settings = Settings(pace, **more)
-        supervisor = Supervisor(tmp_path, all_children, told.append, settings)
+        supervisor = Supervisor(tmp_path, "first", all_children, told.append, settings)
         begun.append(supervisor)
         supervisor.start()
         return supervisor
@@ -71,14 +71,16 @@ def test_a_second_supervisor_is_refused_and_the_first_untouched(
 ) -> None:
     first = begin(python("one", FOR_EVER))
     written = (tmp_path / "processes.json").read_text()
-    with pytest.raises(AgentRLError, match=f"pid {os.getpid()}.* already"):
+    with pytest.raises(AgentRLError, match=rf"pid {os.getpid()}\) of run first already"):
         begin(python("two", FOR_EVER))
-    second = Supervisor(tmp_path, [], print)
+    second = Supervisor(tmp_path, "second", [], print)
     with pytest.raises(AgentRLError):
         second.start()
     second.stop()
     assert (tmp_path / "processes.json").read_text() == written
     assert running_supervisor(tmp_path) == os.getpid()
+    assert running_supervisor(tmp_path, "first") == os.getpid()
+    assert running_supervisor(tmp_path, "second") is None
     first.poll()
     assert first.pids().keys() == {"one"}
     first.stop()

@@ -117,6 +117,18 @@ def test_down_where_nothing_runs_tells_how_to_start_what_was_asked_for(
     )
 
 
+def test_down_leaves_another_run_of_the_same_home_alone(tmp_path: Path) -> None:
+    fork = tmp_path / "fork.toml"
+    fork.write_text(f'[run]\nname = "fork"\nhome = "{tmp_path}"\n[tasks.dbbench]\n')
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        own = {"run": "parent", "supervisor": other.pid, "began": process_began(other.pid)}
+        (tmp_path / "processes.json").write_text(json.dumps(own | {"processes": {}}))
+        with pytest.raises(AgentRLError, match=rf"supervisor \(pid {other.pid}\) of run parent"):
+            down(fork)
+        other.communicate(b"\n")
+    assert other.returncode == 0
+
+
 def test_down_says_what_it_waits_for_before_it_gives_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,7 +197,9 @@ def test_counting_rests_and_the_end_of_the_run_is_seen_at_once(
 
     output = WatchOutput(print, shown.append, Ending(tmp_path), look_s=0.01, rests=rests)
     with closing(store):
-        last = watch(Supervisor(tmp_path, [], print), store, run_id, threading.Event(), output)
+        last = watch(
+            Supervisor(tmp_path, "run", [], print), store, run_id, threading.Event(), output
+        )
     assert last.state == RunState.COMPLETED
     assert [totals.state for totals in shown] == [RunState.RUNNING] * counted + [last.state]
 
@@ -211,7 +225,7 @@ def test_up_says_that_the_database_is_away_once_and_when_it_is_back(tmp_path: Pa
 
     output = WatchOutput(said.append, lambda _totals: None, Looking(tmp_path), look_s=0.01)
     with closing(store):
-        last = watch(Supervisor(tmp_path, [], print), store, run_id, stop, output)
+        last = watch(Supervisor(tmp_path, "run", [], print), store, run_id, stop, output)
     assert last.state == RunState.RUNNING
     waits, available = said
     assert waits.startswith("the run waits for its database: ")
