@@ -191,9 +191,19 @@ def chunk_logits(trainer: Trainer, device: str) -> int:
 
 
 def batch_groups(trainer: Trainer, dispatch: Dispatch) -> tuple[int, int]:
-    """Return the smallest and the largest number of groups in a batch."""
+    """Return the smallest and the largest number of groups in a batch.
+
+    Raises ConfigError if no batch can have both.
+    """
     fewest = trainer.min_groups or dispatch.groups_per_update
-    return fewest, trainer.max_groups or 2 * fewest
+    most = trainer.max_groups or 2 * fewest
+    if most < fewest:
+        key = "trainer.min_groups" if trainer.min_groups else "dispatch.groups_per_update"
+        raise ConfigError(
+            f"trainer.max_groups: {most} is below {key} = {fewest}, so no batch would ever be full",
+            hint=f"set it to at least {fewest}, or lower trainer.min_groups",
+        )
+    return fewest, most
 
 
 def inbox_bytes(trainer: Trainer, dispatch: Dispatch, sampling: Sampling) -> int:

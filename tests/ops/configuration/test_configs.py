@@ -239,6 +239,15 @@ def test_weights_that_no_pool_could_have_are_refused(tmp_path: Path, more: str, 
         configs.check(config(tmp_path, more))
 
 
+@pytest.mark.parametrize("fewest", ["trainer.min_groups", "dispatch.groups_per_update"])
+def test_a_batch_whose_most_groups_are_below_its_fewest_is_refused(
+    tmp_path: Path, fewest: str
+) -> None:
+    configs.check(config(tmp_path, f"{fewest} = 8\ntrainer.max_groups = 8\n"))
+    with pytest.raises(ConfigError, match=rf"trainer\.max_groups: 7 is below {fewest} = 8"):
+        configs.check(config(tmp_path, f"{fewest} = 8\ntrainer.max_groups = 7\n"))
+
+
 @pytest.mark.parametrize(
     ("named", "error"),
     [

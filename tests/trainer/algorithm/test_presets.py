@@ -128,7 +128,7 @@ def test_a_gpu_holds_more_logits_at_once_than_a_cpu() -> None:
 
 def test_the_inbox_holds_what_a_batch_may_need() -> None:
     """4 groups of 8 episodes of 2048 tokens, 18 bytes each: 1,179,648 bytes."""
-    trainer, dispatch, sampling = Trainer(max_groups=4), Dispatch(), Sampling()
+    trainer, dispatch, sampling = Trainer(min_groups=4, max_groups=4), Dispatch(), Sampling()
     assert inbox_bytes(trainer, dispatch, sampling) == 512 * 1024 * 1024
     long = Sampling(max_tokens=2_000_000)
     assert inbox_bytes(trainer, dispatch, long) == 4 * 8 * 2_000_000 * 18
