@@ -10,6 +10,7 @@ import msgspec
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
+from agentrl.core.config.sections.episodes import Dispatch
 from agentrl.core.config.sections.policies import Model, PolicyServer
 from agentrl.core.config.sections.tasks import Envs
 from agentrl.core.errors import ConfigError, ItemError, nearest, with_hint
@@ -32,6 +33,7 @@ from agentrl.serving.external.upstream import require_key
 from agentrl.trainer.algorithm import presets
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.dispatch import curriculum
+from agentrl.workers.policies.pool import shares
 
 
 def show(path: Path, *, as_json: bool) -> str:
@@ -163,14 +165,15 @@ def check_external(servers: Sequence[PolicyServer]) -> None:
 
 
 def check_sampling(config: Config) -> None:
-    """Check that constraints of `adaptive` can be satisfied and tracks are served."""
-    sampling, followed = config.sampling, set[str]()
+    """Check that constraints of `adaptive` can be satisfied, and tracks are served and trained."""
+    sampling, followed, trained = config.sampling, set[str](), set[str]()
     silent = config.silent_policies()
     for server in config.policy_servers():
         if server.name in silent:
             continue
         own = [track_of(server.name)] if server.engine == EXTERNAL else server.tracks
         followed |= set(own)
+        trained |= set() if server.engine == EXTERNAL else set(own)
     if sampling.strategy == "adaptive" and sampling.floor * len(followed) >= 1.0:
         raise ConfigError(
             f"sampling.floor: {len(followed)} tracks with {sampling.floor} each exceed 1",
@@ -180,6 +183,21 @@ def check_sampling(config: Config) -> None:
         raise ConfigError(
             f"sampling.weights: no server follows {track}{nearest(track, followed)}",
             hint="use tracks of [[policy]]",
+        )
+    for track, share in shares(sorted(followed), sampling).items():
+        if share and track in trained:
+            check_lag(track, config.dispatch)
+
+
+def check_lag(track: str, dispatch: Dispatch) -> None:
+    """Check that the trainer does not discard every group with a token of the track as too old."""
+    parsed = tracks.parse_track(track)
+    lag = parsed.number - (parsed.kind == "refreshed")
+    if lag > dispatch.max_lag:
+        raise ConfigError(
+            f"dispatch.max_lag: {dispatch.max_lag} is below {lag}, the updates by which {track} is "
+            "behind: the trainer would discard all groups with its tokens, and wait for ever",
+            hint=f"set it to at least {lag + dispatch.max_staleness}, or change policy.tracks",
         )
 
 

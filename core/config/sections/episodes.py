@@ -18,7 +18,7 @@ class Dispatch(Section, frozen=True):
     """Largest age of a token of the track `current`, in updates. Groups with older tokens are
     discarded."""
     max_lag: Natural = 64
-    """The same limit for the tokens of all other tracks."""
+    """The same limit for the tokens of all other tracks. A track further behind is refused."""
     claim_timeout_s: Seconds = 30.0
     """A queued episode that no worker has claimed after this time is sent again."""
     body_timeout_s: Seconds = 60.0

@@ -239,6 +239,20 @@ def test_weights_that_no_pool_could_have_are_refused(tmp_path: Path, more: str, 
         configs.check(config(tmp_path, more))
 
 
+@pytest.mark.parametrize(
+    ("track", "lag"), [("lagged(9)", 9), ("refreshed(10)", 9), ("pinned(run-v000001)", 0)]
+)
+def test_a_track_that_is_too_far_behind_to_be_trained_is_refused(
+    tmp_path: Path, track: str, lag: int
+) -> None:
+    text = f'[[policy]]\nname = "p"\ntracks = ["current", "{track}"]\n[dispatch]\nmax_lag = '
+    configs.check(config(tmp_path, f"{text}{lag}\n"))
+    if lag:
+        with pytest.raises(ConfigError, match=rf"max_lag: 8 is below 9, .*{track[:6]}"):
+            configs.check(config(tmp_path, f"{text}8\n"))
+        configs.check(config(tmp_path, f'{text}8\n[sampling]\nstrategy = "current"\n'))
+
+
 @pytest.mark.parametrize("fewest", ["trainer.min_groups", "dispatch.groups_per_update"])
 def test_a_batch_whose_most_groups_are_below_its_fewest_is_refused(
     tmp_path: Path, fewest: str
