@@ -98,7 +98,7 @@ def describe_branch(
     request: BranchRequest,
     checkpoint_id: str,
 ) -> Mapping[str, object]:
-    """Return the result as a JSON object.
+    """Return the result as a JSON object. Rewards are the environment's: nothing is judged.
 
     `reward_low`, `reward_high`: 95 % interval of the mean, None for one continuation.
     """
@@ -155,8 +155,11 @@ def _continue_episode(
         name = f"{body.episode_id}+{request.step}.{repeat}"
         played = replayer.play(recorded_episode, recording, own, limits, name)
         _refuse_other(recorded_episode, request.step)
-        steps = (*body.steps[: request.step], *played.steps[request.step :])
-        return msgspec.structs.replace(played, steps=steps)
+        steps = [
+            msgspec.structs.replace(then, reward=now.reward)  # the recorded one may be a judge's
+            for then, now in zip(body.steps[: request.step], played.steps, strict=False)
+        ]
+        return msgspec.structs.replace(played, steps=(*steps, *played.steps[request.step :]))
 
     with ThreadPoolExecutor(replayer.config.worker.concurrency) as pool:
         try:
@@ -185,7 +188,7 @@ def _refuse_other(recorded_episode: RecordedEpisode, step: int) -> None:
 def _end(body: Trajectory) -> dict[str, object]:
     return {
         "status": body.status,
-        "reward": body.reward,
+        "reward": body.environment_reward,
         "score": body.score,
         "turns": body.turns,
         "tokens": len(body),
@@ -193,7 +196,9 @@ def _end(body: Trajectory) -> dict[str, object]:
 
 
 def _steps(body: Trajectory) -> list[Mapping[str, Any]]:
-    pairs = zip(body.steps, body.step_rewards(), strict=True)
+    """Return the steps with their rewards, which are not the environment's if a judge scored."""
+    rewards = [None] * len(body.steps) if body.judgement else body.step_rewards()
+    pairs = zip(body.steps, rewards, strict=True)
     return [{**_step(body, step), "reward": reward} for step, reward in pairs]
 
 
@@ -250,7 +255,8 @@ def _cells(step: Mapping[str, Any] | None) -> tuple[str, str]:
 
 
 def _words(body: Trajectory) -> str:
-    return f"{body.status}, reward {body.reward:g}, score {body.score:g}, {body.turns} turns"
+    reward = f"reward {body.environment_reward:g}"
+    return f"{body.status}, {reward}, score {body.score:g}, {body.turns} turns"
 
 
 def _short(text: str) -> str:

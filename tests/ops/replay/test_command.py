@@ -255,6 +255,39 @@ def test_another_policy_goes_on_from_tokens_kept_as_they_were(
     assert lines[-1].startswith(f"now:      {new.status}, reward {new.reward:g}")
 
 
+def test_what_another_policy_does_is_compared_without_the_judge(
+    recorded: RecordedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The judge gave 0.5 for each turn of the recording; nothing judges the continuation."""
+    body, step, out = recorded.record("alfworld", 1), 2, tmp_path / "out.body"
+    judgement = Judgement(
+        judge="critic",
+        score=0.5,
+        reply="",
+        environment_reward=body.reward,
+        turn_scores=(0.5,) * body.turns,
+    )
+    judged = msgspec.structs.replace(
+        body,
+        reward=body.reward + 0.5 * body.turns,
+        steps=tuple(msgspec.structs.replace(each, reward=0.5) for each in body.steps),
+        judgement=judgement,
+    )
+    recorded.keep(judged, "judged")
+    branch_episode(
+        recorded.path, "judged", BranchRequest(str(TINY), step, 0.0, 1, out), as_json=True
+    )
+    assert told(capsys)["recorded"]["reward"] == body.reward  # type: ignore[index]
+    message = decode(out.read_bytes())
+    assert isinstance(message, EpisodeFinished)
+    assert message.trajectory.step_rewards()[:step] == [0.0] * step
+    assert message.trajectory.judgement is msgspec.UNSET
+    branch_episode(recorded.path, "judged", BranchRequest(str(TINY), step, 0.0), as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert not any("[reward 0.5]" in line for line in lines)
+    assert lines[-2].startswith(f"recorded: {body.status}, reward {body.reward:g}, ")
+
+
 def test_the_interval_of_two_rewards_is_students() -> None:
     """Rewards 0 and 1: the standard error is ½, and t with one degree of freedom 12.706."""
     body = trajectory()
