@@ -35,6 +35,7 @@ class Run(Base):
     # older version, which does not say so
     recorded_until: Mapped[float] = mapped_column(default=now(), server_default="0")
     forked_from: Mapped[str | None]
+    history_of: Mapped[str | None]  # the run on whose history `agentrl train --from` trains it
     created_at: Mapped[float]
     ended_at: Mapped[float | None]
 

@@ -116,13 +116,17 @@ def spans(versions: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A run to create. `path`: directory of its first checkpoint, a copy of the parent."""
+    """A run to create. `path`: directory of its first checkpoint, a copy of the parent.
+
+    `history_of`: the run on whose history it is trained.
+    """
 
     run_id: str
     name: str
     config: str
     checkpoint_id: str
     path: str
+    history_of: str | None = None
 
 
 def require_new_name(session: Session, name: str) -> None:
@@ -142,6 +146,7 @@ def add_fork(session: Session, source: Run, parent: Checkpoint, fork: Fork) -> N
             seed=source.seed,
             state=RunState.RUNNING,
             forked_from=parent.checkpoint_id,
+            history_of=fork.history_of,
             created_at=now(),
         )
     )

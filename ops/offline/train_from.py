@@ -168,15 +168,14 @@ def _find_or_fork(store: Store, source: Run, start: Checkpoint, config: Config) 
         run = runs.find_run(session, name)
         if (
             run is not None
-            and run.forked_from == start.checkpoint_id
+            and run.history_of == source.run_id
             and run.state not in RUN_OVER
-            and not group_copies.is_partial(run)
             and not group_copies.has_played_groups(session, run.run_id)
         ):
             _refuse_changes(run, config)
             return run.run_id
         lifecycle.require_new_name(session, name)
-    return fork_checkpoint(store, source, start, config, name)
+    return fork_checkpoint(store, source, start, config, history_of=source.run_id)
 
 
 def _refuse_changes(run: Run, config: Config) -> None:

@@ -103,12 +103,18 @@ def fork(where: RunPlace, version: str, name: str) -> str:
             lifecycle.require_new_name(session, name)
             parent = lifecycle.checkpoint_at(session, run, version)
             session.expunge(parent)
-        return fork_checkpoint(store, run, parent, config, name)
+        own = msgspec.structs.replace(config.run, name=name)
+        return fork_checkpoint(store, run, parent, msgspec.structs.replace(config, run=own))
 
 
-def fork_checkpoint(store: Store, run: Run, parent: Checkpoint, config: Config, name: str) -> str:
-    """Create a run with a configuration, whose version 0 is a copy of `parent`; return its id."""
-    new, place = _fork(config, name)
+def fork_checkpoint(
+    store: Store, run: Run, parent: Checkpoint, config: Config, history_of: str | None = None
+) -> str:
+    """Create a run with a configuration, whose version 0 is a copy of `parent`; return its id.
+
+    `history_of`: see `Fork`.
+    """
+    new, place = _fork(config, history_of)
     with hold_checkpoint(store, parent):
         path = checkpoint_store.fetch(parent.path, config.cache())
         _copy(path, parent, place.local(new.checkpoint_id))
@@ -219,17 +225,17 @@ def _delete_elsewhere(config: Config, run_id: str) -> None:
         shutil.rmtree(copy)
 
 
-def _fork(config: Config, name: str) -> tuple[Fork, CheckpointStore]:
-    run_id = f"{name}-{uuid.uuid4().hex[:6]}"
+def _fork(config: Config, history_of: str | None) -> tuple[Fork, CheckpointStore]:
+    run_id = f"{config.run.name}-{uuid.uuid4().hex[:6]}"
     checkpoint_id = f"{run_id}-v000000"
-    own = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, name=name))
-    place = open_checkpoint_store(own, run_id)
+    place = open_checkpoint_store(config, run_id)
     new = Fork(
         run_id=run_id,
-        name=name,
-        config=config_loading.dumps(own),
+        name=config.run.name,
+        config=config_loading.dumps(config),
         checkpoint_id=checkpoint_id,
         path=place.path(checkpoint_id),
+        history_of=history_of,
     )
     return new, place
 

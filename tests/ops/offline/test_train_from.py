@@ -29,6 +29,9 @@ REWARDS = """
 def recorded(episode):
     return episode.reward
 
+def repeated(episode):
+    return episode.reward
+
 def flipped(episode):
     return 1.0 - episode.reward
 """
@@ -167,6 +170,10 @@ def test_a_training_that_was_stopped_goes_on_with_its_own_options_only(learned: 
         with pytest.raises(ConfigError, match=f"^{re.escape(reason)}$"):
             train_from(request, threading.Event())
     assert len(weights(learned, "chosen")) == 1
+    score(learned, "repeated")
+    elsewhere = replace(first, where=replace(place, run="repeated"))
+    with pytest.raises(StoreError, match="a run named chosen exists already"):
+        train_from(elsewhere, threading.Event())
     train_from(first, threading.Event())
     assert len(weights(learned, "chosen")) == 3
 
