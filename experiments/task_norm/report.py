@@ -67,7 +67,7 @@ Parts = Mapping[str, Comparison[Training]]
 
 def write(out: Path) -> Path:
     """Write the page; return its path. Raises ConfigError without results, or for mixed designs."""
-    folders = sorted(path.parent for path in out.glob("*/training-none-0.json"))
+    folders = sorted({path.parent for arm in ARMS for path in out.glob(f"*/training-{arm}-0.json")})
     if not folders:
         raise ConfigError(f"{out} contains no finished training", hint="run the experiment first")
     parts = {folder.name: compare_arms(read_study(folder, Training)) for folder in folders}

@@ -112,6 +112,18 @@ def test_the_page_tells_shares_scales_and_what_the_intervals_show(tmp_path: Path
     assert all(f"](found/{path.name})" in page for path in out.glob("*.svg"))
 
 
+def test_a_page_without_the_arm_that_others_are_compared_with_has_no_differences(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "found" / "pair").mkdir(parents=True)
+    for each in FOUND[4:]:
+        keep(tmp_path / "found" / "pair", each)
+    page = report.write(tmp_path / "found").read_text()
+    assert "0 of 0 intervals exclude zero" in page
+    (row,) = (line for line in page.splitlines() if line.startswith("| task | 0."))
+    assert row.endswith("| – |"), row
+
+
 def test_arms_differ_in_normalisation_and_weights_alone() -> None:
     for part in study.PARTS:
         config = study.study_config(TaskNormRequest(Path("none"), CONFIGS), part)
