@@ -22,6 +22,7 @@ from agentrl.experiments.findings import (
     Training,
     read,
     read_study,
+    require_same_design,
 )
 from agentrl.experiments.report.comparison import START, Comparison, is_untrained, verdict
 from agentrl.experiments.report.markdown import (
@@ -87,6 +88,7 @@ pass@k on held-out items.
 def write(out: Path) -> Path:
     """Write the page; return its path. Raises ConfigError without results, or for mixed designs."""
     trainings, drifts = read_study(out, Training), read(out, "drift", Drift)
+    require_same_design(out, trainings[0].design, Drift, "drift")
     trainings.sort(key=lambda each: (place(each.arm, ORDER), each.seed))
     comparison, aged = compare_arms(trainings), compare_lags(drifts)
     write_figures(out / "figures.csv", comparison)

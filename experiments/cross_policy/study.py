@@ -61,6 +61,7 @@ def study(request: CrossPolicyRequest) -> Path:
     design = request.sizes.design(config, tokens=request.tokens, refresh=REFRESH)
     request.out.mkdir(parents=True, exist_ok=True)
     require_same_design(request.out, design, Training)
+    require_same_design(request.out, design, Drift, "drift")
     sources = task_sources(config)
 
     def finding(

@@ -122,6 +122,11 @@ def test_a_study_refuses_findings_of_another_design(config: Path) -> None:
     keep(small.out, training)
     with pytest.raises(ConfigError, match=r"training-current-0\.json was made with other options"):
         study.study(small)
+    keep(small.out, msgspec.structs.replace(training, design=design))
+    keep(small.out, Drift(other, 0, 0.0, 10, [], []))
+    for make in (lambda: study.study(small), lambda: report.write(small.out)):
+        with pytest.raises(ConfigError, match=r"drift-0\.json was made with other options"):
+            make()
 
 
 def test_a_key_that_is_newer_than_a_finding_had_its_default(config: Path) -> None:
