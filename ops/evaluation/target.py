@@ -67,7 +67,7 @@ def resolve(name: str, config: Config, store: Store | None = None) -> Target:
         return Target(path, own, name=name, fingerprint=digest(files))
     if name.startswith(hub.PREFIX):
         path, own = hub.fetch_model(name), name.removeprefix(hub.PREFIX).replace("/", "--")
-        return Target(path, own, name=name, fingerprint=digest(manifest.digests(path)))
+        return Target(path, own, name=name, fingerprint=digest(hub.model_digests(path)))
     if match := re.fullmatch(r"external\((.*)\)", name):
         return _external(match[1], config)
     if "/" in name:

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import msgspec
 
+from agentrl.checkpoints import manifest
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 
@@ -121,6 +122,15 @@ def absent_weights(path: Path) -> Sequence[str]:
         return sorted({name for name in named if not (path / name).is_file()})
     one = path / "model.safetensors"
     return [] if one.is_file() else [one.name]
+
+
+def model_digests(path: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file of a snapshot that decides tokens: not of its card, nor of
+    what another program fetched beside them.
+    """
+    needed = (*DESCRIPTION, WEIGHTS)
+    names = {file.name for pattern in needed for file in path.glob(pattern)}
+    return {name: manifest.file_sha256(path / name) for name in sorted(names)}
 
 
 def mask_logs() -> None:

@@ -123,6 +123,23 @@ def test_a_model_of_the_hub_can_be_measured_by_its_name(tmp_path: Path, cache: P
     assert not (tmp_path / "run").exists()
 
 
+def test_a_policy_of_the_hub_is_the_same_under_another_card(tmp_path: Path, there: Hub) -> None:
+    def measured() -> tuple[str, str]:
+        target = resolve("hub:owner/tiny", config(tmp_path / "run"))
+        return target.checkpoint_id, target.fingerprint
+
+    first = measured()
+    (there.folder / "README.md").write_text("Measured elsewhere, too.\n")
+    there.commit = "e" * 40
+    assert measured() == first
+    snapshot = hub.fetch_model("hub:owner/tiny")
+    (snapshot / "LICENSE").write_text("what `hf download` fetches, too\n")
+    assert measured() == first
+    (there.folder / "generation_config.json").write_text("{}")
+    there.commit = "d" * 40
+    assert measured() != first
+
+
 def test_the_token_is_that_of_the_environment_alone(
     tmp_path: Path, there: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
