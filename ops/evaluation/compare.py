@@ -23,7 +23,7 @@ from agentrl.db.models.evaluations import Evaluation
 from agentrl.db.transitions import evaluations
 from agentrl.ops.evaluation.evaluation_rows import hash_evaluation
 from agentrl.ops.evaluation.paired_comparison import PairedResult, compare_items
-from agentrl.ops.evaluation.target import find, resolve
+from agentrl.ops.evaluation.target import Target, find, resolve
 from agentrl.ops.tables import console, plain
 
 SHOWN = 5  # items that changed, of each direction, in the table
@@ -52,9 +52,16 @@ class PlanComparison:
 def compare(path: Path, pair: PairRequest, *, as_json: bool) -> None:
     """Print the comparison. Raises ConfigError without common evaluations, StoreError."""
     config = config_loading.load(path)
+    # Hashing takes longer than the database lets a transaction idle.
+    directories = [name for name in (pair.first, pair.second) if Path(name).is_dir()]
+    targets = {name: resolve(name, config) for name in directories}
     with closing(open_history(config.store_url())) as store, store.read() as session:
-        firsts = _read_evaluations(session, pair.first, config, store.url)
-        seconds = _read_evaluations(session, pair.second, config, store.url)
+        firsts, seconds = (
+            _of_present_weights(
+                _read_evaluations(session, name, config, store.url), targets.get(name), config
+            )
+            for name in (pair.first, pair.second)
+        )
         found = _findings(session, pair, firsts, seconds)
         comparisons = sorted(found, key=lambda one: (one.task, one.split, one.temperature))
     if not comparisons:
@@ -142,7 +149,7 @@ def _unfinished(pair: PairRequest, rows: Sequence[Evaluation]) -> list[Evaluatio
 def _read_evaluations(session: Session, name: str, config: Config, where: str) -> list[Evaluation]:
     """Return all evaluations of a policy, by its name or as a checkpoint."""
     if rows := evaluations.evaluations_of_policy(session, name):
-        return _of_present_weights(rows, name, config)
+        return rows
     full = f"{config.run.name}@{name}" if _of_this_run(name) else name
     if rows := evaluations.evaluations_of_policy(session, full):
         return rows
@@ -151,11 +158,15 @@ def _read_evaluations(session: Session, name: str, config: Config, where: str) -
     return evaluations.evaluations_of_policy(session, find(session, full, where)[0].checkpoint_id)
 
 
-def _of_present_weights(rows: list[Evaluation], name: str, config: Config) -> list[Evaluation]:
-    """Return, of a directory, the evaluations of the weights it has now; all if there are none."""
-    if not Path(name).is_dir():
+def _of_present_weights(
+    rows: list[Evaluation], target: Target | None, config: Config
+) -> list[Evaluation]:
+    """Return, of a directory, the evaluations of the weights it has now; all if there are none.
+
+    `target`: the directory; None: the rows are of no directory.
+    """
+    if target is None:
         return rows
-    target = resolve(name, config)
     present = [
         row
         for row in rows

@@ -257,6 +257,15 @@ def test_a_directory_that_was_trained_again_is_compared_by_its_present_weights(
     assert [row["split"] for row in told(capsys)] == ["test"]
 
 
+def test_a_directory_is_hashed_before_a_transaction_is_begun(file: Path, tmp_path: Path) -> None:
+    """There is no database: one error is found before the other."""
+    folder = tmp_path / "mine"
+    shutil.copytree(TINY, folder)
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="SHA-256"):
+        compare(file, PairRequest(str(folder), "0"), as_json=True)
+
+
 def test_a_checkpoint_is_found_by_its_id_or_its_version(begun: tuple[Config, str]) -> None:
     config, run_id = begun
     by_id = resolve(f"{run_id}-v000000", config)
