@@ -141,7 +141,7 @@ def report(
     """Print the results.
 
     Raises CheckpointError for checkpoints that could not be measured, and ItemError for splits that
-    are not there, unless they have a row.
+    are not there, unless they have a row, and for those of which no episode could be played.
     """
     rows = [describe_result(target, one) for target, one in results] if as_json else []
     if as_json:
@@ -153,6 +153,12 @@ def report(
     errors = {f"checkpoint {name}": error for name, error in lost.items()}
     if not paper_mode:
         errors |= {f"task {plan.task}, split {plan.split}": error for plan, error in absent.items()}
+    for target, one in results:
+        if not one.episodes:
+            policy = target.name or target.checkpoint_id
+            errors[f"task {one.plan.task}, split {one.plan.split} of {policy}"] = ItemError(
+                f"all of its {one.failed} episodes failed", hint="see the warnings above"
+            )
     if errors:
         text = "; ".join(f"{what} is not measured: {error}" for what, error in errors.items())
         kind = CheckpointError if lost else ItemError

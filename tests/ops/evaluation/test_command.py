@@ -266,6 +266,20 @@ def test_a_directory_is_hashed_before_a_transaction_is_begun(file: Path, tmp_pat
         compare(file, PairRequest(str(folder), "0"), as_json=True)
 
 
+def test_an_evaluation_of_which_no_prompt_fits_is_an_error(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(file.read_text().replace("max_tokens = 256", "max_tokens = 8"))
+    request = EvalRequest(policies=(str(TINY),), tasks=("dbbench",), items=2)
+    with pytest.raises(
+        ItemError, match=r"task dbbench, split test of .* all of its 2 episodes failed"
+    ):
+        evaluate(file, request, as_json=True)
+    said = capsys.readouterr()
+    assert [(row["episodes"], row["failed"]) for row in json.loads(said.out)] == [(0, 2)]
+    assert "Episodes cannot be played" in said.err
+
+
 def test_a_checkpoint_is_found_by_its_id_or_its_version(begun: tuple[Config, str]) -> None:
     config, run_id = begun
     by_id = resolve(f"{run_id}-v000000", config)
@@ -432,7 +446,8 @@ def test_items_without_an_expert_stop_no_other_task(
     with file.open("a") as more:
         more.write('[tasks.pole]\nsource = "gymnasium:CartPole-v1"\n')
     request = EvalRequest(policies=("expert",), tasks=("pole", "dbbench"), items=3)
-    evaluate(file, request, as_json=True)
+    with pytest.raises(ItemError, match=r"pole, split \w+ of expert is not measured: all of its 3"):
+        evaluate(file, request, as_json=True)
     said = capsys.readouterr()
     found = {row["task"]: row for row in json.loads(said.out)}
     assert (found["dbbench"]["success"], found["dbbench"]["failed"]) == (1.0, 0)
