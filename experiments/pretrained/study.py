@@ -24,6 +24,7 @@ from agentrl.checkpoints.manifest import find_named_base
 from agentrl.core import logging
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.policies import Model
+from agentrl.core.errors import ConfigError
 from agentrl.core.types import CURRENT
 from agentrl.experiments.findings import read, require_same_design
 from agentrl.experiments.pretrained import report
@@ -90,7 +91,7 @@ def study(request: SmollmRequest) -> Path:
     request.out.mkdir(parents=True, exist_ok=True)
     require_same_design(request.out, design, Measurement, "measured")
     require_same_design(request.out, design, Trained)
-    chosen = [works[name] for name in request.only or works]
+    chosen = [work for name, work in works.items() if name in (request.only or works)]
     make_missing(chosen, request.recipe.threads)
     return request.out if request.only else report.write(request.out)
 
@@ -191,14 +192,22 @@ class Planner:
         return replace(self.config, run=run)
 
     def directory(self, policy: str) -> Path:
-        """Return the directory of a policy: `pretrained`, `start` or ARM-SEED."""
+        """Return the directory of a policy: `pretrained`, `start` or ARM-SEED.
+
+        Raises ConfigError for one that is not trained yet.
+        """
         recipe = self.request.recipe
         if policy == PRETRAINED:
             return recipe.model_path()
         for found in read(self.request.out, "training", Trained):
             if found.policy == policy:
                 return self.request.out / found.checkpoint
-        return Path(self.config.model.path)
+        if policy == START:
+            return Path(self.config.model.path)
+        raise ConfigError(
+            f"{policy} cannot be measured: {self.request.out} contains no training-{policy}.json",
+            hint=f"train it first: --only training-{policy},measured-{policy}",
+        )
 
 
 def arm_config(config: Config, arm: str) -> Config:

@@ -218,6 +218,9 @@ def test_the_checkpoint_of_a_run_is_found_in_a_study_that_was_moved(tmp_path: Pa
     planner = Planner(request, config, design)
     assert planner.directory("whole-0") == tmp_path / "moved/whole-0/checkpoints/r/r-v000002"
     assert planner.directory("start") == (tmp_path / "moved/start").resolve()
+    with pytest.raises(ConfigError, match=r"contains no training-whole-1\.json") as caught:
+        planner.directory("whole-1")
+    assert "--only training-whole-1,measured-whole-1" in (caught.value.hint or "")
     assert planner.directory("pretrained").name == "smollm2"
 
 
