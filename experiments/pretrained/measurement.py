@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.tasks import Task
+from agentrl.core.errors import ItemError
 from agentrl.core.types import SOLVED
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
@@ -35,7 +36,7 @@ def measure(
 ) -> Measurement:
     """Measure a policy. `policy`: its name and directory. `config`: with a home for the rows.
 
-    Raises Interrupted.
+    Raises Interrupted, and ItemError if an episode failed.
     """
     began = time.monotonic()
     name, directory = policy
@@ -69,7 +70,7 @@ class _Measuring:
     report_progress: ReportProgress
 
     def on(self, bench: Bench) -> list[Solved]:
-        """Measure greedy, then sampled. Raises Stopped."""
+        """Measure greedy, then sampled. Raises Stopped, ItemError."""
         config = with_bench(self.config, bench)
         found = task_sources(config)
         plans = [
@@ -85,7 +86,13 @@ class _Measuring:
             self.report_progress(f"{bench.title}: {done} of {total} episodes", 0)
 
         with closing(Matrix(config, self.store, found, work, self.stop)) as matrix:
-            matrix.one(self.target, tick)
+            failed = sum(each.failed for each in matrix.one(self.target, tick))
+        if failed:
+            raise ItemError(
+                f"{bench.title}: {failed} of {total} episodes of {self.target.name} failed, so its "
+                "success is not known",
+                hint="see the warnings above; the same command plays only these episodes again",
+            )
         own = fit_config(config, self.target)
         return [self._solved(bench, plan, evaluation_id(own, self.target, plan)) for plan in plans]
 

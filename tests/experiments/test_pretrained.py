@@ -14,6 +14,7 @@ from running import ROOT
 
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.manifest import find_base
+from agentrl.core import config_loading
 from agentrl.core.config.sections.policies import Model
 from agentrl.core.errors import ConfigError, ItemError
 from agentrl.experiments.findings import keep, read, require_same_design
@@ -26,7 +27,7 @@ from agentrl.experiments.pretrained.findings import (
     StudyDesign,
     Trained,
 )
-from agentrl.experiments.pretrained.measurement import with_bench
+from agentrl.experiments.pretrained.measurement import measure, with_bench
 from agentrl.experiments.pretrained.study import (
     Planner,
     SmollmRequest,
@@ -40,6 +41,7 @@ from agentrl.ops.configuration.configs import check_items
 from agentrl.ops.progress import Lines
 from agentrl.ops.quickstart.recipes import SMOLLM, Recipe, Size
 
+TINY = ROOT / "models" / "tiny"
 BENCHES = [
     Bench("dbbench", "dbbench", "test", 4, {}),
     Bench("alfworld", "alfworld", "test", 2, {}),
@@ -199,7 +201,7 @@ def test_the_base_of_an_adapter_is_published_beside_it_where_it_is_absent(tmp_pa
     adapter.mkdir()
     gone = {"base_model_name_or_path": "/elsewhere/checkpoints/r-v000000"}
     (adapter / "adapter_config.json").write_text(json.dumps(gone))
-    model = Model(path=str(ROOT / "models" / "tiny"))
+    model = Model(path=str(TINY))
     for _ in range(2):
         ensure_base(adapter, model)
     base = find_base(adapter)
@@ -253,6 +255,19 @@ def test_every_bench_of_the_study_has_its_items(tmp_path: Path) -> None:
             if "AGENTRL_DATA" not in f"{error} {error.hint}":
                 raise
             pytest.skip(str(error))
+
+
+def test_a_measurement_of_which_episodes_failed_is_made_again(tmp_path: Path) -> None:
+    bench = Bench("held out", "dbbench", "test", 2, {"style": "compact"})
+    design = replace(DESIGN, benches=[bench])
+    text = f'model.path = "{TINY}"\nrun.home = "{tmp_path}/run"\ntasks.dbbench = {{}}\n'
+    limits = "sampling.max_tokens = {}\nsampling.max_step_tokens = 16\n"
+    policy, stop = ("start", TINY), threading.Event()
+    few, enough = (config_loading.loads(text + limits.format(n)) for n in (16, 512))
+    with pytest.raises(ItemError, match=f"held out: 4 of 4 episodes of {TINY} failed"):
+        measure(few, policy, design, stop, lambda _what, _at: None)
+    found = measure(enough, policy, design, stop, lambda _what, _at: None)
+    assert [len(each.by_item) for each in found.solved] == [2, 2]
 
 
 @pytest.mark.slow
