@@ -1,23 +1,28 @@
 """Trains one arm with one seed: a run of the whole system from the shared starting policy."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from agentrl.checkpoints import manifest
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.errors import AgentRLError
+from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.core.types import RUN_OVER
+from agentrl.db.admin import migrate
 from agentrl.db.queries import curves, progress
 from agentrl.db.queries.progress import Totals
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
+from agentrl.db.transitions import runs
 from agentrl.experiments.pretrained.findings import At, StudyDesign, Trained
+from agentrl.experiments.runner import SECTIONS
 from agentrl.experiments.simulation.simulator import interruption_error
 from agentrl.experiments.simulation.training import ReportProgress
-from agentrl.ops.runs.begin import RunOver, begin, clear_queues
+from agentrl.ops.runs.begin import RunOver, begin, checkpoints_home, clear_queues
 from agentrl.ops.supervisor.children import children
 from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.screen import StallGuard
@@ -26,6 +31,14 @@ from agentrl.ops.supervisor.watch import WatchOutput, watch
 
 POINTS = 1000  # versions of the curve, at most
 GROUPS = 16  # whose success stands for a version
+UNDECIDING = {  # keys of SECTIONS that change only paths, times, memory and rounding
+    *(f"dispatch.{key}" for key in ("claim_timeout_s", "body_timeout_s", "lease_s", "tick_s")),
+    *(f"model.{key}" for key in ("path", "chat_template", "device")),
+    *(f"trainer.{key}" for key in ("micro_batch_tokens", "memory_share", "chunk_logits")),
+    *(f"trainer.{key}" for key in ("packing", "gradient_checkpointing", "inbox_bytes")),
+    *(f"trainer.{key}" for key in ("snapshot_every", "stop_s", "keep_checkpoints")),
+    *(f"trainer.{key}" for key in ("threads", "nice")),
+}
 KEPT = ("loss", "entropy", "grad_norm", "clip_fraction", "effective_sample_size")
 
 
@@ -34,8 +47,10 @@ def train(
 ) -> str:
     """Begin or continue the run until its end; return its id.
 
-    Raises Interrupted, and AgentRLError if there is no progress for `stall_s`.
+    Raises Interrupted, ConfigError if it began with another configuration, and AgentRLError if
+    there is no progress for `stall_s`.
     """
+    require_same_run(config)
     try:
         run_id = begin(config)
     except RunOver as error:
@@ -64,6 +79,44 @@ def train(
         raise interruption_error()
     clear_queues(config, run_id, stop)
     return run_id
+
+
+def require_same_run(config: Config) -> None:
+    """Raise ConfigError if the run exists and learns otherwise, or from another start.
+
+    One that is over must also have had the same number of updates to learn.
+    """
+    if not config.home().exists():
+        return
+    with closing(open_store(config.store_url())) as store:
+        migrate.ensure(store)
+        with store.read() as session:
+            run = runs.find_run(session, config.run.name)
+            if run is None:
+                return
+            stored = config_loading.from_json(run.config, f"run {run.name}")
+            is_over = run.state in RUN_OVER
+            first = checkpoints_home(config, run.run_id) / f"{run.run_id}-v000000"
+    others = {"run.seed", *(["run.stop_updates"] if is_over else [])}
+    every = config_loading.describe_changes(*map(config_loading.dumps, (stored, config)))
+    changes = [each for each in every if _decides(each.partition(": ")[0], others)]
+    if first.exists() and _weights(first) != _weights(Path(config.model.path)):
+        changes.append(f"its version 0 is not {config.model.path}")
+    if changes:
+        raise ConfigError(
+            f"{config.home()} contains a run that began otherwise: {', '.join(changes)}",
+            hint="delete this folder to train again, or choose another --out",
+        )
+
+
+def _decides(key: str, others: Collection[str]) -> bool:
+    """Return whether a key decides what a run learns. `others`: keys beside those of SECTIONS."""
+    return key in others or (key.partition(".")[0] in SECTIONS and key not in UNDECIDING)
+
+
+def _weights(directory: Path) -> dict[str, str]:
+    files = manifest.read(directory).files
+    return {name: value for name, value in files.items() if name.endswith(".safetensors")}
 
 
 def described(config: Config, run_id: str, design: StudyDesign, arm: str) -> Trained:

@@ -16,6 +16,7 @@ from agentrl.ops.warmstart.command import make
 from agentrl.ops.warmstart.expert_processes import usable_processes
 from agentrl.ops.warmstart.options import WarmstartOptions
 from agentrl.ops.warmstart.start_adapter import StartAdapter
+from agentrl.ops.warmstart.warmstart import require_same_start
 
 
 def require_run_memory(recipe: Recipe, config: Config) -> None:
@@ -29,15 +30,19 @@ def require_run_memory(recipe: Recipe, config: Config) -> None:
 def make_start(recipe: Recipe, size: Size, config: Config) -> None:
     """Create `config.model.path` if missing, or continue an interrupted warm start.
 
-    Raises ConfigError if the recipe's model is missing, ItemError for a split without items
-    if experts are to be cloned, Interrupted, and the errors of `warmstart`.
+    Raises ConfigError if the recipe's model is missing, or if the existing one was cloned with
+    other options, ItemError for a split without items if experts are to be cloned, Interrupted, and
+    the errors of `warmstart`.
     """
-    out = Path(config.model.path)
-    if not size.clones or out.exists():
+    if not size.clones:
         return
-    model = recipe.model_path()
+    out, model = Path(config.model.path), recipe.model_path()
     if not model.exists():
         raise ConfigError(f"{model} does not exist", hint=recipe.hint)
+    options = _warmstart_options(recipe, size, config)
+    if out.exists():
+        require_same_start(options)
+        return
     if not StartAdapter(out, model).folder.exists():  # from which OUT is made without items
         check_items(config)
     print(
@@ -45,28 +50,30 @@ def make_start(recipe: Recipe, size: Size, config: Config) -> None:
         file=sys.stderr,
         flush=True,
     )
-    make(
-        WarmstartOptions(
-            out=out,
-            tasks=config.tasks,
-            phases=(recipe.phase(size),),
-            model=model,
-            style=config.model.call_style,
-            chat_template=config.model.chat_template,
-            episodes=size.episodes,
-            batch_tokens=recipe.clone_tokens,
-            measured=0,  # the run measures it as its version 0
-            sampling=config.sampling,
-            seed=config.run.seed,
-            threads=recipe.threads,
-            dtype=config.model.dtype,
-            device=config.model.device,
-            chunk_logits=config.trainer.chunk_logits,
-            processes=usable_processes(),
-            lora=replace(config.trainer.lora, rank=recipe.clone_rank),
-            command=f"agentrl quickstart {recipe.name}",
-        )
-    )
+    make(options)
     # The run that follows needs the memory of the optimizer.
     gc.collect()
     release_unused()
+
+
+def _warmstart_options(recipe: Recipe, size: Size, config: Config) -> WarmstartOptions:
+    return WarmstartOptions(
+        out=Path(config.model.path),
+        tasks=config.tasks,
+        phases=(recipe.phase(size),),
+        model=recipe.model_path(),
+        style=config.model.call_style,
+        chat_template=config.model.chat_template,
+        episodes=size.episodes,
+        batch_tokens=recipe.clone_tokens,
+        measured=0,  # the run measures it as its version 0
+        sampling=config.sampling,
+        seed=config.run.seed,
+        threads=recipe.threads,
+        dtype=config.model.dtype,
+        device=config.model.device,
+        chunk_logits=config.trainer.chunk_logits,
+        processes=usable_processes(),
+        lora=replace(config.trainer.lora, rank=recipe.clone_rank),
+        command=f"agentrl quickstart {recipe.name}",
+    )

@@ -17,6 +17,7 @@ import torch
 
 from agentrl.checkpoints import directories, manifest
 from agentrl.checkpoints.manifest import SaveReport
+from agentrl.core.config_loading import describe_changes
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.ops.warmstart.student_policy import Skill, StudentPolicy
 from agentrl.serving.local.adapter_sum import merge_adapter
@@ -30,7 +31,8 @@ ADAPTER_FOLDER = "adapter"  # in the unfinished OUT
 class StartRecord(msgspec.Struct, frozen=True):
     """How a warm start ended. `fingerprint`: of its options. `weights`: SHA-256 by file of OUT.
 
-    The other fields are those of its report.
+    `options`: see `describe_options`; empty in a record of an older version. The other fields are
+    those of its report.
     """
 
     fingerprint: str
@@ -41,6 +43,7 @@ class StartRecord(msgspec.Struct, frozen=True):
     loss: float
     skills: Mapping[str, Skill]
     weights: Mapping[str, str] = {}
+    options: Mapping[str, Any] = {}
 
 
 class StartAdapter:
@@ -59,16 +62,32 @@ class StartAdapter:
 
         Raises ConfigError if it had other options, CheckpointError.
         """
-        if not self.folder.exists():
-            return None
-        directories.verify(self.folder)
-        record = msgspec.json.decode((self.folder / FILE).read_bytes(), type=StartRecord)
-        if record.fingerprint != fingerprint:
+        record = self._read()
+        if record is not None and record.fingerprint != fingerprint:
             raise ConfigError(
                 f"{self.folder} contains a warm start with other options",
                 hint="run its command again, or delete the folder",
             )
         return record
+
+    def require_same_options(self, options: Mapping[str, Any]) -> None:
+        """Raise ConfigError unless `out` was made with these options, as far as is recorded."""
+        record = self._read()
+        hint = f"delete {self._out} and {self.folder}; the same command clones it again"
+        if record is None:
+            raise ConfigError(f"{self.folder} does not say how {self._out} was cloned", hint=hint)
+        before, after = (msgspec.json.encode(each).decode() for each in (record.options, options))
+        if record.options and (changes := describe_changes(before, after)):
+            raise ConfigError(
+                f"{self._out} was cloned with other options: {', '.join(changes)}", hint=hint
+            )
+
+    def _read(self) -> StartRecord | None:
+        """Return the record if the folder exists. Raises CheckpointError."""
+        if not self.folder.exists():
+            return None
+        directories.verify(self.folder)
+        return msgspec.json.decode((self.folder / FILE).read_bytes(), type=StartRecord)
 
     def publish(self, student: StudentPolicy, card: str, record: StartRecord) -> None:
         """Write the adapter and its record, then `out`, each atomically."""

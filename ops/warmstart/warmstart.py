@@ -153,6 +153,45 @@ def _fingerprint(options: WarmstartOptions) -> str:
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
 
+def require_same_start(options: WarmstartOptions) -> None:
+    """Raise ConfigError if the existing `options.out`, an adapter's, was made with other options.
+
+    A start with all weights has no record.
+    """
+    if options.model and options.lora.rank:
+        start = StartAdapter(options.out, options.model)
+        start.require_same_options(describe_options(options))
+
+
+def describe_options(options: WarmstartOptions) -> dict[str, Any]:
+    """Return what a warm start teaches, and to which model, by names for errors.
+
+    Of `_fingerprint` without what changes the rounding alone, or training and not cloning.
+    """
+    return {
+        "tasks": {
+            name: {
+                "options": dict(task.options),
+                "source": task.source,
+                "split": task.split,
+                "max_turns": task.max_turns,
+            }
+            for name, task in options.tasks.items()
+        },
+        "phases": {str(n): asdict(phase) for n, phase in enumerate(options.phases, 1)},
+        "model": manifest.weight_digests(options.model) if options.model else None,
+        "imported": demonstrations.digest(options.imported) if options.imported else None,
+        "episodes": options.episodes,
+        "batch_tokens": options.batch_tokens,
+        "seed": options.seed,
+        "call_style": options.style,
+        "chat_template": read_template(Path(options.chat_template))
+        if options.chat_template
+        else "",
+        "lora": msgspec.to_builtins(options.lora),
+    }
+
+
 def _state_fingerprint(options: WarmstartOptions, fingerprint: str) -> str:
     """Add to a fingerprint what else determines the remaining steps of an interrupted warm start.
 
@@ -239,7 +278,8 @@ def _publish(
 ) -> None:
     if options.model and options.lora.rank:
         reported = {name: getattr(report, name) for name in REPORTED}
-        record = StartRecord(fingerprint, skills=report.skills, **reported)
+        own = describe_options(options)
+        record = StartRecord(fingerprint, skills=report.skills, options=own, **reported)
         StartAdapter(options.out, options.model).publish(student, card(options, report), record)
         return
 

@@ -2,7 +2,9 @@
 
 import io
 import json
+import shutil
 import threading
+from contextlib import closing
 from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from agentrl.checkpoints.manifest import find_base
 from agentrl.core import config_loading
 from agentrl.core.config.sections.policies import Model
 from agentrl.core.errors import ConfigError, ItemError
+from agentrl.core.types import RunState
+from agentrl.db.store import open_store
+from agentrl.db.transitions import runs
 from agentrl.experiments.findings import keep, read, require_same_design
 from agentrl.experiments.pretrained import report, study
 from agentrl.experiments.pretrained.findings import (
@@ -37,9 +42,12 @@ from agentrl.experiments.pretrained.study import (
     study_config,
 )
 from agentrl.experiments.pretrained.success_rates import GREEDY, change, common_keys, rates
+from agentrl.experiments.pretrained.training import require_same_run
 from agentrl.ops.configuration.configs import check_items
 from agentrl.ops.progress import Lines
+from agentrl.ops.quickstart.clone_starting_policy import make_start
 from agentrl.ops.quickstart.recipes import SMOLLM, Recipe, Size
+from agentrl.ops.runs.begin import begin
 
 TINY = ROOT / "models" / "tiny"
 BENCHES = [
@@ -268,6 +276,62 @@ def test_a_measurement_of_which_episodes_failed_is_made_again(tmp_path: Path) ->
         measure(few, policy, design, stop, lambda _what, _at: None)
     found = measure(enough, policy, design, stop, lambda _what, _at: None)
     assert [len(each.by_item) for each in found.solved] == [2, 2]
+
+
+def test_a_run_that_learned_otherwise_is_not_taken_for_one_of_the_design(tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    shutil.copytree(TINY, start)
+    text = f'run.home = "{tmp_path}/whole-0"\nmodel.path = "{start}"\ntasks.dbbench.weight = 2\n'
+    own = config_loading.loads(text)
+    require_same_run(own)
+    begin(own)
+    require_same_run(own)
+    longer = config_loading.loads(
+        f"{text}run.stop_updates = 9\ntrainer.snapshot_every = 3\ntrainer.stop_s = 90\n"
+    )
+    require_same_run(longer)
+    for key, why in (
+        ("trainer.learning_rate = 0.5", "trainer.learning_rate: unset → 0.5"),
+        ("run.seed = 1", "run.seed: 0 → 1"),
+        ("tasks.dbbench.max_turns = 3", "tasks.dbbench.max_turns: unset → 3"),
+    ):
+        with pytest.raises(ConfigError, match=f"a run that began otherwise: {why}"):
+            require_same_run(config_loading.loads(f"{text}{key}\n"))
+    with closing(open_store(own.store_url())) as store, store.write() as session:
+        run = runs.require_run(session, "run")
+        runs.move_run(session, run.run_id, RunState.COMPLETED, "8 updates")
+    require_same_run(own)
+    with pytest.raises(ConfigError, match="stop_updates: unset → 9"):
+        require_same_run(longer)
+    other = manifest.read(start)
+    other.files["model.safetensors"] = "0" * 64
+    manifest.write(start, other)
+    with pytest.raises(ConfigError, match=f"its version 0 is not {start}"):
+        require_same_run(own)
+
+
+@pytest.mark.slow
+def test_a_start_that_was_cloned_otherwise_is_not_taken_for_that_of_the_design(
+    tmp_path: Path, small_recipe: Any
+) -> None:
+    recipe = replace_fields(small_recipe(tmp_path), clone_rank=4)
+    size = Size(updates=1, items=1, clones=1, episodes=2)
+    request = SmollmRequest(tmp_path / "study", recipe, size)
+    request.out.mkdir()
+    config = study_config(request)
+    make_start(recipe, size, config)
+    heavier = replace(config.tasks["dbbench"], weight=2.0, horizons=((0, 6),))
+    tasks = dict(config.tasks, dbbench=heavier)
+    make_start(recipe, size, replace(config, tasks=tasks))
+    erring = replace_fields(recipe, clone_noise={"dbbench": 0.5})
+    with pytest.raises(ConfigError, match=r"phases\.1\.noise\.dbbench: unset → 0\.5") as caught:
+        make_start(erring, size, config)
+    assert f"delete {config.model.path} and {config.model.path}-adapter" in caught.value.hint
+    with pytest.raises(ConfigError, match=r"phases\.1\.steps: 1 → 2"):
+        make_start(recipe, replace_fields(size, clones=2), config)
+    shutil.rmtree(f"{config.model.path}-adapter")
+    with pytest.raises(ConfigError, match=r"start-adapter does not say how .*start was cloned"):
+        make_start(recipe, size, config)
 
 
 @pytest.mark.slow
