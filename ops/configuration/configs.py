@@ -28,6 +28,7 @@ from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.configuration.teachers import check_teachers
 from agentrl.ops.models import hub
 from agentrl.ops.trackers import factory
+from agentrl.serving.engine_api import COLDEST, HOTTEST
 from agentrl.serving.engines import EXTERNAL, check_engine
 from agentrl.serving.external.upstream import require_key
 from agentrl.trainer.algorithm import presets
@@ -96,6 +97,7 @@ def check(config: Config) -> None:
     check_leases(config)
     check_judges(config)
     check_teachers(config)
+    check_temperatures(config)
     check_sampling(config)
     for server in config.engine_servers():
         check_engine(serving_config(config), server)
@@ -161,6 +163,19 @@ def check_external(servers: Sequence[PolicyServer]) -> None:
             raise ConfigError(
                 f"policy.tracks: {server.name} is external and cannot follow tracks",
                 hint=f"remove tracks; the track of this server is {track_of(server.name)}",
+            )
+
+
+def check_temperatures(config: Config) -> None:
+    """Check that engines accept the temperatures."""
+    for section, value in (
+        ("sampling", config.sampling.temperature),
+        ("eval", config.eval.temperature),
+    ):
+        if value and not COLDEST <= value <= HOTTEST:
+            raise ConfigError(
+                f"{section}.temperature: {value:g} is neither 0 nor in {COLDEST:g}…{HOTTEST:g}",
+                hint="set it to 0 for greedy decoding, or within these bounds",
             )
 
 

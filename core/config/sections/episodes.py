@@ -87,7 +87,7 @@ class Sampling(Section, frozen=True):
     window_groups: Positive = 64
     """Groups of each task from which `adaptive` learns."""
     temperature: AtLeast0 = 1.0
-    """Sampling temperature. 0: greedy."""
+    """Sampling temperature: 0.01 to 100, or 0: greedy."""
     max_step_tokens: Positive = 64
     """Most tokens sampled in one step."""
     max_tokens: Positive = 2048

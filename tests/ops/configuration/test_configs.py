@@ -17,6 +17,7 @@ from agentrl.ops.doctor.doctor import examine
 from agentrl.ops.runs.begin import begin
 from agentrl.ops.supervisor.up import up
 from agentrl.ops.warmstart import tokenizer
+from agentrl.serving.engine_api import COLDEST, HOTTEST
 
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "models" / "tiny"
@@ -237,6 +238,15 @@ def test_weights_that_no_pool_could_have_are_refused(tmp_path: Path, more: str, 
     configs.check(config(tmp_path, 'sampling.strategy = "adaptive"\n'))
     with pytest.raises(ConfigError, match=error):
         configs.check(config(tmp_path, more))
+
+
+@pytest.mark.parametrize("key", ["sampling.temperature", "eval.temperature"])
+def test_a_temperature_that_every_engine_refuses_is_refused(tmp_path: Path, key: str) -> None:
+    for value in (0.0, COLDEST, HOTTEST):
+        configs.check(config(tmp_path, f"{key} = {value}\n"))
+    for value in (COLDEST * 0.99, HOTTEST * 1.01):
+        with pytest.raises(ConfigError, match=rf"{key}: {value:g} is neither 0 nor in 0\.01…100"):
+            configs.check(config(tmp_path, f"{key} = {value}\n"))
 
 
 @pytest.mark.parametrize(
