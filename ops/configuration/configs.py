@@ -21,9 +21,10 @@ from agentrl.db.registry.external_policies import track_of
 from agentrl.envs import registry
 from agentrl.envs.server.in_process import needs_container
 from agentrl.ops.configuration.config_warnings import find_warnings
+from agentrl.ops.configuration.context import check_context
 from agentrl.ops.configuration.judges import check_judges
 from agentrl.ops.configuration.leases import check_leases
-from agentrl.ops.configuration.model_spec import read_positions, read_vocabulary
+from agentrl.ops.configuration.model_spec import read_vocabulary
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.configuration.teachers import check_teachers
 from agentrl.ops.models import hub
@@ -227,23 +228,6 @@ def check_model(path: Path, model: Model) -> None:
     template = ChatTemplate.load(path, model.chat_template)
     template.check(model.call_style)
     template.check_embedded(read_vocabulary(path))
-
-
-def check_context(config: Config) -> None:
-    """Check that a step fits a trajectory, and a trajectory the model's positions."""
-    sampling = config.sampling
-    if sampling.max_step_tokens > sampling.max_tokens:
-        raise ConfigError(
-            f"sampling.max_step_tokens: {sampling.max_step_tokens} exceeds "
-            f"sampling.max_tokens {sampling.max_tokens}",
-            hint="lower max_step_tokens or raise max_tokens",
-        )
-    positions = read_positions(Path(config.model.path))
-    if positions is not None and sampling.max_tokens > positions:
-        raise ConfigError(
-            f"sampling.max_tokens: {sampling.max_tokens} exceeds the model's {positions} positions",
-            hint=f"set it to at most {positions}, or choose another model.path",
-        )
 
 
 def check_protocol(envs: Envs) -> None:

@@ -73,12 +73,20 @@ class _ModelDescription(msgspec.Struct):
 
     vocab_size: int | None = None
     max_position_embeddings: int | None = None
+    sliding_window: int | None = None
+    use_sliding_window: bool | None = None
     text_config: "_ModelDescription | None" = None
 
 
 def read_positions(path: Path) -> int | None:
     """Return the positions of a transformers directory, None if not stated. Raises ConfigError."""
     return _describe(path).max_position_embeddings
+
+
+def read_window(path: Path) -> int | None:
+    """Return the length of its sliding windows, None without any. Raises ConfigError."""
+    found = _describe(path)
+    return None if found.use_sliding_window is False else found.sliding_window or None
 
 
 def read_vocabulary(path: Path) -> int | None:

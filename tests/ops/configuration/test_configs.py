@@ -1,3 +1,4 @@
+import json
 import re
 import shutil
 from pathlib import Path
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
+from agentrl.core.config.sections.policies import Model
 from agentrl.core.errors import ConfigError
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
@@ -198,6 +200,50 @@ def test_a_vllm_that_cannot_hold_its_tracks_is_refused_before_anything_is_made(
     assert "trainer.lora.rank" in caught.value.hint
     configs.check(config(tmp_path, f"trainer.lora.rank = 4\n{server}"))
     assert not (tmp_path / "run").exists()
+
+
+VLLM = '[[policy]]\nname = "p"\nengine = "vllm"\n'
+LOCAL_EVAL = f"eval.every = 1\n{VLLM}"
+VLLM_EVAL = "[eval]\nevery = 1\nengine = 'vllm'\nvllm.context = 1000\n"
+WINDOW = "sliding window of 1000, the context of"
+
+
+@pytest.mark.parametrize(
+    ("described", "servers", "error"),
+    [
+        ({}, f"{VLLM}vllm.context = 1000\n", r"policy\.vllm\.context 1000 of p$"),
+        ({}, VLLM_EVAL, r"eval\.vllm\.context 1000 of evaluator$"),
+        ({"sliding_window": 1000, "use_sliding_window": None}, "", f"{WINDOW} policy$"),
+        ({"sliding_window": 1000, "use_sliding_window": True}, LOCAL_EVAL, f"{WINDOW} evaluator$"),
+        ({"sliding_window": 1000, "use_sliding_window": False}, "", ""),
+        ({"sliding_window": 1000, "use_sliding_window": None}, VLLM, ""),
+    ],
+)
+def test_a_trajectory_longer_than_the_context_of_a_server_is_refused(
+    tmp_path: Path, described: dict[str, object], servers: str, error: str
+) -> None:
+    model = _model(tmp_path, **described)
+    for tokens in (1000, 1001):
+        text = f"sampling.max_tokens = {tokens}\nsampling.max_step_tokens = 100\n{servers}"
+        own = replace(config(tmp_path, text), model=model)
+        if not error or tokens == 1000:
+            configs.check(own)
+            continue
+        with pytest.raises(
+            ConfigError, match=rf"sampling\.max_tokens: 1001 exceeds .*{error}"
+        ) as no:
+            configs.check(own)
+        assert no.value.hint.startswith("set it to at most 1000, or ")
+
+
+def _model(tmp_path: Path, **described: object) -> Model:
+    """A copy of the tiny model with other values in its config.json; None: without the key."""
+    path = tmp_path / "model"
+    shutil.copytree(TINY, path)
+    stated = json.loads((path / "config.json").read_text()) | described
+    kept = {key: value for key, value in stated.items() if value is not None}
+    (path / "config.json").write_text(json.dumps(kept))
+    return Model(path=str(path))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"max_position_embeddings": "many"}'])
