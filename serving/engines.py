@@ -54,7 +54,7 @@ class EngineEntry:
 ENGINES = {
     "local": EngineEntry("agentrl.serving.local.engine:make"),
     "vllm": EngineEntry(
-        "agentrl.serving.vllm.engine:VllmEngine", check="agentrl.serving.vllm.launch:check_tracks"
+        "agentrl.serving.vllm.engine:VllmEngine", check="agentrl.serving.vllm.launch:check_server"
     ),
     "scripted": EngineEntry("agentrl.serving.scripted:make"),
 }

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -105,13 +106,22 @@ def cut_at_stop(tokens: Sequence[int], request: Request) -> tuple[list[int], str
 
 
 def limits_of(model: Path) -> ModelLimits:
-    """Read the limits in a model's config.json. Raises CheckpointError."""
+    """Read the limits of a model, or of its text model, in config.json. Raises CheckpointError."""
+    described = read_description(model)
+    try:
+        config = msgspec.convert(described.get("text_config") or described, _ModelConfig)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"{model / 'config.json'}: {error}") from error
+    return ModelLimits(config.vocab_size, config.max_position_embeddings)
+
+
+def read_description(model: Path) -> dict[str, Any]:
+    """Read a model's config.json. Raises CheckpointError."""
     path = model / "config.json"
     try:
-        config = msgspec.json.decode(path.read_bytes(), type=_ModelConfig)
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.MsgspecError) as error:
         raise CheckpointError(f"{path}: {error}") from error
-    return ModelLimits(config.vocab_size, config.max_position_embeddings)
 
 
 class _ModelConfig(msgspec.Struct):

@@ -100,11 +100,11 @@ def check(config: Config) -> None:
     check_teachers(config)
     check_temperatures(config)
     check_sampling(config)
-    for server in config.engine_servers():
-        check_engine(serving_config(config), server)
     config.policy_token_env()
     check_tokens(config)
     check_model(Path(config.model.path), config.model)
+    for server in config.engine_servers():
+        check_engine(serving_config(config), server)
     check_context(config)
     check_protocol(config.envs)
     check_tasks(config)

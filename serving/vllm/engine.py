@@ -27,7 +27,7 @@ from agentrl.serving.vllm.adapter import base_of
 from agentrl.serving.vllm.calls import VllmCalls
 from agentrl.serving.vllm.client import VllmClient, VllmError
 from agentrl.serving.vllm.completions import RunningCompletions
-from agentrl.serving.vllm.launch import check_tracks, find_version, launch
+from agentrl.serving.vllm.launch import check_model, check_tracks, find_version, launch
 from agentrl.serving.vllm.process import NAME, TIMINGS, Timings, VllmProcess
 from agentrl.serving.vllm.weights import VllmWeights
 from agentrl.serving.vllm.wire import CompletionAnswer
@@ -82,6 +82,7 @@ class VllmEngine:
         the former policies are still loaded, or vLLM restarts with them.
         """
         base = base_of(path)
+        check_model(base)
         if not self._process.started():
             self._weights.begin(path, base)
             self._process.start()

@@ -10,8 +10,9 @@ import subprocess
 from pathlib import Path
 
 from agentrl.core.config.sections.policies import PolicyServer
-from agentrl.core.errors import ConfigError
+from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.serving.engines import ServingConfig
+from agentrl.serving.scripted import read_description
 from agentrl.serving.vllm.process import NAME, Launch
 
 LEAST, BELOW = (0, 26), (0, 33)
@@ -63,6 +64,28 @@ def interpreter(server: PolicyServer) -> str:
             f"{server.section()}.vllm.python: there is no interpreter at {path}", hint=HINT
         )
     return str(path)
+
+
+def check_server(config: ServingConfig, server: PolicyServer) -> None:
+    """Raise ConfigError if vLLM cannot serve the model, or not on so many tracks."""
+    check_tracks(config, server)
+    try:
+        check_model(Path(config.model.path))
+    except CheckpointError as error:
+        raise ConfigError(f"policy {server.name}: {error}", hint=error.hint) from error
+
+
+def check_model(model: Path) -> None:
+    """Raise CheckpointError for a model of text and images.
+
+    Of some the trainer saves only the text model, whose weights do not fit into the whole in vLLM.
+    """
+    if read_description(model).get("text_config"):
+        raise CheckpointError(
+            f"{model}: vLLM can serve the text model only alone, but here it is a part (text_config"
+            " of config.json) of a larger model",
+            hint="set model.path to a directory with the text model alone (docs/models.md)",
+        )
 
 
 def check_tracks(config: ServingConfig, server: PolicyServer) -> None:

@@ -20,6 +20,7 @@ from agentrl.ops.runs.begin import begin
 from agentrl.ops.supervisor.up import up
 from agentrl.ops.warmstart import tokenizer
 from agentrl.serving.engine_api import COLDEST, HOTTEST
+from agentrl.serving.scripted import limits_of
 
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "models" / "tiny"
@@ -200,6 +201,17 @@ def test_a_vllm_that_cannot_hold_its_tracks_is_refused_before_anything_is_made(
     assert "trainer.lora.rank" in caught.value.hint
     configs.check(config(tmp_path, f"trainer.lora.rank = 4\n{server}"))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_of_which_the_text_model_is_a_part_is_refused_for_vllm(tmp_path: Path) -> None:
+    text = json.loads((TINY / "config.json").read_text())
+    model = _model(tmp_path, **dict.fromkeys(text) | {"text_config": text})
+    configs.check(replace(config(tmp_path), model=model))
+    assert limits_of(Path(model.path)) == limits_of(TINY)
+    for server in (VLLM, "eval.every = 1\neval.engine = 'vllm'\n"):
+        with pytest.raises(ConfigError, match=r"policy .*: .*model: vLLM .*text_config") as caught:
+            configs.check(replace(config(tmp_path, server), model=model))
+        assert "the text model alone" in caught.value.hint
 
 
 VLLM = '[[policy]]\nname = "p"\nengine = "vllm"\n'

@@ -1,5 +1,6 @@
 """Checkpoints that a policy server on vLLM refuses, and what it serves instead."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +48,19 @@ def test_a_checkpoint_of_another_shape_is_refused(start: Start, tmp_path: Path) 
     bench.publish(model=other)
     bench.step_until(lambda: len(bench.rows()) == 2)
     assert bench.rows() == [("c0", False), ("c0", True)]
+
+
+def test_a_checkpoint_of_more_than_a_text_model_is_refused_before_vllm_starts(
+    start: Start, tmp_path: Path
+) -> None:
+    bench, other = start(), tmp_path / "other"
+    shutil.copytree(bench.model, other)
+    described = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({"text_config": described}))
+    bench.publish(model=other)
+    bench.follower.step(bench.live)
+    assert "(text_config of config.json)" in bench.follower.problem()
+    assert not list(tmp_path.rglob("vllm-p.log"))
 
 
 def test_a_base_of_which_vllm_read_other_bytes_serves_no_adapter(start: Start) -> None:
