@@ -15,6 +15,7 @@ import msgspec
 
 from agentrl.core.errors import ConfigError
 from agentrl.ops.configuration.published_models import PUBLISHED
+from agentrl.serving.rotary import LONGROPE, find_rotary
 
 HEADER = 100 * 1024**2  # bytes; a longer header is none
 FAMILIES = {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text"}
@@ -75,6 +76,9 @@ class _ModelDescription(msgspec.Struct):
     max_position_embeddings: int | None = None
     sliding_window: int | None = None
     use_sliding_window: bool | None = None
+    original_max_position_embeddings: int | None = None
+    rope_parameters: dict[str, Any] | None = None
+    rope_scaling: dict[str, Any] | None = None  # its name in older files
     text_config: "_ModelDescription | None" = None
 
 
@@ -87,6 +91,19 @@ def read_window(path: Path) -> int | None:
     """Return the length of its sliding windows, None without any. Raises ConfigError."""
     found = _describe(path)
     return None if found.use_sliding_window is False else found.sliding_window or None
+
+
+def read_original_positions(path: Path) -> int | None:
+    """Return the positions after which longrope changes the frequencies of a whole pass.
+
+    None: it has no longrope. Raises ConfigError.
+    """
+    found = _describe(path)
+    rope = find_rotary(found.rope_parameters or found.rope_scaling, LONGROPE)
+    if rope is None:
+        return None
+    stated = rope.get("original_max_position_embeddings")
+    return found.original_max_position_embeddings or stated or found.max_position_embeddings
 
 
 def read_vocabulary(path: Path) -> int | None:

@@ -25,6 +25,7 @@ from agentrl.core.logging import get_logger
 from agentrl.serving.local.kv_cache import RowCache
 from agentrl.serving.local.pass_sizes import COLUMNS, RECORDED, ROWS, WIDTH, double_until
 from agentrl.serving.local.served_model import ServedModel, expected_gap
+from agentrl.serving.rotary import CHOOSING, find_rotary
 
 UNRECORDED = 2  # passes of a size before the one that is recorded
 
@@ -183,7 +184,9 @@ class Recorders:
         """Return the model with the recorder of its shape, if its passes are to be recorded."""
         weights = list(model.network.parameters())
         size = sum(weight.numel() * weight.element_size() for weight in weights)
-        if self._capture is None or size > self._largest or _chooses_by_values(model.network):
+        ropes = getattr(model.network.config, "rope_parameters", None)
+        chooses = find_rotary(ropes, CHOOSING) is not None  # by values on the GPU
+        if self._capture is None or size > self._largest or chooses:
             return model
         kind = (_architecture(model.network), tuple((each.shape, each.dtype) for each in weights))
         if kind not in self._recorders:
@@ -239,13 +242,6 @@ def _architecture(network: Any) -> str:
     """Return what two networks with weights of equal shapes must share to compute the same."""
     config = {**network.config.to_dict(), "_name_or_path": ""}
     return json.dumps([type(network).__name__, config], sort_keys=True, default=str)
-
-
-def _chooses_by_values(network: Any) -> bool:
-    """Return whether a pass looks at values on the GPU to choose what it computes."""
-    ropes = getattr(network.config, "rope_parameters", None) or {}
-    kinds = [ropes, *(each for each in ropes.values() if isinstance(each, dict))]
-    return any(each.get("rope_type") in ("dynamic", "longrope") for each in kinds)
 
 
 def _with_own_storage(network: nn.Module) -> nn.Module:

@@ -217,6 +217,8 @@ def test_a_model_of_which_the_text_model_is_a_part_is_refused_for_vllm(tmp_path:
 VLLM = '[[policy]]\nname = "p"\nengine = "vllm"\n'
 LOCAL_EVAL = f"eval.every = 1\n{VLLM}"
 VLLM_EVAL = "[eval]\nevery = 1\nengine = 'vllm'\nvllm.context = 1000\n"
+LONG, OLD = {"rope_type": "longrope"}, {"type": "su"}
+ORIGINAL = {"original_max_position_embeddings": 1000}
 WINDOW = "sliding window of 1000, the context of"
 
 
@@ -229,6 +231,10 @@ WINDOW = "sliding window of 1000, the context of"
         ({"sliding_window": 1000, "use_sliding_window": True}, LOCAL_EVAL, f"{WINDOW} evaluator$"),
         ({"sliding_window": 1000, "use_sliding_window": False}, "", ""),
         ({"sliding_window": 1000, "use_sliding_window": None}, VLLM, ""),
+        ({"rope_parameters": {**LONG, **ORIGINAL}}, "", "1000 original positions"),
+        ({"rope_parameters": {"full_attention": LONG}, **ORIGINAL}, "", "1000 original positions"),
+        ({"rope_parameters": None, "rope_scaling": OLD, **ORIGINAL}, "", "1000 original positions"),
+        ({"rope_parameters": {"rope_type": "dynamic", **ORIGINAL}}, "", ""),
     ],
 )
 def test_a_trajectory_longer_than_the_context_of_a_server_is_refused(
@@ -246,6 +252,18 @@ def test_a_trajectory_longer_than_the_context_of_a_server_is_refused(
         ) as no:
             configs.check(own)
         assert no.value.hint.startswith("set it to at most 1000, or ")
+
+
+def test_a_vllm_that_would_use_the_long_frequencies_of_longrope_is_refused(tmp_path: Path) -> None:
+    model = _model(tmp_path, rope_parameters=LONG, **ORIGINAL)
+    limits = "sampling.max_tokens = 1000\nsampling.max_step_tokens = 100\n"
+    own = config(tmp_path, f"{limits}{VLLM}vllm.context = 1000\n")
+    configs.check(replace(own, model=model))
+    for more, context in (("", 2048), ("vllm.context = 1500\n", 1500)):
+        own = replace(config(tmp_path, f"{limits}{VLLM}{more}"), model=model)
+        with pytest.raises(ConfigError, match=f"with a context of {context}, p uses") as caught:
+            configs.check(own)
+        assert caught.value.hint == "set policy.vllm.context to at most 1000"
 
 
 def _model(tmp_path: Path, **described: object) -> Model:
