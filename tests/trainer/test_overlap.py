@@ -234,20 +234,24 @@ def test_a_trainer_killed_between_a_gradient_and_the_former_commit_loses_and_rep
     assert world.accounting() == []
 
 
-def test_a_trainer_told_to_stop_during_a_gradient_commits_both_updates_and_a_snapshot(
-    world: World, tiny: Path, tmp_path: Path, upload: SlowUpload
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_trainer_told_to_stop_commits_every_update_that_has_stepped_and_a_snapshot(
+    world: World, tiny: Path, tmp_path: Path, upload: SlowUpload, version: int
 ) -> None:
+    """It is told when the second update's gradient is computed, or when that update may step."""
     stop = threading.Event()
 
-    def during() -> None:
+    def end() -> None:
         upload.end()
         stop.set()
 
-    run_loop(world, HookedLearner(tiny, {2: during}), tmp_path, url=FAR, stop=stop)
-    assert (world.run().state, world.run().version) == (RunState.RUNNING, 2)
+    learner = HookedLearner(tiny, {2: end if version == 1 else upload.end})
+    learner.stepping = {2: end}
+    run_loop(world, learner, tmp_path, url=FAR, stop=stop)
+    assert (world.run().state, world.run().version) == (RunState.RUNNING, version)
     rows = world.ask("SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL")
-    assert rows == [(2,)]
-    assert _states(world) == ["trained", "trained", "ready"]
+    assert rows == [(version,)]
+    assert _states(world) == ["trained"] * version + ["ready"] * (3 - version)
     assert world.accounting() == []
 
 
