@@ -1,14 +1,24 @@
-"""Parts of queries: columns of a dataclass, rows of an attempt, live processes, counts, shares."""
+"""Parts of queries: columns, rows of an attempt, live processes, alarms, counts, shares."""
 
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, ColumnExpressionArgument, and_, case, func, select
+from sqlalchemy import (
+    ColumnElement,
+    ColumnExpressionArgument,
+    Select,
+    and_,
+    case,
+    func,
+    select,
+    true,
+)
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from agentrl.core.types import SOLVED
 from agentrl.db.models.base import Base
 from agentrl.db.models.processes import PolicyServer, Worker
+from agentrl.db.models.updates import Alarm, Update
 from agentrl.db.store import now
 
 
@@ -29,6 +39,15 @@ def same_attempt(one: Any, other: Any) -> ColumnElement[bool]:
 def is_live(process: type[Worker] | type[PolicyServer], run_id: str) -> ColumnElement[bool]:
     """Return the condition that a process of the run has not ended and holds its lease."""
     return and_(process.run_id == run_id, process.ended_at.is_(None), process.lease_until > now())
+
+
+def live_alarms(run_id: str) -> Select[Alarm]:
+    """Return a query for the run's alarm rows, without those of updates that were rolled back."""
+    return (
+        select(Alarm)
+        .outerjoin(Update, Update.update_id == Alarm.update_id)
+        .where(Alarm.run_id == run_id, func.coalesce(Update.is_live, true()))
+    )
 
 
 def share_solved(score: Any) -> ColumnElement[Any]:

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import func, select, true, tuple_
+from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from agentrl.db.models.evaluations import Evaluation
 from agentrl.db.models.updates import Alarm, Update
+from agentrl.db.query_parts import live_alarms
 from agentrl.db.registry.lineage import undone_checkpoints
 
 MOST = 200  # rows of one look
@@ -53,12 +54,7 @@ def tracker_rows(
             (update.trainer_epoch, update.version), cursor.alarm_id, cursor.evaluations
         )
         rows.append(TrackerRow(update.version, _numeric_metrics(update.metrics), cursor))
-    alarms = (
-        select(Alarm)
-        .outerjoin(Update, Update.update_id == Alarm.update_id)
-        .where(Alarm.run_id == run_id, Alarm.alarm_id > cursor.alarm_id)
-        .where(func.coalesce(Update.is_live, true()))
-    )
+    alarms = live_alarms(run_id).where(Alarm.alarm_id > cursor.alarm_id)
     for alarm in session.scalars(alarms.order_by(Alarm.alarm_id).limit(most)):
         cursor = TrackerCursor(cursor.update, alarm.alarm_id, cursor.evaluations)
         name = f"alarm/{alarm.task or 'update'}/{alarm.name}"

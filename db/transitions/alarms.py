@@ -14,6 +14,7 @@ from agentrl.core.types import GroupState
 from agentrl.db.models.episodes import Group
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Alarm, Update
+from agentrl.db.query_parts import live_alarms
 from agentrl.db.store import read_clock
 
 Counts = dict[str, dict[GroupState, int]]
@@ -89,13 +90,7 @@ def alarm_history(session: Session, run_id: str, most: int) -> list[AlarmPeriod]
 
     Rows of updates that were rolled back do not count.
     """
-    query = (
-        select(Alarm)
-        .outerjoin(Update, Update.update_id == Alarm.update_id)
-        .where(Alarm.run_id == run_id, func.coalesce(Update.is_live, true()))
-        .order_by(Alarm.alarm_id.desc())
-        .limit(most)
-    )
+    query = live_alarms(run_id).order_by(Alarm.alarm_id.desc()).limit(most)
     found: dict[tuple[str, str, float], AlarmPeriod] = {}
     for row in reversed(session.scalars(query).all()):
         key = row.task, row.name, row.raised_at

@@ -60,17 +60,17 @@ class FullModel:
         """The reference of the KL term is a second copy of the model."""
         weights_dtype: torch.dtype = getattr(torch, hardware.weights_dtype)
 
-        def loaded() -> Any:
+        def load_one() -> Any:
             model = _load_model(path, settings, hardware.device, weights_dtype, load=load)
             if hardware.weights_dtype != hardware.dtype:
                 model.set_experts_implementation("eager")  # autocast casts no joined experts
             return model
 
-        self.model = loaded()
+        self.model = load_one()
         self._untrained = _untrained_tensors(self.model)
         self._path = path
         self._dtype: torch.dtype = getattr(torch, hardware.dtype)
-        self._reference = loaded() if settings.kl_weight else None
+        self._reference = load_one() if settings.kl_weight else None
 
     def reference(self) -> Any:
         return nullcontext(self._reference)
