@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_experts import SHAPE
 from torch_device import DEVICE
 from transformers import (
     AutoModelForCausalLM,
@@ -20,21 +21,9 @@ from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.local.networks import Networks
 
 auto: Any = AutoModelForCausalLM
-SHAPE: dict[str, Any] = {
-    "vocab_size": 96,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.3,
-}
 EXPERTS = {
-    "qwen3": Qwen3MoeConfig(
-        **SHAPE, moe_intermediate_size=48, num_experts=8, num_experts_per_tok=2
-    ),
-    "mixtral": MixtralConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=2),
+    "qwen3": Qwen3MoeConfig(**SHAPE, moe_intermediate_size=48, num_experts=8),
+    "mixtral": MixtralConfig(**SHAPE, num_local_experts=4),
 }
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_experts import SHAPE
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, Glm4MoeConfig, Qwen3MoeConfig
 
@@ -16,17 +17,6 @@ from agentrl.trainer.model.attention import hidden_states
 from agentrl.trainer.model.trainable_model import FullModel, tensors_to_save, trainable_parameters
 
 SETTINGS = resolve_settings(Trainer())
-SHAPE: dict[str, Any] = {
-    "vocab_size": 96,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "moe_intermediate_size": 48,
-    "num_experts_per_tok": 2,
-}
 BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"
 
 
@@ -41,7 +31,8 @@ def _save_model(path: Path, config: Any) -> Any:
 
 def test_a_bias_that_is_not_trained_is_saved_and_served(tmp_path: Path) -> None:
     routers = {"n_routed_experts": 8, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
-    model = _save_model(tmp_path / "v0", Glm4MoeConfig(**SHAPE, **routers))
+    config = Glm4MoeConfig(**SHAPE, moe_intermediate_size=48, **routers)
+    model = _save_model(tmp_path / "v0", config)
     (tmp_path / "v0" / "tokenizer.json").write_text("{}")
     full = FullModel(tmp_path / "v0", SETTINGS, Hardware())
     weights = tensors_to_save(trainable_parameters(full.model), torch.float32)
@@ -69,7 +60,7 @@ class _Products(TorchDispatchMode):
 def test_experts_are_computed_in_the_dtype_of_the_forward_pass(
     tmp_path: Path, weights: str
 ) -> None:
-    _save_model(tmp_path, Qwen3MoeConfig(**SHAPE, num_experts=8))
+    _save_model(tmp_path, Qwen3MoeConfig(**SHAPE, moe_intermediate_size=48, num_experts=8))
     full = FullModel(tmp_path, SETTINGS, Hardware(dtype="bfloat16", weights_dtype=weights))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), _Products() as products:
         hidden_states(full.model, torch.arange(40), (25, 15))
