@@ -79,6 +79,7 @@ class RabbitBroker:
                 _declare_dead(channel, dead_queue(queue))
                 channel.queue_bind(dead_queue(queue), DEAD, queue)
                 channel.queue_declare(queue, durable=True, arguments=_quorum(queue))
+            for queue in run_queues(run_id):  # at once: a message routed to one alone is lost
                 channel.queue_bind(queue, TRAJECTORIES, run_id)
 
     def queues_exist(self, run_id: str) -> bool:
