@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from agentrl.cli.options import CONFIG, JSON_ARRAY
+from agentrl.cli.options import CONFIG, JSON_ARRAY, TEMPERATURE
 
 ABOUT = """Evaluate policies on tasks, or compare two policies.
 
@@ -62,9 +62,7 @@ def measure(
     splits: str = SPLITS,
     items: int | None = ITEMS,
     repeats: int = typer.Option(1, min=1, help="Episodes per item (the k in pass@k)."),
-    temperature: float | None = typer.Option(
-        None, min=0.0, help="Sampling temperature. Default: the configuration's."
-    ),
+    temperature: float | None = TEMPERATURE,
     greedy: bool = typer.Option(False, "--greedy", help="Same as --temperature 0."),
     again: bool = typer.Option(False, "--again", help="Repeat episodes that were already played."),
     paper: bool = typer.Option(

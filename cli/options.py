@@ -2,6 +2,15 @@
 
 import typer
 
+
+def _check_temperature(value: float | None) -> float | None:
+    from agentrl.ops.configuration.configs import check_temperature
+
+    if value is not None:
+        check_temperature("--temperature", value)
+    return value
+
+
 CONFIG = typer.Argument(
     ..., metavar="CONFIG", help="Configuration file of the run (TOML).", show_default=False
 )
@@ -35,3 +44,8 @@ DATA = typer.Option("", "--data", help="Data folder. Default: the variable AGENT
 OUT_DIRECTORY = typer.Option(..., "--out", help="Output directory.", show_default=False)
 JSON_ARRAY = typer.Option(False, "--json", help="Print one JSON array.")
 JSON_OBJECT = typer.Option(False, "--json", help="Print one JSON object.")
+TEMPERATURE = typer.Option(
+    None,
+    callback=_check_temperature,
+    help="Sampling temperature. Default: the configuration's.",
+)

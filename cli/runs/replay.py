@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.options import CONFIG, JSON_ARRAY, SET
+from agentrl.cli.options import CONFIG, JSON_ARRAY, SET, TEMPERATURE
 
 EPISODE = typer.Argument(
     "", metavar="EPISODE", help="Id of the episode. Omit it with --all.", show_default=False
@@ -33,11 +33,7 @@ def replay(
     from_step: int | None = typer.Option(
         None, min=0, help="First step that --policy samples (counted from 0)."
     ),
-    temperature: float | None = typer.Option(
-        None,
-        min=0.0,
-        help="Sampling temperature for --policy. Default: the configuration's.",
-    ),
+    temperature: float | None = TEMPERATURE,
     greedy: bool = typer.Option(False, "--greedy", help="Same as --temperature 0."),
     repeats: int = typer.Option(1, min=1, help="Number of continuations by --policy."),
     out: Path | None = OUT,

@@ -98,7 +98,9 @@ def check(config: Config) -> None:
     check_leases(config)
     check_judges(config)
     check_teachers(config)
-    check_temperatures(config)
+    check_temperature("sampling.temperature", config.sampling.temperature)
+    if config.eval.temperature is not None:
+        check_temperature("eval.temperature", config.eval.temperature)
     check_sampling(config)
     config.policy_token_env()
     check_tokens(config)
@@ -167,17 +169,13 @@ def check_external(servers: Sequence[PolicyServer]) -> None:
             )
 
 
-def check_temperatures(config: Config) -> None:
-    """Check that engines accept the temperatures."""
-    for section, value in (
-        ("sampling", config.sampling.temperature),
-        ("eval", config.eval.temperature),
-    ):
-        if value and not COLDEST <= value <= HOTTEST:
-            raise ConfigError(
-                f"{section}.temperature: {value:g} is neither 0 nor in {COLDEST:g}…{HOTTEST:g}",
-                hint="set it to 0 for greedy decoding, or within these bounds",
-            )
+def check_temperature(name: str, value: float) -> None:
+    """Raise ConfigError if an engine would refuse the temperature."""
+    if value and not COLDEST <= value <= HOTTEST:
+        raise ConfigError(
+            f"{name}: {value:g} is neither 0 nor in {COLDEST:g}…{HOTTEST:g}",
+            hint="set it to 0 for greedy decoding, or within these bounds",
+        )
 
 
 def check_sampling(config: Config) -> None:

@@ -19,6 +19,13 @@ LEAST, BELOW = (0, 26), (0, 33)
 WANTED = f"vllm>={'.'.join(map(str, LEAST))},<{'.'.join(map(str, BELOW))}"
 HINT = f"run `make vllm` (CPU), or `pip install '{WANTED}'` in a separate environment (GPU)"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the bounds it knows
+KEYS = {  # options of vLLM whose values other parts read from the configuration
+    "--max-model-len": "{section}.vllm.context",
+    "--max-num-seqs": "{section}.max_batch",
+    "--max-loras": "{section}.vllm.max_adapters",
+    "--max-cpu-loras": "{section}.vllm.cpu_adapters",
+    "--dtype": "model.dtype",
+}
 ASK_S = 60.0  # for its version
 ASK = """
 import importlib.metadata as m, json
@@ -67,8 +74,9 @@ def interpreter(server: PolicyServer) -> str:
 
 
 def check_server(config: ServingConfig, server: PolicyServer) -> None:
-    """Raise ConfigError if vLLM cannot serve the model, or not on so many tracks."""
+    """Raise ConfigError if vLLM cannot serve the model, or not with this configuration."""
     check_tracks(config, server)
+    check_arguments(server)
     try:
         check_model(Path(config.model.path))
     except CheckpointError as error:
@@ -102,6 +110,19 @@ def check_tracks(config: ServingConfig, server: PolicyServer) -> None:
             f" reload, but {server.section()}.vllm.cpu_adapters is {server.vllm.cpu_adapters}",
             hint=f"set it to at least {count + 1}",
         )
+
+
+def check_arguments(server: PolicyServer) -> None:
+    """Raise ConfigError for an argument whose value must be in a key of its own."""
+    for argument in server.vllm.args:
+        option = argument.split("=", 1)[0].replace("_", "-")
+        if option in KEYS:
+            key = KEYS[option].format(section=server.section())
+            raise ConfigError(
+                f"{server.section()}.vllm.args: {argument} is not read by the configuration's "
+                "checks",
+                hint=f"remove it and set {key}",
+            )
 
 
 def launch(config: ServingConfig, server: PolicyServer) -> Launch:

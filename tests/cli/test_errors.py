@@ -129,6 +129,15 @@ def test_a_wrong_value_names_its_key(person: Person) -> None:
     assert person.left() == []
 
 
+@pytest.mark.parametrize("value", ["-1", "0.005", "1000"])
+def test_a_temperature_that_no_engine_samples_at(person: Person, value: str) -> None:
+    branch = ("episode", "--policy", "latest", "--from-step", "0")
+    for command in (["eval", str(person.file)], ["replay", str(person.file), *branch]):
+        line = person.types(*command, "--temperature", value)
+        assert f"--temperature: {value} is neither 0 nor in 0.01…100" in line
+    assert person.left() == []
+
+
 def test_a_wrong_value_in_the_environment(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTRL__WORKERS", "many")
     line = person.types("config", "show", str(person.file))

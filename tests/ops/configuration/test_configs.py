@@ -289,6 +289,14 @@ def test_a_malformed_description_of_the_model_is_one_clear_error(tmp_path: Path,
     assert found["config"].state == "missing"
 
 
+def test_an_argument_of_vllm_that_has_a_key_of_its_own_is_refused(tmp_path: Path) -> None:
+    configs.check(config(tmp_path, f'{VLLM}vllm.args = ["--gpu-memory-utilization", "0.3"]\n'))
+    for arguments in ('["--max-model-len", "256"]', '["--max_model_len=256"]'):
+        with pytest.raises(ConfigError, match=r"policy\.vllm\.args: --max.model.len") as caught:
+            configs.check(config(tmp_path, f"{VLLM}vllm.args = {arguments}\n"))
+        assert caught.value.hint == "remove it and set policy.vllm.context"
+
+
 def test_the_evaluators_vllm_is_checked_under_its_own_keys(tmp_path: Path) -> None:
     server = '[eval]\nengine = "vllm"\nvllm.python = "none"\nvllm.cpu_adapters = 1\n'
     text = f"trainer.lora.rank = 4\n{server}"
