@@ -193,7 +193,7 @@ class Sessions:
         """Finish an episode that was removed from the list, after its running turn."""
         if session.waiting:
             session.answer.cancel()
-        with contextlib.suppress(Refused):  # told to whoever asked for that turn
+        with contextlib.suppress(Exception):  # raised to whoever asked for that turn
             await asyncio.shield(session.answer)
         await self._finish(session)
 

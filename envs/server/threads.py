@@ -71,7 +71,6 @@ class Threads:
 def _outcome(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         return function(), None
-    except (StopIteration, KeyboardInterrupt, SystemExit) as error:  # of the event loop's own
-        return None, RuntimeError(repr(error))
     except BaseException as error:  # raised again where it is awaited
-        return None, error
+        is_plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
+        return None, error if is_plain else RuntimeError(repr(error))  # not the event loop's own

@@ -231,7 +231,17 @@ def test_an_episode_that_branches_ends_for_a_client_that_only_appends() -> None:
     assert "the episode branches" in ended["error"]
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), StopIteration(), RuntimeError(), MemoryError()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        SystemExit(1),
+        StopIteration(),
+        RuntimeError(),
+        MemoryError(),
+        asyncio.CancelledError(),
+        BaseExceptionGroup("two", [GeneratorExit()]),
+    ],
+)
 def test_whatever_an_environment_raises_ends_its_own_episode_alone(error: BaseException) -> None:
     async def play() -> dict[str, Any]:
         sessions = Sessions(4, 60.0)
