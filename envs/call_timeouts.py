@@ -13,7 +13,7 @@ from concurrent.futures import Future, wait
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.errors import EnvironmentFailure, in_words
 from agentrl.envs.contract import (
     Environment,
     Expert,
@@ -27,7 +27,7 @@ from agentrl.envs.contract import (
 
 T = TypeVar("T")
 
-Answer = tuple[Any, BaseException | None]
+Answer = tuple[Any, Exception | None]
 
 
 def call_within(function: Callable[[], T], limit_s: float, what: str) -> T:
@@ -41,7 +41,7 @@ def call_within(function: Callable[[], T], limit_s: float, what: str) -> T:
         try:
             result.set_result(function())
         except BaseException as error:  # raised again by who asked
-            result.set_exception(error)
+            result.set_exception(_failure(error))
 
     threading.Thread(target=work, name=what, daemon=True).start()
     if not wait((result,), limit_s).done:
@@ -125,14 +125,19 @@ class TimeLimitedEnvironment:
         try:
             inner = make()
         except BaseException as error:  # raised again by who asked
-            self._answers.put((None, error))
+            self._answers.put((None, _failure(error)))
             return
         self._answers.put((inner, None))
         while request := self._requests.get():
             try:
                 self._answers.put((request(inner), None))
             except BaseException as error:  # raised again by who asked
-                self._answers.put((None, error))
+                self._answers.put((None, _failure(error)))
+
+
+def _failure(error: BaseException) -> Exception:
+    """Return an error as a failure of the call: `sys.exit` must not end the thread that asked."""
+    return error if isinstance(error, Exception) else EnvironmentFailure(in_words(error))
 
 
 class TimeLimitedSource:

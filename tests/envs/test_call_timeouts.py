@@ -1,15 +1,21 @@
 """An environment that hangs costs its own episode, and only for so long."""
 
+import asyncio
 import threading
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import pytest
 
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.envs import registry
-from agentrl.envs.call_timeouts import Answer, TimeLimitedEnvironment, TimeLimitedSource
+from agentrl.envs.call_timeouts import (
+    Answer,
+    TimeLimitedEnvironment,
+    TimeLimitedSource,
+    call_within,
+)
 from agentrl.envs.contract import Observation, Outcome, Tool, ToolCall, is_counting
 from agentrl.envs.server.in_process import needs_container
 
@@ -107,6 +113,27 @@ def test_what_an_environment_raises_and_what_else_it_has_pass_through() -> None:
         environment = TimeLimitedEnvironment(lambda made=made: made, 60.0)
         assert is_counting(environment) == counts
         environment.close()
+
+
+@pytest.mark.parametrize("error", [SystemExit("usage"), asyncio.CancelledError("usage")])
+def test_what_would_end_the_thread_that_asks_is_a_failure_of_the_environment(
+    error: BaseException,
+) -> None:
+    def fail() -> NoReturn:
+        raise error
+
+    inner = Hanging()
+    environment = TimeLimitedEnvironment(lambda: inner, 60.0)
+    inner.start = fail  # type: ignore[method-assign]
+    for call in (
+        lambda: TimeLimitedEnvironment(fail, 60.0),
+        environment.start,
+        lambda: call_within(fail, 60.0, "a query"),
+    ):
+        with pytest.raises(EnvironmentFailure, match=f"{type(error).__name__}: usage"):
+            call()
+    environment.close()
+    assert inner.closed.is_set()
 
 
 def test_a_source_that_asks_for_sandboxes_still_does() -> None:
