@@ -13,6 +13,7 @@ waits for policies and the environment, until the attempt's deadline, and for th
 This module knows no queue, no database and no Celery.
 """
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from typing import Protocol
@@ -119,12 +120,14 @@ class EpisodeLoop:
                 answer = self._turn()
             if answer.done:
                 self._require_repeated()
-                outcome = check_outcome(answer)
-                self._branches.require_turns(outcome.branch_rewards)
+                outcome = answer
                 break
             self._branches.observe(answer, self._env.tools)
             self._traced.observe(answer.messages)
             self._terms = answer.terms
+            outcome = dataclasses.replace(outcome, metrics=answer.metrics)
+        outcome = check_outcome(outcome)
+        self._branches.require_turns(outcome.branch_rewards)
         return self._steps.build(outcome, started, self._context.clock(), self._metrics())
 
     def messages(self) -> list[Message]:

@@ -299,7 +299,6 @@ def _share(played: Sequence[Outcome]) -> float:
 
 
 def _played_text(played: Sequence[Outcome]) -> str:
-    rewards = [each.reward if each.done else 0.0 for each in played]
     solved = round(_share(played) * len(played))
-    mean = sum(rewards) / len(rewards)
+    mean = sum(each.reward for each in played) / len(played)
     return f"{_share(played):.1%} ({solved}/{len(played)}), reward {mean:.2f}"

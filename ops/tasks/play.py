@@ -229,10 +229,10 @@ def _unread_call(tool: Tool, text: str) -> ToolCall:
 
 
 def _result(outcome: Outcome) -> str:
-    if not outcome.done:
-        return f"{Status.TASK_LIMIT}: turns ran out, reward 0, score 0"
+    status = outcome.status if outcome.done else f"{Status.TASK_LIMIT}, turns ran out"
+    score = outcome.score if outcome.done else 0.0
     metrics = "".join(f", {name} {value:g}" for name, value in outcome.metrics.items())
-    return f"{outcome.status}: reward {outcome.reward:g}, score {outcome.score:g}{metrics}"
+    return f"{status}: reward {outcome.reward:g}, score {score:g}{metrics}"
 
 
 def _turns(count: int) -> str:

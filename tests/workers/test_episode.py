@@ -180,6 +180,24 @@ def test_turns_that_run_out_are_a_task_limit(pool: FixedPool, context: EpisodeCo
     assert len(trajectory.steps) == LIMITS.max_turns
 
 
+def test_an_episode_whose_turns_run_out_has_the_metrics_of_its_last_turn(
+    pool: FixedPool, context: EpisodeContext
+) -> None:
+    class Measured(ScriptedEnvironment):
+        def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
+            self.progress += 1
+            return replace(super().call(calls), metrics={"progress": self.progress})
+
+        progress: Any = 0
+
+    trajectory = run_episode(Measured(["and?"] * 20, won()), pool, context)
+    assert trajectory.metrics == {"progress": LIMITS.max_turns}
+    broken = Measured(["and?"] * 20, won())
+    broken.progress = float("nan")
+    with pytest.raises(EnvironmentFailure, match=r"the environment's metrics\['progress'\] is nan"):
+        run_episode(broken, pool, context)
+
+
 def test_tokens_that_run_out_are_a_task_limit(pool: FixedPool, context: EpisodeContext) -> None:
     trajectory = run_episode(
         ScriptedEnvironment(["and?"] * 20, won()), pool, _with(context, max_tokens=90)

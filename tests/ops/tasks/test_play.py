@@ -38,6 +38,19 @@ class source(DbbenchSource):
     def expert(self, item, *, seed, noise=0.0):
         raise ItemError("nothing to demonstrate")
 """
+PAYING = """
+from dataclasses import replace
+from agentrl.envs.tasks.dbbench.task_source import DbbenchSource
+
+class source(DbbenchSource):
+    max_turns = 3
+
+    def make(self, item):
+        environment = super().make(item)
+        call = environment.call
+        environment.call = lambda calls: replace(call(calls), reward=0.5, metrics={"rows": 2})
+        return environment
+"""
 TOOLS = (QUERY, MOVE, STOP, COUNT)
 NOT_READ = "arguments are neither JSON nor key=value"
 
@@ -139,7 +152,17 @@ def test_turns_run_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     typed(monkeypatch, "hm\n" * 40)
     play(ItemChoice("dbbench", {"items": 1}))
     end = capsys.readouterr().out.rstrip().splitlines()[-1]
-    assert end == "task_limit: turns ran out, reward 0, score 0 after 15 turns"
+    assert end == "task_limit, turns ran out: reward 0, score 0 after 15 turns"
+
+
+def test_turns_that_run_out_keep_the_rewards_and_metrics_of_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_task(tmp_path, monkeypatch, "paying", PAYING)
+    typed(monkeypatch, "hm\n" * 3)
+    play(ItemChoice("paying", {"items": 1}))
+    end = capsys.readouterr().out.rstrip().splitlines()[-1]
+    assert end == "task_limit, turns ran out: reward 1.5, score 0, rows 2 after 3 turns"
 
 
 def test_the_end_of_input_is_the_end_of_the_episode(
