@@ -46,11 +46,13 @@ Baselines = Callable[[Item, int], Mapping[str, Expert]]
 def all_figures(task: str, settings: Settings) -> Iterator[Figure]:
     """Return figures of splits, expert and chance; none where the items are the user's own."""
     if ":" in task:
-        yield from adapter_figures(task, settings)
+        yield from default_figures(task, settings, solves=0.0)
     elif task in registry.OF_USERS:
         yield Figure("items", f"the user's own: agentrl envs play {task} -o items=…", ok=None)
-    else:
+    elif _has_generated_items(task):
         yield from generated_figures(task, settings)
+    else:
+        yield from _attempt_figures(DEFAULTS, default_figures(task, settings, solves=SOLVES))
 
 
 def generated_figures(task: str, settings: Settings) -> Iterator[Figure]:
@@ -72,20 +74,22 @@ def origin_figures(task: str, origin: str, settings: Settings) -> Iterator[Figur
     yield from _attempt_figures(f"origin {origin}", _imported_figures(source, origin, settings))
 
 
-def adapter_figures(task: str, settings: Settings) -> Iterator[Figure]:
-    """The splits; whether a second source draws the same; what an expert and chance achieve."""
+def default_figures(task: str, settings: Settings, *, solves: float) -> Iterator[Figure]:
+    """The splits of the default options; whether a second source draws the same; what they share;
+    what an expert, who must solve so many, and chance achieve."""
     source, again = registry.source(task, {}), registry.source(task, {})
     for split in source.splits:
         yield from _attempt_figures(f"items {split}", split_figures(source, again, split))
-    items = sample_items(source.items(source.splits[-1]), _few(source, settings))
+    yield from _attempt_figures("shared by splits", _shared_by_default(source))
+    last = source.splits[-1]
+    if not (items := sample_items(source.items(last), _few(source, settings))):
+        return
     with host_sandboxes(source, settings.docker, settings.image):
-        yield from _attempt_figures("expert", _imported_expert(source, items, source.splits[-1]))
+        yield from _attempt_figures("expert", _expert_figure(source, items, last, solves))
         tools = tools_of(source, items[0])
         played = _play_items(source, items, lambda _, seed: RandomToolCalls(tools, seed))
-        yield Figure(f"random {source.splits[-1]}", _played_text(played))
-        yield _repetition(
-            source, items, source.splits[-1], lambda _, seed: RandomToolCalls(tools, seed)
-        )
+        yield Figure(f"random {last}", _played_text(played))
+        yield _repetition(source, items, last, lambda _, seed: RandomToolCalls(tools, seed))
 
 
 def split_figures(source: TaskSource, again: TaskSource, split: str) -> Iterator[Figure]:
@@ -149,6 +153,15 @@ def _attempt_figures(name: str, figures: Iterator[Figure]) -> Iterator[Figure]:
         yield Figure(name, with_origin(error), "no failure", ok=False)
 
 
+def _has_generated_items(task: str) -> bool:
+    """Return whether the source takes the options of generated items."""
+    try:
+        registry.source(task, {"difficulty": "easy", "seed": 0, **COUNTED})
+    except ItemError:
+        return task in registry.TASKS
+    return True
+
+
 def _defaults(task: str) -> Iterator[Figure]:
     """Check that the splits can be made without options."""
     source = registry.source(task, {})
@@ -177,9 +190,7 @@ def _difficulty(task: str, difficulty: str, settings: Settings) -> Iterator[Figu
         yield Figure(f"expert {difficulty}", str(error), f"{few} items", ok=False)
         return
     with host_sandboxes(source, settings.docker, settings.image):
-        played = _play_items(source, items, lambda item, seed: source.expert(item, seed=seed))
-        enough = _share(played) >= SOLVES
-        yield Figure(f"expert {difficulty}", _played_text(played), f"≥ {SOLVES:.0%}", enough)
+        yield from _expert_figure(source, items, difficulty, SOLVES)
         yield _repetition(
             source,
             items,
@@ -215,6 +226,12 @@ def _shared_items(task: str, settings: Settings) -> Iterator[Figure]:
     yield _overlap(found, {})
 
 
+def _shared_by_default(source: TaskSource) -> Iterator[Figure]:
+    found = {split: set(map(fingerprint, source.items(split))) for split in source.splits}
+    if len(found) > 1:
+        yield _overlap(found, {})
+
+
 def _imported_figures(source: TaskSource, origin: str, settings: Settings) -> Iterator[Figure]:
     published = getattr(registry.beside(source.name, "check"), "SHARED", {}).get(origin, {})
     found: dict[str, set[str]] = {}
@@ -230,7 +247,7 @@ def _imported_figures(source: TaskSource, origin: str, settings: Settings) -> It
             yield Figure(f"items {split}", f"{len(items):,}", "> 0", bool(items))
             if some := sample_items(items, _few(source, settings)):
                 yield from _attempt_figures(
-                    f"expert {split}", _imported_expert(source, some, split)
+                    f"expert {split}", _expert_figure(source, some, split, 0.0)
                 )
     if not found:
         raise next(iter(absent.values()))
@@ -240,9 +257,13 @@ def _imported_figures(source: TaskSource, origin: str, settings: Settings) -> It
         yield _overlap(found, published)
 
 
-def _imported_expert(source: TaskSource, items: Sequence[Item], split: str) -> Iterator[Figure]:
+def _expert_figure(
+    source: TaskSource, items: Sequence[Item], where: str, solves: float
+) -> Iterator[Figure]:
+    """`solves`: the share of items that the expert must solve; 0: nothing is wanted of it."""
     played = _play_items(source, items, lambda item, seed: source.expert(item, seed=seed))
-    yield Figure(f"expert {split}", _played_text(played))
+    wanted = f"≥ {solves:.0%}" if solves else ""
+    yield Figure(f"expert {where}", _played_text(played), wanted, _share(played) >= solves)
 
 
 def _overlap(found: Mapping[str, set[str]], published: Mapping[str, int]) -> Figure:

@@ -46,6 +46,45 @@ class source:
         raise ItemError("split train holds 1 items, not 2000", hint=hint)
 """
 
+OWN = """
+import msgspec
+from agentrl.envs.contract import Item, Message, Observation, Outcome, ToolCall, strings
+from agentrl.envs.tasks import options
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    path: str = ""
+
+class Paying:
+    tools = (strings("step", "Take a step."),)
+
+    def start(self):
+        return Observation((Message("user", "go"),))
+
+    def call(self, calls):
+        return Outcome((Message("tool", "on", "step"),), reward=0.5)
+
+    def close(self): ...
+
+class Expert:
+    def act(self, messages):
+        return ToolCall("step", {})
+
+class source:
+    name, splits, max_turns, recovery = "own", ("train", "test"), 3, "replayable"
+
+    def __init__(self, given):
+        options.parse("own", Options, given)
+
+    def items(self, split):
+        return [Item("own", f"{split}{n}", {"n": n}) for n in range(4)]
+
+    def make(self, item):
+        return Paying()
+
+    def expert(self, item, *, seed, noise=0.0):
+        return Expert()
+"""
+
 FICKLE = """
 import itertools
 import guess
@@ -137,6 +176,23 @@ def test_default_options_that_make_no_splits_are_wrong(
     figure = next(all_figures("scarce", Settings()))
     assert (figure.name, figure.ok) == ("items of the default options", False)
     assert figure.value.endswith(", not 2000. Hint: lower the options items and test_items.")
+
+
+def test_a_task_with_options_of_its_own_is_measured_with_their_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_task(tmp_path, monkeypatch, "own", OWN)
+    found = {each.name: each for each in all_figures("own", Settings(limit=2))}
+    assert found["items train"].value == "4"
+    assert found["shared by splits"].value == "train and test: 4 of 8 contents"
+    expert = found["expert test"]
+    assert (expert.value, expert.wanted) == ("0.0% (0/2), reward 1.50", "≥ 95%")
+    assert found["random test"].value == "0.0% (0/2), reward 1.50"
+    assert found["recovery test"].value == "2 of 2 episodes repeat"
+    assert [name for name, each in found.items() if each.ok is not True] == [
+        "shared by splits",
+        "expert test",
+    ]
 
 
 def test_a_task_that_claims_to_be_replayable_is_played_twice(
