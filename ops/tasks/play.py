@@ -25,7 +25,7 @@ from agentrl.envs.contract import (
 )
 from agentrl.envs.play import Act, outcome_of, take_turns
 from agentrl.ops.tasks.show import ItemChoice, message_text, open_item, tool_text, value_of
-from agentrl.workers.conversation.tool_schema import check_call
+from agentrl.workers.conversation.tool_schema import check_call, keywords
 
 PROMPT = "> "
 _JSON = json.JSONDecoder()
@@ -212,13 +212,13 @@ def _end(text: str, at: int) -> int:
     return max(end, word.end() if word else at)
 
 
-def _parse_typed(text: str, schema: Mapping[str, Any]) -> Any:
+def _parse_typed(text: str, schema: Mapping[str, Any] | bool) -> Any:
     """Convert a value to the type in its schema, without quotes; unchanged if it does not fit."""
     if len(text) > 1 and text[0] == text[-1] == "'":
         text = value = text[1:-1]
     else:
         value = value_of(text)
-    kind = schema.get("type")
+    kind = keywords(schema).get("type")
     if kind == "string":
         return value if isinstance(value, str) else text
     return [text] if kind == "array" and not isinstance(value, list) else value

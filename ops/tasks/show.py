@@ -12,6 +12,7 @@ from agentrl.envs import registry
 from agentrl.envs.contract import Item, Message, TaskSource, Tool
 from agentrl.envs.server.in_process import host_sandboxes
 from agentrl.ops.tables import console, plain
+from agentrl.workers.conversation.tool_schema import keywords
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +110,19 @@ def message_text(message: Message) -> str:
 
 def tool_text(tool: Tool) -> str:
     """Format a tool with its parameters; `*` marks required ones."""
-    properties: Mapping[str, Mapping[str, Any]] = tool.parameters.get("properties", {})
+    properties: Mapping[str, Mapping[str, Any] | bool] = tool.parameters.get("properties", {})
     required = tool.parameters.get("required", ())
     marks = {name: "*" if name in required else "" for name in properties}
     names = (f"{name}{marks[name]}: {_kind(schema)}" for name, schema in properties.items())
     return f"\n── tool {tool.name}({', '.join(names)})\n{tool.description}"
 
 
-def _kind(schema: Mapping[str, Any]) -> str:
-    if "enum" in schema:
-        return " | ".join(map(str, schema["enum"]))
-    kind = schema.get("type", "any")
-    inner = schema.get("items", {}).get("type")
+def _kind(schema: Mapping[str, Any] | bool) -> str:
+    given = keywords(schema)
+    if "enum" in given:
+        return " | ".join(map(str, given["enum"]))
+    kind = given.get("type", "any")
+    inner = keywords(given.get("items")).get("type")
     return f"{kind} of {inner}" if inner else str(kind)
 
 

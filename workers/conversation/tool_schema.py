@@ -28,9 +28,16 @@ def check_call(call: ToolCall, tools: Mapping[str, Tool]) -> ToolCall:
     return ToolCall(call.name, call.arguments, f"{call.name}: {fault}" if fault else "")
 
 
-def find_fault(value: Any, schema: Mapping[str, Any], where: str) -> str:
+def keywords(schema: Any) -> Mapping[str, Any]:
+    """Return the keywords of a JSON schema; one that is `true` or `false` has none."""
+    return schema if isinstance(schema, Mapping) else {}
+
+
+def find_fault(value: Any, schema: Mapping[str, Any] | bool, where: str) -> str:
     """Return the first violation of a JSON schema; empty: the value fits."""
     here = where.lstrip(".") or "arguments"
+    if isinstance(schema, bool):
+        return "" if schema else f"{here} is not allowed"
     if "anyOf" in schema:
         fits = any(not find_fault(value, each, where) for each in schema["anyOf"])
         return "" if fits else f"{here} is none of what it may be"
@@ -43,15 +50,25 @@ def find_fault(value: Any, schema: Mapping[str, Any], where: str) -> str:
         return f"{here} is none of {', '.join(map(str, schema['enum']))}"
     if "const" in schema and value != schema["const"]:
         return f"{here} is not {schema['const']}"
-    if isinstance(value, list):
-        item = schema.get("items", {})
-        faults = (find_fault(each, item, f"{where}[{n}]") for n, each in enumerate(value))
-        return next(filter(None, faults), "")
-    return _object_fault(value, schema, where) if isinstance(value, dict) else ""
+    faults = (
+        find_fault(each, _item_schema(schema, n), f"{where}[{n}]")
+        for n, each in enumerate(value if isinstance(value, list) else ())
+    )
+    return next(filter(None, faults), "") or _object_fault(value, schema, where)
 
 
-def _object_fault(value: dict[str, Any], schema: Mapping[str, Any], where: str) -> str:
+def _item_schema(schema: Mapping[str, Any], place: int) -> Any:
+    """Return the schema of an item; `prefixItems`, in draft 7 a list of `items`, has the first."""
+    first, rest = schema.get("prefixItems", ()), schema.get("items", {})
+    if isinstance(rest, list):
+        first, rest = rest, schema.get("additionalItems", {})
+    return first[place] if place < len(first) else rest
+
+
+def _object_fault(value: Any, schema: Mapping[str, Any], where: str) -> str:
     """Check an object. `properties` lists all keys, unless `additionalProperties` allows more."""
+    if not isinstance(value, dict):
+        return ""
     for name in schema.get("required", ()):
         if name not in value:
             return f"{f'{where}.{name}'.lstrip('.')} is missing"
@@ -62,6 +79,6 @@ def _object_fault(value: dict[str, Any], schema: Mapping[str, Any], where: str) 
         rule = (properties or {}).get(name, more)
         if rule is False:
             return f"{inner.lstrip('.')} is not a parameter"
-        if rule is not True and (fault := find_fault(each, rule, inner)):
+        if fault := find_fault(each, rule, inner):
             return fault
     return ""

@@ -10,7 +10,7 @@
 `arguments` may be named `parameters`, and may be a JSON string, as in OpenAI's API.
 
 Text around a call is ignored, including thoughts (`<think>…</think>`). The call is validated
-against its tool's schema: type, enum, const, anyOf, items, properties, required,
+against its tool's schema: type, enum, const, anyOf, items, prefixItems, properties, required,
 additionalProperties. `parse` never raises. It takes linear time: after many malformed calls it
 ignores the rest.
 """
@@ -32,7 +32,7 @@ from agentrl.workers.conversation.strict_json import (
     shorten,
     skip_blanks,
 )
-from agentrl.workers.conversation.tool_schema import check_call, find_fault
+from agentrl.workers.conversation.tool_schema import check_call, find_fault, keywords
 
 Style = Literal["plain", "hermes", "qwen_xml", "glm", "json"]
 STYLES: tuple[Style, ...] = (
@@ -295,12 +295,12 @@ def _glm_arguments(pairs: Sequence[str], tool: Tool | None) -> dict[str, Any]:
     return found
 
 
-def _parse_typed(text: str, schema: Mapping[str, Any]) -> Any:
+def _parse_typed(text: str, schema: Mapping[str, Any] | bool) -> Any:
     """Parse the output of `_bare`; the schema decides between string and JSON.
 
     Qwen3-Coder's template writes truth values as Python does.
     """
-    if schema.get("type") == "string":
+    if keywords(schema).get("type") == "string":
         return text
     try:
         value = _PYTHON[text] if text in _PYTHON else DECODER.decode(text)

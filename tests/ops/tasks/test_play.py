@@ -25,6 +25,7 @@ COUNT = Tool(
         "properties": {
             "n": {"type": "integer"},
             "names": {"type": "array", "items": {"type": "string"}},
+            "any": True,
         },
         "required": [],
         "additionalProperties": False,
@@ -70,6 +71,7 @@ NOT_READ = "arguments are neither JSON nor key=value"
         ("count n=3", "count", {"n": 3}),
         ('count names=["a b", "c"] n=-1', "count", {"names": ["a b", "c"], "n": -1}),
         ("count names=ann", "count", {"names": ["ann"]}),
+        ("count any=1", "count", {"any": 1}),
     ],
 )
 def test_a_line_that_begins_with_a_tool_is_a_call(

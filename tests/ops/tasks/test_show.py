@@ -101,7 +101,14 @@ def test_options_are_json_or_text() -> None:
 def test_a_tool_is_shown_with_kinds_choices_and_what_is_required() -> None:
     schema = {
         "type": "object",
-        "properties": {"a": {"enum": ["x", "y"]}, "b": {"type": "array", "items": {}}, "c": {}},
+        "properties": {
+            "a": {"enum": ["x", "y"]},
+            "b": {"type": "array", "items": {}},
+            "c": {"type": "array", "items": [{"type": "string"}]},
+            "d": {},
+            "e": True,
+        },
         "required": ["a"],
     }
-    assert tool_text(Tool("f", "Do.", schema)) == "\n── tool f(a*: x | y, b: array, c: any)\nDo."
+    shown = "f(a*: x | y, b: array, c: array, d: any, e: any)"
+    assert tool_text(Tool("f", "Do.", schema)) == f"\n── tool {shown}\nDo."

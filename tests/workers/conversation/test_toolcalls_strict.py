@@ -57,6 +57,7 @@ def test_each_kind_takes_its_own_values_and_no_other(kind: str, given: str) -> N
         ({"type": ["string", "null"]}, 1, "v is not string or null"),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 4, ""),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "4", "v is none of what it may be"),
+        ({"anyOf": [{"type": "integer"}, True]}, "4", ""),
         ({"const": "yes"}, "no", "v is not yes"),
         ({"enum": ["a", "b"]}, "c", "v is none of a, b"),
         ({}, [{"x": 1}], ""),
@@ -66,6 +67,12 @@ def test_each_kind_takes_its_own_values_and_no_other(kind: str, given: str) -> N
             [["a"], ["b", 2]],
             "v[1][1] is not string",
         ),
+        ({"items": [{"type": "string"}, {"type": "number"}]}, ["a", 1, None], ""),
+        ({"items": [{"type": "string"}], "additionalItems": False}, ["a", 1], "v[1] is not allo"),
+        ({"prefixItems": [{"type": "string"}], "items": False}, [1], "v[0] is not string"),
+        ({"prefixItems": [{"type": "string"}], "items": False}, ["a", 1], "v[1] is not allowed"),
+        ({"items": True}, ["a", 1], ""),
+        (True, [{"x": 1}], ""),
         ({"type": "object", "properties": {"x": {"type": "string"}}}, {"y": 1}, "v.y is not a"),
         ({"type": "object", "properties": {}, "additionalProperties": True}, {"y": 1}, ""),
         ({"type": "object", "additionalProperties": {"type": "integer"}}, {"y": "1"}, "v.y is not"),
@@ -76,6 +83,8 @@ def test_a_schema_is_kept_in_its_depths(schema: Any, value: Any, error: str) -> 
     (found,) = errors(hermes(json.dumps({"v": value})), (tool(v=schema),))
     assert found.removeprefix("set: ").startswith(error)
     assert bool(found) == bool(error)
+    in_xml = f"<function=set><parameter=v>{json.dumps(value)}</parameter></function>"
+    assert parse(in_xml, (tool(v=schema),), "qwen_xml")
 
 
 @pytest.mark.parametrize(
