@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from agentrl.envs.contract import Environment, Expert, Item, Message, Outcome, TaskSource, ToolCall
+from agentrl.envs.outcome_check import check_outcome
 
 Act = Sequence[ToolCall] | str
 Agent = Callable[[Sequence[Message]], Act | None]
@@ -30,14 +31,15 @@ def take_turns(
 ) -> Iterator[Turn]:
     """Yield the turns until the environment is done or the agent ends, at most `most`.
 
-    `first`: the messages with which the environment started.
+    `first`: the messages with which the environment started. Raises what the environment raises,
+    and EnvironmentFailure for a malformed outcome.
     """
     messages = first
     for _ in range(most):
         act = agent(messages)
         if act is None:
             return
-        outcome = environment.call(act)
+        outcome = check_outcome(environment.call(act))
         yield Turn(act, outcome)
         if outcome.done:
             return

@@ -44,7 +44,7 @@ from agentrl.workers.episode_context import EpisodeContext, EpisodeLimits
 from agentrl.workers.policies.client import Completion
 from agentrl.workers.policies.pool import Sampler
 from agentrl.workers.policy_calls import PolicyCalls, StepPrompt
-from agentrl.workers.turn import apply_turn, check_outcome, check_reward, end_at_stop
+from agentrl.workers.turn import apply_turn, end_at_stop, require_trainable
 
 ANSWER_KEPT = 2000  # characters of an environment's answer that a step record keeps
 
@@ -126,7 +126,7 @@ class EpisodeLoop:
             self._traced.observe(answer.messages)
             self._terms = answer.terms
             outcome = dataclasses.replace(outcome, metrics=answer.metrics)
-        outcome = check_outcome(outcome)
+        require_trainable(outcome)
         self._branches.require_turns(outcome.branch_rewards)
         return self._steps.build(outcome, started, self._context.clock(), self._metrics())
 
@@ -157,7 +157,7 @@ class EpisodeLoop:
                 env_s=env_s,
                 call=calls if isinstance(calls, str) else msgspec.json.encode(calls).decode(),
                 answer="\n".join(message.content for message in outcome.messages)[:ANSWER_KEPT],
-                reward=0.0 if outcome.done else check_reward(outcome),
+                reward=0.0 if outcome.done else outcome.reward,
             )
         )
         return outcome

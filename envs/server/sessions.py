@@ -20,6 +20,7 @@ from agentrl.core.errors import AgentRLError, EnvironmentFailure, ItemError, in_
 from agentrl.core.logging import get_logger
 from agentrl.core.types import Status
 from agentrl.envs.contract import Environment, Outcome
+from agentrl.envs.outcome_check import check_outcome
 from agentrl.envs.sandbox.channel import Overrun
 from agentrl.envs.server import wire
 from agentrl.envs.server.session import Caller, Key, Refused, Session, Timings
@@ -231,7 +232,7 @@ class Sessions:
 
         def apply() -> dict[str, Any]:
             try:
-                outcome = environment.call(calls)
+                outcome = check_outcome(environment.call(calls))
             except Overrun as error:
                 log.info("Sandbox exceeded a limit", task=session.key[0], error=str(error))
                 outcome = Outcome((), done=True, status=Status.TASK_LIMIT)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from agentrl.core.errors import EnvironmentFailure, ItemError
@@ -34,7 +35,7 @@ class Closing:
         return Observation(())
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:  # noqa: ARG002
-        return Outcome(())
+        return Outcome((Message("user", "more"),))
 
     def close(self) -> None:
         self.closing.set()
@@ -275,6 +276,41 @@ def test_an_error_that_is_none_of_ours_is_told_with_its_type(error: Exception, t
         return answer
 
     assert asyncio.run(play())["error"] == told
+
+
+class Answering(Closing):
+    """Answers what it is told to."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self._outcome = outcome
+
+    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:  # noqa: ARG002
+        return self._outcome
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (Outcome((), done=True, reward=np.float32(1), metrics={"n": np.int64(3)}), ""),  # type: ignore[arg-type]
+        (Outcome((), done=True, metrics={"n": float("nan")}), "the environment's metrics['n'] is"),
+        (Outcome(()), "the environment gave no message and is not done"),
+    ],
+)
+def test_an_answer_is_encoded_or_ends_its_episode_with_the_reason(
+    outcome: Outcome, error: str
+) -> None:
+    async def play() -> wire.EnvOut:
+        sessions = Sessions(1, 60.0)
+        await start(sessions, 0, Answering(outcome))
+        answer = await sessions.interact(("t", 0), SAID, 1, 9)
+        await sessions.close()
+        return wire.decode(wire.encode(answer), wire.EnvOut)
+
+    answer = asyncio.run(play())
+    assert answer.finish
+    assert (answer.status == wire.FAILED) == bool(error)
+    assert answer.error.startswith(error)
 
 
 def test_an_item_that_breaks_at_a_turn_is_refused_and_frees_its_place() -> None:
