@@ -19,6 +19,7 @@ from agentrl.db.registry.external_policies import live_server
 from agentrl.db.store import Store
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import TaskSource
+from agentrl.envs.item_choice import index_items
 from agentrl.workers.attempt import AttemptRunner
 from agentrl.workers.attempt_telemetry import note_result, observe_attempt
 from agentrl.workers.episode_context import Clock, EpisodeWorkerConfig, make_context
@@ -44,7 +45,7 @@ class EpisodeWorker:
         sources: Mapping[str, TaskSource],
     ) -> None:
         items = {
-            task: {item.item_id: item for item in source.items(config.tasks[task].split)}
+            task: index_items(source.items(config.tasks[task].split))
             for task, source in sources.items()
         }
         self.stop = threading.Event()

@@ -93,9 +93,11 @@ def default_figures(task: str, settings: Settings, *, solves: float) -> Iterator
 
 
 def split_figures(source: TaskSource, again: TaskSource, split: str) -> Iterator[Figure]:
-    """How many items a split has, and whether a second source has the same."""
+    """How many items a split has, whether each has its own id, and a second source the same."""
     items = source.items(split)
     yield Figure(f"items {split}", f"{len(items):,}", "> 0", bool(items))
+    ids = {item.item_id for item in items}
+    yield Figure(f"ids {split}", f"{len(ids):,}", f"{len(items):,}", len(ids) == len(items))
     others = again.items(split)
     same = sum(one == other for one, other in zip(items, others, strict=False))
     equal = same == len(items) == len(others)

@@ -19,6 +19,7 @@ from agentrl.core.types import CURRENT
 from agentrl.db.registry import tracks
 from agentrl.db.registry.external_policies import track_of
 from agentrl.envs import registry
+from agentrl.envs.item_choice import index_items
 from agentrl.envs.server.in_process import needs_container
 from agentrl.ops.configuration.config_warnings import find_warnings
 from agentrl.ops.configuration.context import check_context
@@ -286,7 +287,7 @@ def check_items(config: Config) -> int:
     for name, task in config.tasks.items():
         source = registry.source(name, task.options, task.source)
         for split in (task.split, task.eval_split):
-            if not source.items(split):
+            if not index_items(source.items(split)):
                 raise ItemError(f"task {name}: split {split} is empty")
         items = source.items(task.split)
         if not config.envs.url:

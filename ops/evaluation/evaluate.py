@@ -30,7 +30,7 @@ from agentrl.core.types import CURRENT, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Item, TaskSource
-from agentrl.envs.item_choice import sample_items
+from agentrl.envs.item_choice import index_items, sample_items
 from agentrl.ops.evaluation.ending_event import EndingEvent
 from agentrl.workers.attempt_errors import OutOfTime, PromptTooLong
 from agentrl.workers.episode import EpisodeLoop
@@ -271,8 +271,8 @@ class Evaluator(EpisodePlayer):
 
 
 def work_of(plan: Plan, source: TaskSource) -> list[Work]:
-    """Return the episodes of a plan. Raises ItemError for a split without items."""
-    items = source.items(plan.split)
+    """Return the episodes of a plan. Raises ItemError for a split without items, or an id twice."""
+    items = [*index_items(source.items(plan.split)).values()]
     if not items:
         raise ItemError(f"task {plan.task}: split {plan.split} is empty")
     chosen = sample_items(items, plan.items)

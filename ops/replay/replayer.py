@@ -25,6 +25,7 @@ from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.db.transitions.trajectories import recordings
 from agentrl.db.transitions.trajectories.recordings import Recording
 from agentrl.envs.contract import Item, TaskSource
+from agentrl.envs.item_choice import index_items
 from agentrl.envs.process_rewards import with_process_rewards
 from agentrl.envs.server.in_process import host_sandboxes
 from agentrl.ops.models import hub
@@ -105,7 +106,9 @@ class Replayer:
         with self._opening:
             if task not in self._sources:
                 self._sources[task] = self._open_source(task)
-                self._items[task] = _items(self._sources[task], self.config.tasks[task].split)
+                self._items[task] = index_items(
+                    self._sources[task].items(self.config.tasks[task].split)
+                )
             item = self._items[task].get(recording.item_id)
             if item is None:
                 raise ItemError(
@@ -172,7 +175,3 @@ def read_recorded(store: Store, episode_id: str) -> tuple[Recording, Trajectory]
         raise MessageError(
             f"episode {episode_id}: the stored trajectory is damaged: {error}"
         ) from error
-
-
-def _items(source: TaskSource, split: str) -> Mapping[str, Item]:
-    return {item.item_id: item for item in source.items(split)}

@@ -4,16 +4,18 @@ import random
 from collections.abc import Mapping, Sequence
 
 from agentrl.envs.contract import Item
+from agentrl.envs.item_choice import index_items
 
 
 class ItemStream:
     """The items of one task, shuffled again for each pass through the split."""
 
     def __init__(self, items: Sequence[Item], seed: int) -> None:
+        """Raises ItemError for an id that repeats."""
         self._items = items
         self._seed = seed
         self._orders: dict[int, list[int]] = {}
-        self.by_id: Mapping[str, Item] = {item.item_id: item for item in items}
+        self.by_id: Mapping[str, Item] = index_items(items)
 
     def __len__(self) -> int:
         """Return the number of items in one pass."""

@@ -76,7 +76,7 @@ class source:
         options.parse("own", Options, given)
 
     def items(self, split):
-        return [Item("own", f"{split}{n}", {"n": n}) for n in range(4)]
+        return [Item("own", f"{split}{n // 2}", {"n": n}) for n in range(4)]
 
     def make(self, item):
         return Paying()
@@ -184,12 +184,15 @@ def test_a_task_with_options_of_its_own_is_measured_with_their_defaults(
     add_task(tmp_path, monkeypatch, "own", OWN)
     found = {each.name: each for each in all_figures("own", Settings(limit=2))}
     assert found["items train"].value == "4"
+    assert (found["ids train"].value, found["ids train"].wanted) == ("2", "4")
     assert found["shared by splits"].value == "train and test: 4 of 8 contents"
     expert = found["expert test"]
     assert (expert.value, expert.wanted) == ("0.0% (0/2), reward 1.50", "≥ 95%")
     assert found["random test"].value == "0.0% (0/2), reward 1.50"
     assert found["recovery test"].value == "2 of 2 episodes repeat"
     assert [name for name, each in found.items() if each.ok is not True] == [
+        "ids train",
+        "ids test",
         "shared by splits",
         "expert test",
     ]
