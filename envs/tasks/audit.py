@@ -28,9 +28,9 @@ from agentrl.envs.item_choice import sample_items
 from agentrl.envs.play import acts_of, play, take_turns
 from agentrl.envs.server.in_process import host_sandboxes
 from agentrl.envs.tasks.check import Figure, RandomCall
+from agentrl.envs.tasks.random_tool_calls import RandomToolCalls
 from agentrl.envs.tasks.repetition import differing_answers
 from agentrl.envs.tasks.task_measurements import (
-    RandomToolCalls,
     fingerprint,
     split_figures,
     tools_of,

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from itertools import combinations, product
-from random import Random
-from typing import Any, get_args
+from typing import get_args
 
 from agentrl.core.errors import AgentRLError, ItemError, with_hint, with_origin
 from agentrl.core.types import SOLVED
@@ -16,11 +15,9 @@ from agentrl.envs import registry
 from agentrl.envs.contract import (
     Expert,
     Item,
-    Message,
     Outcome,
     TaskSource,
     Tool,
-    ToolCall,
     recovery_of,
 )
 from agentrl.envs.item_choice import sample_items
@@ -29,6 +26,7 @@ from agentrl.envs.server.in_process import host_sandboxes, needs_container
 from agentrl.envs.tasks.check import Figure, Settings
 from agentrl.envs.tasks.datasets import MissingDataset
 from agentrl.envs.tasks.options import Difficulty
+from agentrl.envs.tasks.random_tool_calls import RandomToolCalls
 from agentrl.envs.tasks.repetition import differing_answers
 
 EPISODES, CONTAINED_EPISODES = 200, 24  # a difficulty, where no limit is given
@@ -109,34 +107,6 @@ def tools_of(source: TaskSource, item: Item) -> tuple[Tool, ...]:
     with closing(source.make(item)) as environment:
         environment.start()
         return environment.tools
-
-
-class RandomToolCalls:
-    """An Expert that calls tools at random, with arguments that fit their schemas.
-
-    Without tools it says a digit.
-    """
-
-    def __init__(self, tools: Sequence[Tool], seed: int) -> None:
-        self._tools = tools
-        self._random = Random(seed)
-        self._digit = str(seed % 10)
-
-    def act(self, messages: Sequence[Message]) -> ToolCall | str:  # noqa: ARG002
-        if not self._tools:
-            return self._digit
-        tool = self._random.choice(self._tools)
-        properties: Mapping[str, Mapping[str, Any]] = tool.parameters.get("properties", {})
-        return ToolCall(tool.name, {name: self._value(each) for name, each in properties.items()})
-
-    def _value(self, schema: Mapping[str, Any]) -> Any:
-        if "enum" in schema:
-            return self._random.choice(schema["enum"])
-        if schema.get("type") in ("integer", "number"):
-            return self._random.randint(
-                int(schema.get("minimum", 0)), int(schema.get("maximum", 9))
-            )
-        return {"boolean": True, "array": [], "object": {}}.get(str(schema.get("type")), "0")
 
 
 def fingerprint(item: Item) -> str:
