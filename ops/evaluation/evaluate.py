@@ -10,7 +10,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import closing
 from dataclasses import dataclass
 
 import msgspec
@@ -37,6 +36,7 @@ from agentrl.workers.episode import EpisodeLoop
 from agentrl.workers.episode_context import Clock, EpisodeLimits, make_context
 from agentrl.workers.policies.client import PolicyClient
 from agentrl.workers.policies.pool import Sampler
+from agentrl.workers.turn import close_environment
 
 log = get_logger()
 
@@ -265,8 +265,11 @@ class Evaluator(EpisodePlayer):
             name, item.item_id, repeat, plan.task, item.item_id, attempt, attempt
         )
         sampler = Sampler(self._pool, sampling, f"{self._config.run.seed}/{name}")
-        with closing(source.make(item)) as environment:
+        environment = source.make(item)
+        try:
             played = EpisodeLoop(claimed, "", environment, sampler, shared).run(limits)
+        finally:
+            close_environment(environment)
         return EpisodeScore.of(played, repeat)
 
 

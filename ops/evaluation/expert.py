@@ -6,7 +6,6 @@ item ─▶ environment + expert, turn by turn ─▶ EpisodeScore
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import closing
 
 from agentrl.core.config.config import Config
 from agentrl.core.types import Status
@@ -14,6 +13,7 @@ from agentrl.envs.contract import TaskSource
 from agentrl.envs.play import acts_of, outcome_of, take_turns
 from agentrl.ops.evaluation.evaluate import EpisodePlayer, EpisodeScore, Work
 from agentrl.workers.attempt_errors import EpisodeStopped
+from agentrl.workers.turn import close_environment
 
 
 class ExpertEvaluator(EpisodePlayer):
@@ -36,12 +36,15 @@ class ExpertEvaluator(EpisodePlayer):
         most = self._config.tasks[work.plan.task].max_turns or source.max_turns
         agent = acts_of(source.expert(item, seed=work.repeat))
         began, turns = time.monotonic(), []
-        with closing(source.make(item)) as environment:
+        environment = source.make(item)
+        try:
             first = environment.start().messages
             for turn in take_turns(environment, first, agent, most):
                 turns.append(turn)
                 if self._stop.is_set():
                     raise EpisodeStopped("the evaluation is stopping")
+        finally:
+            close_environment(environment)
         outcome = outcome_of(first, turns)
         return EpisodeScore(
             item_id=item.item_id,

@@ -116,6 +116,20 @@ def test_whatever_an_environment_raises_fails_its_attempt_alone(
     assert f"KeyError: 'row', raised at {policy_servers.__file__}:" in said.out + said.err
 
 
+class Leaking(ScriptedEnvironment):
+    """Cannot be closed."""
+
+    def close(self) -> None:
+        raise EnvironmentFailure("the container is gone")
+
+
+def test_an_episode_counts_although_its_environment_cannot_be_closed(policy: LivePolicy) -> None:
+    config = Config(tasks={"dbbench": Task()}, model=Model(path=str(TINY)))
+    source = ScriptedSource(lambda _item: Leaking([], won()))
+    with closing(Evaluator(config, policy, {"dbbench": source})) as evaluator:
+        assert [score and score.reward for score in _played(evaluator)] == [1.0, 1.0]
+
+
 class LongPrompt(ScriptedEnvironment):
     """Starts with more tokens than a trajectory may have."""
 
