@@ -30,6 +30,7 @@ from agentrl.ops.replay.replayer import open_replay
 from agentrl.workers.conversation.template import ChatTemplate
 
 AT_ONCE = 64  # bodies in memory
+UNREAD = "no messages give exactly their tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,8 @@ def export_dataset(request: ExportRequest) -> str:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     written = _count(counts.total, counts)
-    return f"{written} in {request.out}; {counts.unread} of them without messages"
+    unread = f"; {counts.unread} of them without messages: {UNREAD}" if counts.unread else ""
+    return f"{written} in {request.out}{unread}"
 
 
 def export_sft(request: ExportRequest) -> str:
@@ -114,14 +116,14 @@ def export_sft(request: ExportRequest) -> str:
         _require_any(counts, request)
         if counts.unread == counts.total:
             raise StoreError(
-                "the messages of none of the episodes can be read back from their tokens",
+                f"nothing to write: of all {counts.total} episodes, {UNREAD}",
                 hint="export them with --dataset, which has the tokens",
             )
         partial.rename(request.out)
     finally:
         partial.unlink(missing_ok=True)
     written = _count(counts.total - counts.unread, counts)
-    left_out = f"; {counts.unread} left out: no messages" if counts.unread else ""
+    left_out = f"; {counts.unread} left out: {UNREAD}" if counts.unread else ""
     return f"{written} in {request.out}{left_out}"
 
 

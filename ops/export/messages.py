@@ -3,7 +3,8 @@
 tokens before the first turn ─▶ system, user          a turn's span ─▶ assistant
 tokens between two turns     ─▶ tool, user
 
-Rendered and encoded again, the messages give the recorded tokens, or there are none. What the
+Rendered turn by turn and encoded again, the messages give the recorded tokens, or there are none: a
+turn may have bytes that are no text, special tokens, or a split that no tokenizer makes. What the
 template wrote of the tools is part of the message that it wrote them into.
 """
 
@@ -39,8 +40,12 @@ def read_messages(body: Trajectory, template: ChatTemplate) -> list[Message] | N
     for (start, end, names), following in zip(turns, ends, strict=True):
         said = tokens[start:end]
         closed = said[-1:] == [template.end_id]
-        ended = bool(said) and said[-1] in template.stop_ids
-        messages.append(Message("assistant", template.decode(said[:-1] if ended else said)))
+        if closed or (end == following and said and said[-1] in template.stop_ids):
+            said = said[:-1]
+        text = template.decode(said)
+        if template.encode(text) != said:
+            return None
+        messages.append(Message("assistant", text))
         if end == following:
             continue
         gap = tokens[end - closed : following]

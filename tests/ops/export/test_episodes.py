@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 
 from agentrl.cli.main import app
 from agentrl.core.errors import StoreError
-from agentrl.core.trajectory import Judgement
+from agentrl.core.trajectory import Judgement, Trajectory
 from agentrl.core.types import ABORT, UpdateState
 from agentrl.db.models.updates import UpdateGroup
 from agentrl.envs.contract import Message, strings
@@ -40,9 +41,7 @@ def played(recorded: RecordedRun) -> RecordedRun:
 
 def test_a_dataset_holds_the_tokens_and_what_they_say(played: RecordedRun, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert export_dataset(ExportRequest(played.path, out)) == (
-        f"4 episodes in {out}; 0 of them without messages"
-    )
+    assert export_dataset(ExportRequest(played.path, out)) == f"4 episodes in {out}"
     rows = pq.read_table(out / "data").to_pylist()
     assert {row["episode_id"] for row in rows} == set(played.bodies)
     for row in rows:
@@ -154,6 +153,61 @@ def test_tokens_that_are_no_rendered_messages_give_none(played: RecordedRun) -> 
     changed = msgspec.structs.replace(body, token_ids=tokens.tobytes())
     assert read_messages(body, template) is not None
     assert read_messages(changed, template) is None
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ["H", "e", "l", "l", "o"],  # the tokenizer splits it otherwise
+        ["Hello", "<|user|>"],
+        ["Hello", ""],
+    ],
+)
+def test_an_episode_with_a_turn_that_its_text_does_not_give_is_left_out(
+    recorded: RecordedRun, tmp_path: Path, pieces: list[str]
+) -> None:
+    template = ChatTemplate.load(TINY)
+    half = template.encode("é")[:1]
+    said = [token for each in pieces for token in template.encode(each) or half]
+    recorded.record("dbbench")
+    recorded.keep(converse(template, [said], recorded.run_id), "unread")
+    out = tmp_path / "out.jsonl"
+    why = "no messages give exactly their tokens"
+    assert export_sft(ExportRequest(recorded.path, out)) == (
+        f"1 episodes in {out}; 1 left out: {why}"
+    )
+    out = tmp_path / "out"
+    assert export_dataset(ExportRequest(recorded.path, out)) == (
+        f"2 episodes in {out}; 1 of them without messages: {why}"
+    )
+
+
+def test_another_stop_token_is_exact_at_the_end_of_an_episode_only() -> None:
+    template = ChatTemplate.load(TINY)
+    [other] = template.encode("<|pad|>")
+    template.stop_ids |= {other}
+    said = [*template.encode("Hello"), template.end_id]
+    stopped = [*template.encode("Hello"), other]
+    found = read_messages(converse(template, [said, stopped]), template)
+    assert found is not None
+    assert [each.content for each in found if each.role == "assistant"] == ["Hello", "Hello"]
+    assert read_messages(converse(template, [stopped, said]), template) is None
+
+
+def converse(
+    template: ChatTemplate, turns: Sequence[Sequence[int]], run_id: str = "run"
+) -> Trajectory:
+    """Return an episode with these sampled turns."""
+    conversation = Conversation(template, [], [Message("user", "Where is the mug?")])
+    steps = []
+    for said in turns:
+        if steps:
+            conversation.observe([Message("user", "Go on.")])
+        start, end = conversation.append_sampled(said, [-1.0] * len(said), 0)
+        step = {"start": start, "end": end, "policy_index": 0}
+        steps.append(msgspec.structs.replace(BODY.steps[0], **step))
+    arrays = dataclasses.asdict(conversation.arrays())
+    return msgspec.structs.replace(BODY, run_id=run_id, steps=tuple(steps), **arrays)
 
 
 CHATML = """\
