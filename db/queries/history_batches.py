@@ -13,8 +13,8 @@ from itertools import groupby
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from agentrl.core.types import GROUP_UNTRAINED
-from agentrl.db.models.episodes import Episode, Group, Step
+from agentrl.core.types import GROUP_UNTRAINED, TRAINABLE, EpisodeState
+from agentrl.db.models.episodes import Episode, Group, Step, StoredTrajectory
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint, Update, UpdateGroup
 from agentrl.db.query_parts import same_attempt
@@ -122,6 +122,41 @@ def first_changed_batch(session: Session, run_id: str) -> int | None:
         ),
     )
     return min((batch for batch in found if batch is not None), default=None)
+
+
+def first_incomplete_batch(session: Session, run_id: str, played_id: str) -> int | None:
+    """Return the first update of the run `played_id` of whose groups one cannot be copied from the
+    run `run_id`; None: all can be.
+
+    It was not copied there, or its bodies are not stored any more. Groups closed without an update
+    do not count.
+    """
+    live = (Update.run_id == played_id, Update.is_live)
+    trained = (
+        select(Update.version, UpdateGroup.group_id)
+        .join(UpdateGroup, UpdateGroup.update_id == Update.update_id)
+        .where(*live)
+    )
+    left_out = (
+        select(Update.version, Group.group_id)
+        .join(Group, Group.left_out_of == Update.update_id)
+        .where(*live)
+    )
+    chosen = trained.union(left_out).subquery()
+    members = (
+        select(chosen.c.version, Episode.group_id, Episode.member)
+        .join(Episode, Episode.group_id == chosen.c.group_id)
+        .where(Episode.state == EpisodeState.FINISHED, Episode.status.in_(TRAINABLE))
+    )
+    stored = (
+        select(ORIGIN, Episode.member)
+        .join(Episode, Episode.group_id == Group.group_id)
+        .join(StoredTrajectory, same_attempt(StoredTrajectory, Episode))
+        .where(Group.run_id == run_id, func.length(StoredTrajectory.body) > 0)
+    )
+    known = {tuple(row) for row in session.execute(stored)}
+    lacking = (row[0] for row in session.execute(members) if tuple(row[1:]) not in known)
+    return min(lacking, default=None)
 
 
 def sampled_versions(session: Session, run_id: str) -> dict[str, int]:

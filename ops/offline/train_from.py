@@ -138,8 +138,11 @@ def _parting(session: Session, source: Run, played: Run | None, config: Config) 
     then = config_loading.from_json(played.config, f"run {played.name}")
     if _learning(then) != _learning(config):
         return 0
-    changed = history_batches.first_changed_batch(session, source.run_id)
-    return None if changed is None else changed - 1
+    others = (
+        history_batches.first_changed_batch(session, source.run_id),
+        history_batches.first_incomplete_batch(session, source.run_id, played.run_id),
+    )
+    return min((batch - 1 for batch in others if batch is not None), default=None)
 
 
 def _learning(config: Config) -> tuple[object, ...]:

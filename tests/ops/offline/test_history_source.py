@@ -170,6 +170,24 @@ def test_a_policy_of_the_history_is_away_by_the_updates_of_both_lines(
         assert read_history(session, run, another, None).forks == away
 
 
+@pytest.mark.parametrize(("position", "fork"), [(0, 0), (7, 1), (1, None), (4, None)])
+def test_a_policy_is_away_by_the_updates_since_a_group_lost_its_bodies(
+    history: PlantedRun, position: int, fork: int | None
+) -> None:
+    """Unless no update looked at the group."""
+    name = history.plant(7, "dbbench", SPREAD, version=2)
+    history.commit(1, f"{history.run_id}-dbbench-0")
+    history.commit(2, name)
+    history.sql(
+        "UPDATE trajectories SET body = :b WHERE episode_id LIKE :e",
+        b=b"",
+        e=f"{history.run_id}-dbbench-{position}-3",
+    )
+    with history.store.read() as session:
+        forks = read_history(session, history.run(), history.config, None).forks
+    assert forks == ({} if fork is None else {f"{history.run_id}-v2": fork})
+
+
 def taught_by(config: Config, external: External) -> Config:
     """Return the configuration with a teacher behind this API."""
     servers = [*config.policy_servers(), PolicyServer("api", "external", external=external)]

@@ -292,11 +292,17 @@ def test_a_run_that_another_command_moves_gets_no_more_copies(history: PlantedRu
         score(history, "moved")
 
 
+@ON_BOTH
 def test_a_group_whose_body_was_pruned_is_left_out_aloud(history: PlantedRun) -> None:
-    history.sql("UPDATE trajectories SET body = '' WHERE episode_id LIKE '%-dbbench-0-2'")
+    history.sql("UPDATE trajectories SET body = '' WHERE episode_id LIKE '%-alfworld-2-2'")
     told = score(history, "flipped")
     assert told.endswith("1 groups left out: their bodies are not stored")
     assert " has 2 groups of learned " in told
+    with history.store.read() as session:
+        copy_id = runs.require_run(session, "scored").run_id
+        for run_id in (history.run_id, copy_id):
+            found = history_batches.first_incomplete_batch(session, run_id, history.run_id)
+            assert found == 2
 
 
 def test_a_run_at_whose_groups_nobody_looked_is_refused(tmp_path: Path) -> None:
