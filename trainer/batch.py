@@ -16,7 +16,6 @@ from agentrl.core.errors import ConfigError
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CURRENT, SOLVED
 from agentrl.trainer.algorithm.advantages import Floats, task_normalise
-from agentrl.trainer.algorithm.losses.registry import known_losses
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.algorithm.token_weights import shares
 from agentrl.trainer.turns import branch_rewards, shaped_reward, token_advantages, trained_reward
@@ -215,17 +214,19 @@ def _normalise(
 
 
 def _refuse_mixed(members: Sequence[Trajectory], settings: Settings) -> None:
-    """Refuse trajectories of several policies: a sequence ratio has no meaning for them."""
-    if settings.mixed_sequences or not known_losses()[settings.loss].of_sequence:
-        return
-    for member in members:
-        mask = _trainable_mask(member)
-        if len(set(member.sampled_by()[mask].tolist())) > 1:
-            raise ConfigError(
-                f'trainer.loss = "{settings.loss}": '
-                f"episode {member.episode_id} has several policies",
-                hint="raise sampling.sticky_steps, or set trainer.mixed_sequences = true",
-            )
+    """Refuse trajectories of several policies. A policy on two tracks is one."""
+    for member in members if settings.needs_one_policy else ():
+        acted = set(member.sampled_by()[_trainable_mask(member)].tolist())
+        if len({member.policies[index].checkpoint_id for index in acted}) > 1:
+            raise several_policies(settings, member.episode_id)
+
+
+def several_policies(settings: Settings, episode_id: str) -> ConfigError:
+    """Return the error of an episode that the loss cannot learn from."""
+    return ConfigError(
+        f'trainer.loss = "{settings.loss}": episode {episode_id} has several policies',
+        hint="set trainer.mixed_sequences = true",
+    )
 
 
 def _trainable_mask(trajectory: Trajectory) -> Bools:

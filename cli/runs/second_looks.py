@@ -108,7 +108,8 @@ def train(
     the same order. After an interruption the same command continues. The report shows each update
     with its effective sample size, and which updates of the old run had groups that are too old.
 
-    Example: agentrl train --from runs/latest/config.toml --set trainer.loss=gspo
+    Example: agentrl train --from runs/latest/config.toml --set trainer.loss=gspo --set
+    trainer.mixed_sequences=true
     """
     from agentrl.ops.offline.train_from import OfflineRequest, train_from
     from agentrl.ops.processes.entry import stop_on_signals

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, true
 from sqlalchemy.orm import Session, aliased
 
 from agentrl.core.types import GROUP_UNTRAINED, TRAINABLE, EpisodeState
@@ -167,6 +167,25 @@ def sampled_versions(session: Session, run_id: str) -> dict[str, int]:
         .distinct()
     )
     return {checkpoint_id: version for checkpoint_id, version in session.execute(query)}
+
+
+def mixed_episodes(session: Session, run_id: str) -> Sequence[tuple[str, str]]:
+    """Return (group, episode) where several checkpoints sampled what can be trained on."""
+    query = (
+        select(Episode.group_id, Episode.episode_id)
+        .join(Step, same_attempt(Step, Episode))
+        .where(
+            Episode.run_id == run_id,
+            Episode.state == EpisodeState.FINISHED,
+            Episode.status.in_(TRAINABLE),
+            Step.version >= 0,
+            func.coalesce(Step.trained, true()),
+        )
+        .group_by(Episode.group_id, Episode.episode_id)
+        .having(func.count(Step.checkpoint_id.distinct()) > 1)
+        .order_by(Episode.episode_id)
+    )
+    return [(group_id, episode_id) for group_id, episode_id in session.execute(query)]
 
 
 def played_run(session: Session, batches: Sequence[HistoryBatch]) -> Run | None:

@@ -22,7 +22,7 @@ class ConfigWarning:
 
 def find_warnings(config: Config) -> list[ConfigWarning]:
     """Return the warnings of `agentrl config check`, `up` and `doctor`. Raises ConfigError."""
-    return [*_time_limits(config), *_ratios(config)]
+    return [*_time_limits(config), *_ratios(config), *_sequences(config)]
 
 
 def _time_limits(config: Config) -> Iterator[ConfigWarning]:
@@ -59,4 +59,17 @@ def _ratios(config: Config) -> Iterator[ConfigWarning]:
             f"trainer.old is behaviour, and the ratio is clipped at {chosen.clip.low:g} below "
             f"and {chosen.clip.high:g} above 1; in bfloat16 engine and trainer differ by more",
             'set trainer.old = "proximal", or raise trainer.clip_low and trainer.clip_high',
+        )
+
+
+def _sequences(config: Config) -> Iterator[ConfigWarning]:
+    """Warn about episodes of several policies that would end the trainer."""
+    chosen = presets.resolve_settings(config.trainer)
+    several = any(task.max_turns != 1 for task in config.tasks.values())
+    if chosen.needs_one_policy and several and config.dispatch.max_staleness:
+        yield ConfigWarning(
+            "sequences",
+            f'trainer.loss = "{chosen.loss}" needs episodes of one policy: the first batch with an '
+            "episode that goes on while the policy is updated ends the trainer",
+            "set trainer.mixed_sequences = true, or dispatch.max_staleness = 0",
         )

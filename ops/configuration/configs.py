@@ -10,7 +10,6 @@ import msgspec
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
-from agentrl.core.config.sections.episodes import Dispatch
 from agentrl.core.config.sections.policies import Model, PolicyServer
 from agentrl.core.config.sections.tasks import Envs
 from agentrl.core.errors import ConfigError, ItemError, nearest, with_hint
@@ -26,6 +25,7 @@ from agentrl.ops.configuration.context import check_context
 from agentrl.ops.configuration.judges import check_judges
 from agentrl.ops.configuration.leases import check_leases
 from agentrl.ops.configuration.model_spec import read_vocabulary
+from agentrl.ops.configuration.sampling import check_sampling, check_sequences
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.configuration.teachers import check_teachers
 from agentrl.ops.models import hub
@@ -36,7 +36,6 @@ from agentrl.serving.external.upstream import require_key
 from agentrl.trainer.algorithm import presets
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.dispatch import curriculum
-from agentrl.workers.policies.pool import shares
 
 
 def show(path: Path, *, as_json: bool) -> str:
@@ -111,6 +110,7 @@ def check(config: Config) -> None:
     check_context(config)
     check_protocol(config.envs)
     check_tasks(config)
+    check_sequences(config)
     check_eval(config)
     for tracker in config.trackers.use:  # the process that tells it would fail for ever
         factory.check(tracker)
@@ -176,43 +176,6 @@ def check_temperature(name: str, value: float) -> None:
         raise ConfigError(
             f"{name}: {value:g} is neither 0 nor in {COLDEST:g}…{HOTTEST:g}",
             hint="set it to 0 for greedy decoding, or within these bounds",
-        )
-
-
-def check_sampling(config: Config) -> None:
-    """Check that constraints of `adaptive` can be satisfied, and tracks are served and trained."""
-    sampling, followed, trained = config.sampling, set[str](), set[str]()
-    silent = config.silent_policies()
-    for server in config.policy_servers():
-        if server.name in silent:
-            continue
-        own = [track_of(server.name)] if server.engine == EXTERNAL else server.tracks
-        followed |= set(own)
-        trained |= set() if server.engine == EXTERNAL else set(own)
-    if sampling.strategy == "adaptive" and sampling.floor * len(followed) >= 1.0:
-        raise ConfigError(
-            f"sampling.floor: {len(followed)} tracks with {sampling.floor} each exceed 1",
-            hint=f"set it below {1 / len(followed):.3g}",
-        )
-    for track in sampling.weights.keys() - followed if sampling.strategy == "weighted" else ():
-        raise ConfigError(
-            f"sampling.weights: no server follows {track}{nearest(track, followed)}",
-            hint="use tracks of [[policy]]",
-        )
-    for track, share in shares(sorted(followed), sampling).items():
-        if share and track in trained:
-            check_lag(track, config.dispatch)
-
-
-def check_lag(track: str, dispatch: Dispatch) -> None:
-    """Check that the trainer does not discard every group with a token of the track as too old."""
-    parsed = tracks.parse_track(track)
-    lag = parsed.number - (parsed.kind == "refreshed")
-    if lag > dispatch.max_lag:
-        raise ConfigError(
-            f"dispatch.max_lag: {dispatch.max_lag} is below {lag}, the updates by which {track} is "
-            "behind: the trainer would discard all groups with its tokens, and wait for ever",
-            hint=f"set it to at least {lag + dispatch.max_staleness}, or change policy.tracks",
         )
 
 

@@ -35,6 +35,7 @@ from agentrl.ops.runs.lifecycle import RunPlace, current_config, fork_checkpoint
 from agentrl.ops.runs.teachers import resolve_teachers, serve_policies, with_teachers
 from agentrl.ops.tables import console, plain
 from agentrl.trainer.algorithm.presets import batch_groups, resolve_settings
+from agentrl.trainer.batch import several_policies
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.group_selection import InboxBounds
 
@@ -71,6 +72,7 @@ def train_from(request: OfflineRequest, stop: threading.Event) -> str:
         logging.configure("train", level=config.logs.level, form=config.logs.format)
         with store.read() as session:
             history = read_history(session, source, config, request.max_age)
+            _refuse_mixed(session, source, history, config)
             start = history_batches.starting_checkpoint(session, source)
             session.expunge_all()
         if start is None:
@@ -159,6 +161,16 @@ def _learning(config: Config) -> tuple[object, ...]:
         dispatch.max_staleness,
         dispatch.max_lag,
     )
+
+
+def _refuse_mixed(session: Session, source: Run, history: History, config: Config) -> None:
+    """Raise ConfigError before a run is created that could not learn from an episode."""
+    settings = resolve_settings(config.trainer)
+    if settings.needs_one_policy:
+        groups = {group_id for batch in history.batches for group_id, _ in batch.group_ids}
+        for group_id, episode_id in history_batches.mixed_episodes(session, source.run_id):
+            if group_id in groups:
+                raise several_policies(settings, episode_id)
 
 
 def _find_or_fork(store: Store, source: Run, start: Checkpoint, config: Config) -> str:

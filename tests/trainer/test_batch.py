@@ -1,5 +1,6 @@
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -197,6 +198,11 @@ def test_a_sequence_of_several_policies_is_refused_by_a_sequence_level_loss(
     mixed = TrainableGroup("g", "db", (make_trajectory([(2, 4), (5, 6)], 7, seed=3),))
     with pytest.raises(ConfigError, match="episode episode-3 has several policies"):
         assemble_batch([mixed], resolve_settings(Trainer(loss="gspo")))
+    first, _ = mixed.members[0].policies
+    twice = msgspec.structs.replace(first, track="lagged(4)")
+    member = msgspec.structs.replace(mixed.members[0], policies=(first, twice))
+    of_one = TrainableGroup("g", "db", (member,))
+    assert assemble_batch([of_one], resolve_settings(Trainer(loss="gspo"))).loss_mask.sum() == 3
     allowed = resolve_settings(Trainer(loss="gspo", mixed_sequences=True))
     assert assemble_batch([mixed], allowed).loss_mask.sum() == 3
     alone = TrainableGroup("g", "db", (make_trajectory([(2, 4)], 7),))

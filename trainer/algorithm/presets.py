@@ -71,6 +71,11 @@ class Settings:
         """Most tokens in one forward pass of several trajectories; 1: each has its own pass."""
         return self.micro_batch_tokens if self.packing else 1
 
+    @property
+    def needs_one_policy(self) -> bool:
+        """Whether a trajectory of several policies is refused: its ratio has no meaning."""
+        return known_losses()[self.loss].of_sequence and not self.mixed_sequences
+
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {

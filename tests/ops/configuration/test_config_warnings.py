@@ -59,6 +59,14 @@ def test_a_configuration_without_tasks_is_not_warned_of_its_time_limits() -> Non
     assert find_warnings(config_loading.loads("tasks = {}\nworker.attempt_deadline_s = 1\n")) == []
 
 
+def test_an_episode_that_an_update_would_make_useless_for_the_loss_is_warned_of() -> None:
+    (found,) = warnings('[trainer]\nloss = "gspo"\n')
+    assert "an episode that goes on while the policy is updated" in found.detail
+    for more in ("max_turns = 1\n", "[dispatch]\nmax_staleness = 0\n"):
+        assert not warnings(f'{more}[trainer]\nloss = "gspo"\n')
+    assert not warnings('[trainer]\nloss = "gspo"\nmixed_sequences = true\n')
+
+
 def test_the_default_deadline_of_an_attempt_contains_a_completion_of_any_length() -> None:
     worker = config_loading.loads(TASK).worker
     assert worker.attempt_deadline_s >= worker.completion_timeout_s

@@ -347,6 +347,23 @@ def test_a_track_that_is_too_far_behind_to_be_trained_is_refused(
         configs.check(config(tmp_path, f'{text}8\n[sampling]\nstrategy = "current"\n'))
 
 
+def test_a_loss_of_sequences_is_refused_if_steps_of_an_episode_draw_their_policies(
+    tmp_path: Path,
+) -> None:
+    mixed = 'trainer.loss = "gspo"\npolicy = [{name = "p", tracks = ["current", "lagged(4)"]}]\n'
+    turns = r"up to 15 turns of dbbench draw from current, lagged\(4\)"
+    for steps in (1, 14):
+        with pytest.raises(ConfigError, match=turns):
+            configs.check(config(tmp_path, f"{mixed}sampling.sticky_steps = {steps}\n"))
+    for more in (
+        "sampling.sticky_steps = 15\n",
+        'sampling.strategy = "current"\n',
+        "sampling.stale_share = 0.0\n",
+        "trainer.mixed_sequences = true\n",
+    ):
+        configs.check(config(tmp_path, mixed + more))
+
+
 @pytest.mark.parametrize("fewest", ["trainer.min_groups", "dispatch.groups_per_update"])
 def test_a_batch_whose_most_groups_are_below_its_fewest_is_refused(
     tmp_path: Path, fewest: str

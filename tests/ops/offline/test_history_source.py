@@ -14,6 +14,7 @@ from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.policies import External, PolicyServer
 from agentrl.core.config.sections.training import Teacher
+from agentrl.core.errors import ConfigError
 from agentrl.core.types import GroupState, Reason, RunState
 from agentrl.db.models.runs import Run
 from agentrl.db.queries import history_batches
@@ -22,7 +23,8 @@ from agentrl.db.store import now
 from agentrl.db.transitions import groups, runs
 from agentrl.db.transitions.trajectories import group_copies
 from agentrl.ops.offline.history_source import History, HistorySource
-from agentrl.ops.offline.train_from import read_history
+from agentrl.ops.offline.train_from import OfflineRequest, read_history, train_from
+from agentrl.ops.runs.lifecycle import RunPlace
 from agentrl.trainer.group_selection import InboxBounds
 
 COPY = "copy-1"
@@ -186,6 +188,22 @@ def test_a_policy_is_away_by_the_updates_since_a_group_lost_its_bodies(
     with history.store.read() as session:
         forks = read_history(session, history.run(), history.config, None).forks
     assert forks == ({} if fork is None else {f"{history.run_id}-v2": fork})
+
+
+def test_an_episode_of_several_policies_is_refused_before_a_run_is_made(
+    history: PlantedRun,
+) -> None:
+    history.commit(1, f"{history.run_id}-dbbench-0")
+    place = RunPlace(history.config.store_url(), "learned", history.config.home())
+    request = OfflineRequest(place, "sequences", changes=["trainer.loss=gspo"])
+    mixed = "UPDATE steps SET checkpoint_id = 'other' WHERE number = 1 AND episode_id LIKE :e"
+    history.sql(mixed, e="%-dbbench-3-1")  # at which no update looked
+    with history.store.read() as session:
+        assert len(history_batches.mixed_episodes(session, history.run_id)) == 1
+    history.sql(mixed, e="%-dbbench-0-1")
+    with pytest.raises(ConfigError, match=r"episode .*-dbbench-0-1 has several policies"):
+        train_from(request, threading.Event())
+    assert history.ask("SELECT name FROM runs WHERE name = 'sequences'") == []
 
 
 def taught_by(config: Config, external: External) -> Config:
