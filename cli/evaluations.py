@@ -64,7 +64,12 @@ def measure(
     repeats: int = typer.Option(1, min=1, help="Episodes per item (the k in pass@k)."),
     temperature: float | None = TEMPERATURE,
     greedy: bool = typer.Option(False, "--greedy", help="Same as --temperature 0."),
-    again: bool = typer.Option(False, "--again", help="Repeat episodes that were already played."),
+    again: bool = typer.Option(
+        False,
+        "--again",
+        help="Measure anew: first delete all stored episodes of these evaluations, also those of "
+        "other items and repeats.",
+    ),
     paper: bool = typer.Option(
         False,
         "--paper",
