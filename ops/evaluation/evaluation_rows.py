@@ -17,12 +17,15 @@ import msgspec
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.policies import External
+from agentrl.core.config.sections.tasks import Envs
 from agentrl.core.telemetry import metrics
 from agentrl.core.types import Status
 from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
 from agentrl.db.store import Store
 from agentrl.db.transitions import evaluations
+from agentrl.envs import registry
 from agentrl.envs.item_choice import ITEM_CHOICE
+from agentrl.envs.server.in_process import needs_container
 from agentrl.ops.evaluation.evaluate import (
     EpisodePlayer,
     EpisodeScore,
@@ -170,8 +173,19 @@ def settings(config: Config, plan: Plan) -> str:
         "max_turns": task.max_turns,
         "max_tokens": sampling.max_tokens,
         "max_step_tokens": sampling.max_step_tokens,
+        **_container_image(config, plan.task),
     }
     return msgspec.json.encode(found, order="sorted").decode()
+
+
+def _container_image(config: Config, task: str) -> dict[str, str]:
+    """Return the image of a task's containers; nothing for the default, or if it uses none."""
+    image = config.envs.docker_image
+    if image == Envs().docker_image or config.envs.names_worker():
+        return {}
+    section = config.tasks[task]
+    uses_one = needs_container(registry.source(task, section.options, section.source))
+    return {"docker_image": image} if uses_one else {}
 
 
 def cost(prices: External, played: EpisodeScore) -> float | None:

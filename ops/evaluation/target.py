@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.checkpoints import checkpoint_store, manifest
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections.policies import PolicyServer
+from agentrl.core.config.sections.policies import External, PolicyServer
 from agentrl.core.errors import ConfigError, nearest
 from agentrl.core.types import CheckpointState
 from agentrl.db.admin.readonly import open_history
@@ -140,7 +140,10 @@ def _external(name: str, config: Config) -> Target:
     model = config.model.path
     path = hub.fetch_model(model) if model.startswith(hub.PREFIX) else Path(model)
     external = servers[name].external
-    known = {"url": external.url, "model": external.model, "parameters": external.parameters}
+    values, usual = msgspec.structs.asdict(external), msgspec.structs.asdict(External())
+    known = {key: values[key] for key in ("url", "model", "parameters")}
+    # left out where usual, so that evaluations from before they counted are found
+    known |= {key: values[key] for key in ("answer_tokens", "tokens") if values[key] != usual[key]}
     own = track_of(name)
     return Target(path, own, external=servers[name], name=own, fingerprint=digest(known))
 

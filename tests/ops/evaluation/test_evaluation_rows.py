@@ -9,15 +9,15 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections.policies import Model
-from agentrl.core.config.sections.tasks import Task
+from agentrl.core.config.sections.policies import External, Model, PolicyServer
+from agentrl.core.config.sections.tasks import Envs, Task
 from agentrl.core.types import Status
 from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
 from agentrl.db.store import Store
 from agentrl.envs.contract import Item
 from agentrl.ops.evaluation.evaluate import EpisodeScore, Plan, Work
 from agentrl.ops.evaluation.evaluation_rows import EvaluationRecord, evaluation_id, settings
-from agentrl.ops.evaluation.target import EXPERT
+from agentrl.ops.evaluation.target import EXPERT, resolve
 
 CONFIG = Config(tasks={"dbbench": Task()})
 PLAN = Plan("dbbench", "test", 0.0, 4)
@@ -119,3 +119,28 @@ def test_a_chat_template_counts_by_its_text(
     assert name(file.absolute()) == before
     file.write_text("edited")
     assert name(file) != before
+
+
+def test_an_external_policy_is_another_one_if_its_answers_can_differ() -> None:
+    def name(**more: object) -> str:
+        values = {"url": "http://127.0.0.1:9/v1", "model": "m"} | more
+        external = msgspec.convert(values, External)
+        servers = [PolicyServer("p"), PolicyServer("big", "external", external=external)]
+        own = msgspec.structs.replace(CONFIG, policy=servers)
+        return evaluation_id(own, resolve("external(big)", own), PLAN)
+
+    usual = name()
+    assert name(timeout_s=1.0, retries=1) == usual
+    assert len({usual, name(answer_tokens=16), name(tokens=True), name(model="n")}) == 4
+
+
+def test_the_image_counts_for_a_task_with_containers() -> None:
+    def name(image: str, **options: object) -> str:
+        tasks = {"dbbench": Task(options=options)}
+        own = msgspec.structs.replace(CONFIG, envs=Envs(docker_image=image), tasks=tasks)
+        return evaluation_id(own, EXPERT, PLAN)
+
+    usual = Envs().docker_image
+    assert name("other") == name(usual)
+    assert name("other", container=True) != name(usual, container=True)
+    assert "docker_image" not in settings(CONFIG, PLAN)
