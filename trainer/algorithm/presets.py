@@ -122,8 +122,8 @@ def resolve_settings(config: Trainer) -> Settings:
     """Return the settings: the configuration's values, else the preset's.
 
     Raises ConfigError for contradictions: `old = "behaviour"` with importance weights (the ratio
-    π/μ already corrects for the behaviour policy), bounds that the loss does not use, a decay that
-    ends before the warm-up does.
+    π/μ already corrects for the behaviour policy), bounds that the loss does not use, a penalty
+    that the credit ignores, a decay that ends before the warm-up does.
     """
     _check_engine(config)
     if 0 < config.decay_updates <= config.warmup_updates:
@@ -137,6 +137,12 @@ def resolve_settings(config: Trainer) -> Settings:
     if config.dual_clip is not None and not known_losses()[values["loss"]].dual_clip:
         raise ConfigError(
             f"trainer.dual_clip: the loss {values['loss']} has no dual clip", hint="remove the key"
+        )
+    if config.turn_penalty and not known_credits()[values["credit"]].turn_penalty:
+        raise ConfigError(
+            f'trainer.turn_penalty has no effect with credit = "{values["credit"]}", which '
+            "compares turns with turns that have the same penalty",
+            hint="remove the key, or choose another credit",
         )
     clip = Clip(values.pop("clip_low"), values.pop("clip_high"), values.pop("dual_clip"))
     if clip.low > 1.0:

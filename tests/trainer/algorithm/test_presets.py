@@ -111,9 +111,10 @@ def test_an_engine_that_contradicts_itself_is_refused(config: Trainer, words: st
         (Trainer(importance="none", max_weight=2.0), "max_weight"),
         (Trainer(loss="gspo", dual_clip=3.0), "dual_clip"),
         (Trainer(loss="cispo", clip_low=1.5), "clip_low"),
+        (Trainer(credit="turn", turn_penalty=0.1), "turn_penalty"),
     ],
 )
-def test_a_bound_that_nothing_reads_is_refused(config: Trainer, key: str) -> None:
+def test_a_number_that_nothing_reads_is_refused(config: Trainer, key: str) -> None:
     with pytest.raises(ConfigError, match=rf"trainer\.{key}"):
         resolve_settings(config)
 

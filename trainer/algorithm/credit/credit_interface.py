@@ -40,10 +40,14 @@ class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """A way to credit turns. `options`: its keys in `trainer.credit_options`."""
+    """A way to credit turns. `options`: its keys in `trainer.credit_options`.
+
+    `turn_penalty`: whether a cost that is equal for all turns changes its advantages.
+    """
 
     assign: Assign
     options: type[msgspec.Struct] = NoOptions
+    turn_penalty: bool = True
 
 
 def discounted_returns(rewards: Doubles, discount: float) -> Doubles:

@@ -36,4 +36,4 @@ def assign(members: Sequence[MemberTurns], compare: Compare, options: Options) -
     return [discounted_returns(each, options.discount) for each in compared]
 
 
-CREDIT = Credit(assign, Options)
+CREDIT = Credit(assign, Options, turn_penalty=False)  # it compares single turns
