@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, true
 from sqlalchemy.orm import Session
 
 from agentrl.core.errors import StoreError
@@ -237,11 +237,13 @@ class UpdateSummary:
     metrics: dict[str, float]
 
 
-def latest_updates(session: Session, run_id: str, limit: int) -> list[UpdateSummary]:
-    """Return the newest `limit` updates, also rolled-back ones, newest first."""
+def latest_updates(
+    session: Session, run_id: str, limit: int, *, only_live: bool = False
+) -> list[UpdateSummary]:
+    """Return the newest `limit` updates, newest first. `only_live`: none that was rolled back."""
     query = (
         select(Update)
-        .where(Update.run_id == run_id)
+        .where(Update.run_id == run_id, Update.is_live if only_live else true())
         .order_by(Update.committed_at.desc(), Update.version.desc())
         .limit(limit)
     )

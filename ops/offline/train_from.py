@@ -233,7 +233,8 @@ def _report(
 ) -> str:
     run = runs.require_run(session, run_id)
     table = plain("update", "groups", "tokens", *COLUMNS)
-    for each in reversed(lifecycle.latest_updates(session, run_id, run.version)):
+    made = lifecycle.latest_updates(session, run_id, run.version, only_live=True)
+    for each in reversed(made):
         cells = (_cell(each.metrics, *column) for column in COLUMNS.values())
         table.add_row(str(each.version), str(each.groups), str(each.loss_tokens), *cells)
     console().print(table)

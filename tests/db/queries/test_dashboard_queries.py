@@ -293,6 +293,16 @@ def test_who_has_no_lease_is_known_by_his_last_work(learnt: Learnt, fresh: Learn
     assert 0 <= leases.idle_s(*learnt)["trainer"] < 300
 
 
+def test_updates_of_the_surviving_lineage_are_listed_alone(learnt: Learnt) -> None:
+    def versions(*, only_live: bool) -> list[int]:
+        found = lifecycle.latest_updates(*learnt, 2, only_live=only_live)
+        return [each.version for each in found]
+
+    change(learnt[0], "UPDATE updates SET state = 'rolled_back' WHERE version = 3")
+    assert versions(only_live=False) == [4, 3]
+    assert versions(only_live=True) == [4, 2]
+
+
 def test_groups_are_counted_by_how_they_ended(learnt: Learnt) -> None:
     assert task_outcomes.group_ends(*learnt) == [(task, "trained", "", 4) for task in TASKS]
 
