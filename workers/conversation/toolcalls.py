@@ -49,6 +49,7 @@ NESTED_CHARACTERS = 1 << 12  # read, at least, before nesting is found to be too
 
 _NAME = re.compile(r"(?<![\w.-])([A-Za-z_][\w.-]*)\{")
 _THOUGHT, _THOUGHT_END = "<think>", "</think>"
+_STAND_IN = "\ue000" * len(_THOUGHT_END)
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
 _CALLED, _BRACE = re.compile(_CALL), re.compile(r"\{")
 _FUNCTION, _FUNCTION_END = re.compile(r"<function=([^<>\n]*)>"), "</function>"
@@ -64,7 +65,8 @@ def parse(text: str, tools: Sequence[Tool], style: Style) -> list[ToolCall] | st
     A call that is malformed, unknown or does not fit its schema has `error` set.
     """
     known = {tool.name: tool for tool in tools}
-    calls = [check_call(call, known) for call in _READ[style](text, known)]
+    at = _begin(text, known, style)
+    calls = [check_call(call, known) for call in _READ[style](text, known, at)]
     return calls or without_thoughts(text)
 
 
@@ -108,9 +110,9 @@ def join_calls(content: str | None, calls: Iterable[str]) -> str:
     return before + ("\n" if after and before and not before[-1].isspace() else "") + after
 
 
-def _plain_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
+def _plain_calls(text: str, known: Mapping[str, Tool], at: int) -> Iterator[ToolCall]:
     """Find calls `name{…}`: the name is a tool's, or a JSON object follows it."""
-    at, budget = _after_thought(text), _budget(text)
+    budget = _budget(text)
     while budget > 0 and (match := _find_opening(text, _NAME, at)):
         name, at = match.group(1), match.end()
         try:
@@ -123,8 +125,8 @@ def _plain_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
             yield ToolCall(name, arguments)
 
 
-def _hermes_calls(text: str, _known: Mapping[str, Tool]) -> Iterator[ToolCall]:
-    at, budget = _after_thought(text), _budget(text)
+def _hermes_calls(text: str, _known: Mapping[str, Tool], at: int) -> Iterator[ToolCall]:
+    budget = _budget(text)
     while budget > 0 and (match := _find_opening(text, _CALLED, at)):
         at = match.end()
         try:
@@ -136,9 +138,8 @@ def _hermes_calls(text: str, _known: Mapping[str, Tool]) -> Iterator[ToolCall]:
             yield from map(_parse_named, values)
 
 
-def _xml_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
+def _xml_calls(text: str, known: Mapping[str, Tool], at: int) -> Iterator[ToolCall]:
     """Find calls of Qwen3-Coder, which may omit the outer tags."""
-    at = _after_thought(text)
     while match := _find_opening(text, _FUNCTION, at):
         name, at = match.group(1).strip(), match.end()
         following = _FUNCTION.search(text, at)
@@ -176,8 +177,7 @@ def _xml_arguments(body: str, tool: Tool | None) -> tuple[dict[str, Any], int]:
     return arguments, at + len(_FUNCTION_END)
 
 
-def _glm_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
-    at = _after_thought(text)
+def _glm_calls(text: str, known: Mapping[str, Tool], at: int) -> Iterator[ToolCall]:
     while match := _find_opening(text, _CALLED, at):
         following = text.find(_CALL, match.end())
         body = text[match.end() : following if following >= 0 else len(text)]
@@ -193,9 +193,9 @@ def _glm_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
             yield ToolCall(name, {}, f"{shorten(name)}: {error}")
 
 
-def _json_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
+def _json_calls(text: str, known: Mapping[str, Tool], at: int) -> Iterator[ToolCall]:
     """Find every outermost JSON object with a function name or arguments."""
-    at, budget = _after_thought(text), _budget(text)
+    budget = _budget(text)
     while budget > 0 and (match := _find_opening(text, _BRACE, at)):
         at = match.start()
         try:
@@ -221,6 +221,20 @@ _READ = {
     "glm": _glm_calls,
     "json": _json_calls,
 }
+
+
+def _begin(text: str, known: Mapping[str, Tool], style: Style) -> int:
+    """Return where calls begin: after a thought that the prompt opened.
+
+    An end of a thought within a call that fits its schema is text.
+    """
+    at = _after_thought(text)
+    if not at:
+        return 0
+    probe = text[: at - len(_THOUGHT_END)] + _STAND_IN + text[at:]
+    calls = (check_call(call, known) for call in _READ[style](probe, known, 0))
+    said = any(not call.error and _STAND_IN in compact(dict(call.arguments)) for call in calls)
+    return 0 if said else at
 
 
 def _after_thought(text: str) -> int:

@@ -212,6 +212,15 @@ def test_an_answer_without_a_call_has_no_thoughts(style: Style, text: str, said:
     assert parse(text, (ACT,), style) == said
 
 
+@pytest.mark.parametrize("style", STYLES)
+def test_the_end_of_a_thought_in_an_argument_is_text(style: Style) -> None:
+    call = ToolCall("act", {"action": "say </think> and </think>"})
+    said, thought = render(call, style), "Hm.</think>\n"
+    for before in ("", "I act: ", thought, f"<think>{thought}"):
+        assert parse(before + said * 2, (ACT,), style) == [call, call]
+    assert parse(said.replace("act", "fly") + said, (ACT,), style) == [call]  # no call: a thought
+
+
 @pytest.mark.parametrize("text", ["</tool_call>", "<tool_call>", "<think>", 'x{"a": 1}'])
 @pytest.mark.parametrize("style", ["plain", "hermes", "json"])
 def test_tags_in_an_argument_are_text(text: str, style: Style) -> None:
