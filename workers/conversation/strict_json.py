@@ -33,21 +33,20 @@ def read_whole_object(text: str) -> dict[str, Any]:
 
 
 def read_objects(text: str, at: int) -> tuple[list[dict[str, Any]], int]:
-    """Parse the JSON object at `at`, or the objects of a list. Raises ValueError."""
-    if not text.startswith("[", at):
-        value, at = read_object(text, at)
-        return [value], at
-    found, at = [], at + 1
+    """Parse the JSON objects at `at`, one after the other or in a list. Raises ValueError."""
+    listed = text.startswith("[", at)
+    found, at = [], at + listed
     while True:
         value, at = read_object(text, skip_blanks(text, at))
         found.append(value)
         at = skip_blanks(text, at)
-        if not text.startswith(",", at):
+        if text.startswith(",", at):
+            at += 1
+        elif listed or not text.startswith("{", at):
             break
-        at += 1
-    if not text.startswith("]", at):
+    if listed and not text.startswith("]", at):
         raise ValueError("the list was cut off")
-    return found, at + 1
+    return found, at + listed
 
 
 def check_value(value: Any, depth: int = 0) -> None:

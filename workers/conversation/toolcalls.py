@@ -7,7 +7,8 @@
     glm      <tool_call>name\\n<arg_key>k</arg_key>\\n<arg_value>v</arg_value>\\n</tool_call>
     json     {"name": "name", "arguments": {…}}, or a list of such               (Llama 3, Mistral)
 
-`arguments` may be named `parameters`, and may be a JSON string, as in OpenAI's API.
+`arguments` may be named `parameters`, and may be a JSON string. In hermes and json, a call may have
+the shape of OpenAI's API: {"type": "function", "function": {"name": …, "arguments": …}}.
 
 Text around a call is ignored, including thoughts (`<think>…</think>`). The call is validated
 against its tool's schema: type, enum, const, anyOf, items, prefixItems, properties, required,
@@ -207,8 +208,7 @@ def _json_calls(text: str, known: Mapping[str, Tool], at: int) -> Iterator[ToolC
                 at = max(at, getattr(error, "pos", at))
             at += 1
             continue
-        if isinstance(function := value.get("function"), dict) and "name" in function:
-            value = function  # as OpenAI's API writes calls
+        value = _unwrapped(value)
         names = "arguments" in value or "parameters" in value
         if "name" in value and (names or value["name"] in tuple(known)):
             yield _parse_named(value)
@@ -274,7 +274,16 @@ def _read_in_vain(error: ValueError, at: int) -> int:
     return max(1, place - at) + place // COUNTED_AT_ONCE
 
 
-def _parse_named(value: Mapping[str, Any]) -> ToolCall:
+def _unwrapped(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the call in a value of OpenAI's API, which wraps it; any other value itself."""
+    function = value.get("function")
+    if isinstance(function, dict) and "name" in function and "name" not in value:
+        return function
+    return value
+
+
+def _parse_named(value: dict[str, Any]) -> ToolCall:
+    value = _unwrapped(value)
     name, arguments = value.get("name"), value.get("arguments", value.get("parameters"))
     if not isinstance(name, str):
         return ToolCall("", {}, "the call has no name")

@@ -228,6 +228,24 @@ def test_tags_in_an_argument_are_text(text: str, style: Style) -> None:
     assert parse(render(call, style) * 2, (ACT,), style) == [call, call]
 
 
+@pytest.mark.parametrize("between", ["", "\n", ", "])
+def test_a_hermes_call_may_hold_several_objects(between: str) -> None:
+    looked, left = (ToolCall("act", {"action": said}) for said in ("look", "leave"))
+    objects = render(looked, "json") + between + render(left, "json")
+    assert parse(f"<tool_call>{objects}</tool_call>", (ACT,), "hermes") == [looked, left]
+    cut = f"<tool_call>{objects[:-3]}"
+    assert errors(cut, (ACT,), "hermes")[0].startswith("the call is not JSON")
+
+
+@pytest.mark.parametrize("style", ["hermes", "json"])
+@pytest.mark.parametrize("arguments", [{"action": "look"}, '{"action": "look"}'])
+def test_a_call_in_the_shape_of_openais_api_is_read(style: Style, arguments: Any) -> None:
+    function = {"name": "act", "arguments": arguments}
+    said = json.dumps({"id": "1", "type": "function", "function": function})
+    text = f"<tool_call>[{said}]</tool_call>" if style == "hermes" else said
+    assert parse(text, (ACT,), style) == [ToolCall("act", {"action": "look"})]
+
+
 def test_objects_that_are_no_calls_are_passed_over_in_json_style() -> None:
     call = ToolCall("act", {"action": "look"})
     text = f'Like {{"name": "Bob", "age": 3}} or {{"x": [{{"y": 1}}]}}: {render(call, "json")}'
