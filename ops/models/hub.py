@@ -114,14 +114,17 @@ def repository(model: str) -> str:
     return match["repo"] if match else ""
 
 
-def absent_weights(path: Path) -> Sequence[str]:
-    """Return the weight files missing in a transformers directory."""
+def weight_names(path: Path) -> Sequence[str]:
+    """Return the weight files that a transformers directory needs."""
     index = path / "model.safetensors.index.json"
-    if index.is_file():
-        named = msgspec.json.decode(index.read_bytes()).get("weight_map", {}).values()
-        return sorted({name for name in named if not (path / name).is_file()})
-    one = path / "model.safetensors"
-    return [] if one.is_file() else [one.name]
+    if not index.is_file():
+        return ["model.safetensors"]
+    return sorted(set(msgspec.json.decode(index.read_bytes()).get("weight_map", {}).values()))
+
+
+def absent_weights(path: Path) -> Sequence[str]:
+    """Return the weight files missing directly in a transformers directory."""
+    return [name for name in weight_names(path) if not (path / Path(name).name).is_file()]
 
 
 def model_digests(path: Path) -> dict[str, str]:

@@ -67,7 +67,7 @@ def _copy(model: ModelSource, out: Path) -> None:
             f"{model.name}: tokenizer.json is missing",
             hint="save a fast tokenizer there with its `save_pretrained`",
         )
-    for pattern in (*hub.DESCRIPTION, hub.WEIGHTS):
+    for pattern in (*hub.DESCRIPTION, hub.WEIGHTS, *hub.weight_names(model.path)):
         for path in model.path.glob(pattern):
             shutil.copyfile(path, out / path.name)
 

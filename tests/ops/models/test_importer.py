@@ -1,5 +1,6 @@
 """Importing a model: from each kind of source, into a directory that acts."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -43,6 +44,21 @@ def test_weights_of_a_directory_are_copied_byte_for_byte(chatml: Path) -> None:
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (out / name).read_bytes() == (chatml / name).read_bytes()
     assert (chatml / TEMPLATE).read_text() == CHATML
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.safetensors", "weights/model.safetensors"])
+def test_weights_that_only_the_index_names_are_copied_or_refused(chatml: Path, name: str) -> None:
+    out, weights = chatml.parent / "out", chatml / name
+    weights.parent.mkdir(exist_ok=True)
+    (chatml / "model.safetensors").rename(weights)
+    index = {"weight_map": {"model.norm.weight": name}}
+    (chatml / "model.safetensors.index.json").write_text(json.dumps(index))
+    if weights.parent == chatml:
+        import_model(str(chatml), out, dtype="float32", chat_template=None)
+        assert (out / name).read_bytes() == weights.read_bytes()
+    else:  # a directory of ours has no folders
+        with pytest.raises(ConfigError, match=f"{name} is missing"):
+            import_model(str(chatml), out, dtype="float32", chat_template=None)
 
 
 def test_a_template_of_ones_own_takes_the_place_of_the_models(chatml: Path) -> None:
