@@ -11,23 +11,19 @@ A conversation grows by what the template appends and is never rendered again as
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from jinja2 import Template, TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from agentrl.core.errors import ConfigError
 from agentrl.envs.contract import Message, Tool, ToolCall, strings
+from agentrl.workers.conversation.jinja_sandbox import create_environment
 from agentrl.workers.conversation.toolcalls import STYLES, Style, parse
 
 TEMPLATE = "chat_template.jinja"
-# What templates write as today's date, so that a prompt, its replay and its group are equal on all
-# days: the date that Llama's templates have without a clock.
-_TODAY = date(2024, 7, 26)
 _ANSWER = "⁂answer⁂"  # stands for an assistant's text
 _JOINER = "\u2060"  # has no width
 _PROBE = strings("look", "Look at a thing.", "thing")
@@ -278,7 +274,7 @@ def _compile(model_dir: Path, config: Mapping[str, Any], named: str) -> Template
     if not isinstance(text, str):
         raise ConfigError(f"{model_dir} has no chat template", hint=_OWN)
     try:
-        return _environment().from_string(text)
+        return create_environment().from_string(text)
     except TemplateError as error:
         source = path if named else model_dir
         raise ConfigError(f"{source}: chat template: {error}", hint=_HINT) from error
@@ -289,22 +285,3 @@ def _specials(config: Mapping[str, Any]) -> dict[str, str]:
     named = {name: value for name, value in config.items() if name.endswith("_token")}
     texts = {n: v.get("content") if isinstance(v, dict) else v for n, v in named.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    """Create the Jinja sandbox for chat templates, as transformers does."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = _TODAY.strftime
-    return environment
-
-
-def _tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
-
-
-def _raise(text: str) -> NoReturn:
-    raise TemplateError(text)

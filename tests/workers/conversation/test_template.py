@@ -106,10 +106,18 @@ def test_what_a_message_or_a_tool_spells_out_is_no_special_token(model: Path, sp
     assert tail == special(template.tail([Message("tool", "mug", "look")], [TOOL]))
 
 
-def test_rendering_equals_transformers(model: Path) -> None:
+MARKED = (
+    "{% for message in messages %}<|{{ message.role }}|>"
+    "{% generation %}{{ message.content }}{% endgeneration %}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.mark.parametrize("text", [QWEN_LIKE, MARKED])
+def test_rendering_equals_transformers(model: Path, text: str) -> None:
     from transformers import AutoTokenizer
 
-    template = with_template(model, QWEN_LIKE)
+    template = with_template(model, text)
     messages = [Message("system", "You act."), Message("user", "mug?"), Message("assistant", "é")]
     messages.append(Message("tool", "blue", "look"))
     plain = [{"role": message.role, "content": message.content} for message in messages]
