@@ -92,7 +92,9 @@ class EpisodeLoop:
         self._branches = Branches(
             context.converse, context.template, context.style, env.tools, first.messages
         )
-        self._steps = TrajectoryBuilder(claimed, run_id, self._branches)
+        self._steps = TrajectoryBuilder(
+            claimed, run_id, self._branches, context.sampling.max_tokens
+        )
         self._traced = TracedMessages(first.messages, context.template, context.style)
 
     def run(self, limits: EpisodeLimits, journal: StepJournal | None = None) -> Trajectory:

@@ -206,6 +206,18 @@ def test_tokens_that_run_out_are_a_task_limit(pool: FixedPool, context: EpisodeC
     assert trajectory.steps[-1].end <= 90
 
 
+@pytest.mark.parametrize(("mugs", "turns", "fits"), [(1000, 1, False), (1, LIMITS.max_turns, True)])
+def test_a_last_answer_that_exceeds_the_most_tokens_is_not_in_the_trajectory(
+    pool: FixedPool, context: EpisodeContext, mugs: int, turns: int, fits: bool
+) -> None:
+    env = ScriptedEnvironment(["look at the mug " * mugs] * 20, won())
+    trajectory = run_episode(env, pool, _with(context, max_tokens=1000))
+    assert (trajectory.status, trajectory.turns) == (Status.TASK_LIMIT, turns)
+    assert len(trajectory) <= 1000
+    assert (len(trajectory) > trajectory.steps[-1].end) == fits
+    assert trajectory.steps[-1].answer.startswith("look at the mug")
+
+
 def test_a_first_prompt_without_room_for_a_step_is_an_error_that_names_the_bound(
     pool: FixedPool, context: EpisodeContext
 ) -> None:

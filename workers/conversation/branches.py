@@ -94,15 +94,19 @@ class Branches:
             raise EnvironmentFailure(f"a branch of the conversation: {error}") from error
 
     def flatten(
-        self, steps: Sequence[tuple[int, StepRecord]]
+        self, steps: Sequence[tuple[int, StepRecord]], max_tokens: int
     ) -> tuple[Arrays, list[StepRecord], list[int]]:
         """Return the arrays of all branches, and the steps in the order of their tokens.
 
-        `steps`: each with its branch, whose tokens its span refers to. The third list: of each
-        turn, the number of its last step.
+        A branch of more than `max_tokens` ends with its last step, as nobody read the answer to
+        that one. `steps`: each with its branch, whose tokens its span refers to. The third list: of
+        each turn, the number of its last step.
         """
-        conversations = self._conversations[: max((branch for branch, _ in steps), default=0) + 1]
-        begins = [0, *accumulate(map(len, conversations))]
+        lengths = [0] * (max((branch for branch, _ in steps), default=0) + 1)
+        for branch, step in steps:
+            whole = len(self._conversations[branch])
+            lengths[branch] = whole if whole <= max_tokens else max(lengths[branch], step.end)
+        begins = [0, *accumulate(lengths)]
         ordered = sorted(steps, key=lambda each: (each[0], each[1].start))
         ends = {(branch, step.end): number for number, (branch, step) in enumerate(ordered)}
         last_steps = [ends[turn.branch, turn.span.stop] for turn in self._turns]
@@ -115,7 +119,8 @@ class Branches:
             point = BranchPoint(begin=begin, forked_from=parent) if branch else None
             span = {"start": begin + step.start, "end": begin + step.end}
             records.append(msgspec.structs.replace(step, **span, branch=point))
-        arrays = [each.arrays() for each in conversations]
+        kept = zip(self._conversations, lengths, strict=False)
+        arrays = [conversation.arrays(length) for conversation, length in kept]
         return (
             Arrays(
                 b"".join(each.token_ids for each in arrays),

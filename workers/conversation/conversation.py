@@ -138,12 +138,13 @@ class Conversation:
         span = self.turn
         return self._logprobs[span].tolist() if all(self._mask[span]) else None
 
-    def arrays(self) -> Arrays:
+    def arrays(self, length: int | None = None) -> Arrays:
+        """Return the arrays of the first `length` tokens; None: of all."""
         return Arrays(
-            np.asarray(self._ids, "<i4").tobytes(),
-            bytes(self._mask),
-            np.asarray(self._logprobs, "<f4").tobytes(),
-            bytes(self._policies),
+            np.asarray(self._ids[:length], "<i4").tobytes(),
+            bytes(self._mask[:length]),
+            np.asarray(self._logprobs[:length], "<f4").tobytes(),
+            bytes(self._policies[:length]),
         )
 
     def _append(self, token_ids: Sequence[int]) -> None:

@@ -12,12 +12,18 @@ from agentrl.workers.conversation.branches import Branches
 
 
 class TrajectoryBuilder:
-    """The steps of an episode so far, and the table of the policies that sampled them."""
+    """The steps of an episode so far, and the table of the policies that sampled them.
 
-    def __init__(self, claimed: ClaimedEpisode, run_id: str, branches: Branches) -> None:
+    `max_tokens`: the most of a branch.
+    """
+
+    def __init__(
+        self, claimed: ClaimedEpisode, run_id: str, branches: Branches, max_tokens: int
+    ) -> None:
         self._claimed = claimed
         self._run_id = run_id
         self._branches = branches
+        self._max_tokens = max_tokens
         self._policies: list[PolicyRef] = []
         self._steps: list[tuple[int, StepRecord]] = []  # with their branches
 
@@ -49,7 +55,7 @@ class TrajectoryBuilder:
 
         `metrics`: of sampling; those of the environment are in the outcome.
         """
-        arrays, steps, last_steps = self._branches.flatten(self._steps)
+        arrays, steps, last_steps = self._branches.flatten(self._steps, self._max_tokens)
         branch_rewards = tuple(
             BranchReward(step=last_steps[turn - 1], reward=reward)
             for turn, reward in outcome.branch_rewards.items()

@@ -43,7 +43,7 @@ class Played:
         self.branches.end_turn()
 
     def body(self) -> Trajectory:
-        arrays, steps, _ = self.branches.flatten(self._steps)
+        arrays, steps, _ = self.branches.flatten(self._steps, 1 << 20)
         return msgspec.structs.replace(
             trajectory(),
             token_ids=arrays.token_ids,
