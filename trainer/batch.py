@@ -95,7 +95,13 @@ def has_spread(group: TrainableGroup, abnormal_reward: float | None = None) -> b
 
     Otherwise there is no gradient.
     """
-    return len(set(group_rewards(group, abnormal_reward))) > 1
+    return are_different(group_rewards(group, abnormal_reward))
+
+
+def are_different(rewards: Sequence[float]) -> bool:
+    """Return whether rewards differ by more than the rounding of their sums: 0.1 + 0.2 is 0.3."""
+    least, most = min(rewards, default=0.0), max(rewards, default=0.0)
+    return not math.isclose(least, most, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def split_by_variance(

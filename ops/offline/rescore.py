@@ -31,6 +31,7 @@ from agentrl.ops.interruption import handle_interruption
 from agentrl.ops.offline.copying import CopiedGroup, CopyPlace, Reward, make_copy
 from agentrl.ops.runs.lifecycle import RunPlace, open_place
 from agentrl.ops.tables import console, plain
+from agentrl.trainer.batch import are_different
 
 
 @dataclass(slots=True)
@@ -47,8 +48,8 @@ class RewardChange:
         self.groups += 1
         self.before += (before := _rewards(copied.stored))
         self.after += (after := _rewards(copied.group.members))
-        self.spread_before += len(set(before)) > 1
-        self.spread_after += len(set(after)) > 1
+        self.spread_before += are_different(before)
+        self.spread_after += are_different(after)
 
 
 def rescore(where: RunPlace, function: str, name: str) -> str:

@@ -97,6 +97,23 @@ def test_spread_counts_the_reward_that_trains(make_trajectory: MakeTrajectory) -
     assert has_spread(group, -0.2)
 
 
+@pytest.mark.parametrize(
+    ("rewards", "differ"),
+    [
+        ((0.3, 0.1 + 0.2), False),
+        ((-0.3, 0.3), True),
+        ((1e6 + 0.3, 1e6 + 0.1 + 0.2), False),
+        ((0.0, 1e-9), True),
+        ((), False),
+    ],
+)
+def test_a_rounding_error_is_no_spread(
+    make_trajectory: MakeTrajectory, rewards: tuple[float, ...], differ: bool
+) -> None:
+    group = TrainableGroup("g", "db", tuple(make_trajectory(reward=each) for each in rewards))
+    assert has_spread(group) is differ
+
+
 def test_the_groups_with_the_most_varied_rewards_stay(make_trajectory: MakeTrajectory) -> None:
     rewards = {  # variance, for db: 3/16, 1/4, 1/8, 0; for kg: 0.0025
         "1": (1.0, 0.0, 0.0, 0.0),
