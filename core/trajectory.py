@@ -6,12 +6,25 @@ Token arrays are encoded as little-endian bytes and read without a copy by `nump
 import hashlib
 import math
 from itertools import pairwise
+from numbers import Real
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl.core.types import ABORT, Status
+
+LARGEST = float(np.finfo(np.float32).max)  # of rewards, which are trained on in float32
+
+
+def read_number(value: object, largest: float = LARGEST) -> float:
+    """Convert a real number, also NumPy's, to a float. Raises ValueError beyond ±`largest`."""
+    try:
+        if isinstance(value, Real) and abs(number := float(value)) <= largest:
+            return number
+    except OverflowError:  # an int
+        pass
+    raise ValueError(f"no number up to {largest:g}")
 
 
 class BranchPoint(

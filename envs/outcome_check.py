@@ -1,10 +1,10 @@
 """Checks what an environment answers, alike in a worker and on an env server."""
 
 import dataclasses
-import math
-from numbers import Real
+import sys
 
 from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.trajectory import LARGEST, read_number
 from agentrl.envs.contract import Outcome
 
 
@@ -26,19 +26,19 @@ def check_outcome(outcome: Outcome) -> Outcome:
         branch_rewards={turn: _number(f"branch_rewards[{turn}]", n) for turn, n in rewards.items()},
         reward=_number("reward", outcome.reward),
         score=_number("score", outcome.score),
-        metrics={name: _number(f"metrics[{name!r}]", n) for name, n in outcome.metrics.items()},
+        metrics={
+            name: _number(f"metrics[{name!r}]", n, sys.float_info.max)
+            for name, n in outcome.metrics.items()
+        },
     )
 
 
-def _number(name: str, value: object) -> float:
+def _number(name: str, value: object, largest: float = LARGEST) -> float:
     """Convert to float. Raises EnvironmentFailure."""
-    if isinstance(value, Real) and not isinstance(value, bool):
-        try:
-            if math.isfinite(number := float(value)):
-                return number
-        except OverflowError:
-            pass
-    raise EnvironmentFailure(
-        f"the environment's {name} is {value!r:.60} of type {type(value).__name__}",
-        hint="return a finite float in its Outcome",
-    )
+    try:
+        return read_number(None if isinstance(value, bool) else value, largest)
+    except ValueError:
+        raise EnvironmentFailure(
+            f"the environment's {name} is {value!r:.60} of type {type(value).__name__}",
+            hint=f"return a float up to {largest:.2g} in its Outcome",
+        ) from None

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from agentrl.core.errors import EnvironmentFailure, ItemError, in_words
+from agentrl.core.trajectory import read_number
 from agentrl.envs.call_timeouts import call_within
 
 HINT = 'write "package.module:function" or "path.py:function"'
@@ -108,7 +108,7 @@ def call_turn_rewards(
     try:
         if not isinstance(value, list | tuple) or len(value) != turns:
             raise ValueError
-        return tuple(map(_number, value))
+        return tuple(map(read_number, value))
     except ValueError:
         raise EnvironmentFailure(
             f"the reward function returned {value!r:.60} instead of a list of {turns} numbers"
@@ -132,15 +132,8 @@ def _read(value: Any, conversations: int) -> Scored:
     (branches,) = rest or ([None] * conversations,)
     if len(branches) != conversations:
         raise ValueError
-    rewards = (None if each is None else _number(each) for each in branches)
-    return Scored(_number(reward), _number(score), tuple(rewards))
-
-
-def _number(value: Any) -> float:
-    """Raises TypeError, ValueError."""
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError
-    return float(value)
+    rewards = (None if each is None else read_number(each) for each in branches)
+    return Scored(read_number(reward), read_number(score), tuple(rewards))
 
 
 def _file(path: Path) -> ModuleType:

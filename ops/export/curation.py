@@ -75,8 +75,7 @@ def apply_rules(
 
 def _select(store: Store, rule: str) -> frozenset[str]:
     """Return the ids that a rule selects. Raises StoreError."""
-    statement = Path(rule).read_text("utf-8") if rule.endswith(".sql") else rule
-    answer = ask(store, statement)
+    answer = ask(store, _read_rule(rule) if rule.endswith(".sql") else rule)
     if COLUMN not in answer.columns:
         raise StoreError(
             f"rule {_shorten(rule)!r} has no column {COLUMN}, only {', '.join(answer.columns)}",
@@ -84,6 +83,13 @@ def _select(store: Store, rule: str) -> frozenset[str]:
         )
     place = answer.columns.index(COLUMN)
     return frozenset(str(row[place]) for row in answer.rows)
+
+
+def _read_rule(file: str) -> str:
+    try:
+        return Path(file).read_text("utf-8")
+    except (OSError, UnicodeError) as error:
+        raise StoreError(f"rule {file}: {error}", hint="name a text file in UTF-8") from error
 
 
 def _shorten(rule: str) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core.errors import ConfigError, MessageError, in_words
-from agentrl.core.trajectory import Trajectory
+from agentrl.core.trajectory import LARGEST, Trajectory, read_number
 from agentrl.core.trajectory_body import body_of, decode_as_received
 from agentrl.db.models.episodes import Group
 from agentrl.db.store import Store
@@ -95,21 +95,24 @@ def _score(body: Trajectory, reward: Reward | None) -> Trajectory:
         raise ConfigError(f"{where}: {in_words(error)}") from error
     if found is None:
         return body
-    values = found if isinstance(found, list | tuple) else [found]
-    sound = all(isinstance(each, int | float) and math.isfinite(each) for each in values)
-    if not sound or (values is found and len(values) != len(body.steps)):
+    by_step = isinstance(found, list | tuple)
+    try:
+        rewards = [read_number(each) for each in (found if by_step else [found])]
+        total = read_number(math.fsum(rewards))
+        if by_step and len(rewards) != len(body.steps):
+            raise ValueError
+    except ValueError:
         raise ConfigError(
             f"{where}: it returned {found!r:.60}",
-            hint=f"return a number, a list of {len(body.steps)} numbers (one a step), or None",
-        )
-    rewards = [0.0] * len(body.steps)
-    if values is found:
-        rewards = [float(each) for each in values]
+            hint=f"return a number, a list of {len(body.steps)} numbers (one a step), or None; a "
+            f"number is at most {LARGEST:.2g}",
+        ) from None
+    if by_step:
         rewards[body.last_step] = 0.0  # it has what the others leave
+    else:
+        rewards = [0.0] * len(body.steps)
     steps = tuple(
         msgspec.structs.replace(step, reward=each)
         for step, each in zip(body.steps, rewards, strict=True)
     )
-    return msgspec.structs.replace(
-        body, reward=math.fsum(values), steps=steps, branch_rewards=msgspec.UNSET
-    )
+    return msgspec.structs.replace(body, reward=total, steps=steps, branch_rewards=msgspec.UNSET)

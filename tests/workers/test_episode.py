@@ -1,5 +1,6 @@
 """The episode against the scripted engine behind real HTTP."""
 
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -169,9 +170,10 @@ def test_rewards_of_turns_add_up_to_the_episodes(pool: FixedPool, context: Episo
     assert (whole.reward, whole.step_rewards()) == (1.5, [0.25, 0.25, 1.0])
     cut = run_episode(ScriptedEnvironment(["and?"] * 20, won(), reward=0.25), pool, context)
     assert (cut.status, cut.step_rewards()) == (Status.TASK_LIMIT, [0.25] * LIMITS.max_turns)
-    broken = ScriptedEnvironment(["and?"], won(), reward=float("nan"))
-    with pytest.raises(EnvironmentFailure, match="the environment's reward is nan"):
-        run_episode(broken, pool, context)
+    for reward, told in ((math.nan, "nan"), (1e300, r"1e\+300"), (True, "True of type bool")):
+        broken = ScriptedEnvironment(["and?"], won(), reward=reward)
+        with pytest.raises(EnvironmentFailure, match=f"the environment's reward is {told}"):
+            run_episode(broken, pool, context)
 
 
 def test_turns_that_run_out_are_a_task_limit(pool: FixedPool, context: EpisodeContext) -> None:

@@ -71,3 +71,11 @@ def test_rules_that_choose_nothing_are_refused(
     with pytest.raises(StoreError, match=reason):
         curate(ExportRequest(played.path, out), rules)
     assert not out.exists()
+
+
+def test_a_rule_that_cannot_be_read_is_named(played: RecordedRun, tmp_path: Path) -> None:
+    latin = tmp_path / "latin.sql"
+    latin.write_bytes("SELECT 'é'".encode("latin-1"))
+    for file, reason in ((latin, "'utf-8' codec"), (tmp_path / "absent.sql", "No such file")):
+        with pytest.raises(StoreError, match=f"rule {file}: .*{reason}"):
+            curate(ExportRequest(played.path, tmp_path / "out.jsonl"), [str(file)])

@@ -29,6 +29,8 @@ REWARDS = """
 import os
 import signal
 
+import numpy as np
+
 def flipped(episode):
     return 1.0 - episode.reward
 
@@ -45,6 +47,18 @@ def breaks(episode):
 
 def wrong(episode):
     return [1.0]
+
+def too_large(episode):
+    return 10**400
+
+def too_large_a_sum(episode):
+    return [3e38] * len(episode.steps)
+
+def too_large_for_training(episode):
+    return 1e300
+
+def of_numpy(episode):
+    return np.float32(0.5)
 
 def judged_only(episode):
     return [3.0 * (score or 0.0) for score in episode.judge_scores()]
@@ -228,6 +242,9 @@ def test_the_first_batch_with_another_reward_is_known(history: PlantedRun) -> No
     [
         ("breaks", ConfigError, "episode .*-alfworld-2-0: KeyError: 'no such thing'"),
         ("wrong", ConfigError, r"episode .*-dbbench-0-0: it returned \[1.0\]"),
+        ("too_large", ConfigError, "it returned 10000"),
+        ("too_large_a_sum", ConfigError, r"it returned \[3e\+38, "),
+        ("too_large_for_training", ConfigError, r"it returned 1e\+300"),
         ("absent", ItemError, "rescore: option --reward: .*absent"),
     ],
 )
@@ -303,6 +320,12 @@ def test_a_group_whose_body_was_pruned_is_left_out_aloud(history: PlantedRun) ->
         for run_id in (history.run_id, copy_id):
             found = history_batches.first_incomplete_batch(session, run_id, history.run_id)
             assert found == 2
+
+
+def test_a_number_of_numpy_is_a_reward(history: PlantedRun) -> None:
+    score(history, "of_numpy")
+    found = history.ask("SELECT DISTINCT reward FROM episodes WHERE episode_id LIKE 'scored-%'")
+    assert found == [(0.5,)]
 
 
 def test_a_run_at_whose_groups_nobody_looked_is_refused(tmp_path: Path) -> None:
