@@ -89,9 +89,7 @@ def check(config: Config) -> None:
         )
     presets.resolve_settings(config.trainer)
     presets.inbox_bytes(config.trainer, config.dispatch, config.sampling)
-    for task in config.trainer.task_weights.keys() - config.tasks.keys():
-        near = nearest(task, config.tasks)
-        raise ConfigError(f"trainer.task_weights: unknown task {task}{near}")
+    check_task_weights(config)
     check_external(config.policy)
     curriculum.check(config.dispatch, config.tasks)
     check_servers(config.policy_servers())
@@ -114,6 +112,13 @@ def check(config: Config) -> None:
     check_eval(config)
     for tracker in config.trackers.use:  # the process that tells it would fail for ever
         factory.check(tracker)
+
+
+def check_task_weights(config: Config) -> None:
+    """Check that every weighted task is one of the file's."""
+    for task in config.trainer.task_weights.keys() - config.tasks.keys():
+        near = nearest(task, config.tasks)
+        raise ConfigError(f"trainer.task_weights: unknown task {task}{near}")
 
 
 def check_servers(servers: Sequence[PolicyServer]) -> None:

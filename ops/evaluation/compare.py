@@ -6,7 +6,7 @@ names ─▶ complete evaluations of each ─▶ those alike in task, split, set
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
-from agentrl.core.errors import ConfigError
+from agentrl.core.errors import ConfigError, nearest
 from agentrl.core.types import SOLVED
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.models.evaluations import Evaluation
@@ -62,6 +62,7 @@ def compare(path: Path, pair: PairRequest, *, as_json: bool) -> None:
             )
             for name in (pair.first, pair.second)
         )
+        _check_tasks(pair, {*config.tasks, *(row.task for row in [*firsts, *seconds])})
         found = _findings(session, pair, firsts, seconds)
         comparisons = sorted(found, key=lambda one: (one.task, one.split, one.temperature))
     if not comparisons:
@@ -70,6 +71,15 @@ def compare(path: Path, pair: PairRequest, *, as_json: bool) -> None:
         print(json.dumps([_flat(one) for one in comparisons]))
     else:
         show(pair, comparisons)
+
+
+def _check_tasks(pair: PairRequest, known: Collection[str]) -> None:
+    for task in pair.tasks:
+        if task not in known:
+            raise ConfigError(
+                f"neither the configuration nor an evaluation has a task {task}"
+                f"{nearest(task, known)}"
+            )
 
 
 def _nothing_in_common(
@@ -82,7 +92,9 @@ def _nothing_in_common(
         row.evaluation_id: row for row in [*_unfinished(pair, firsts), *_unfinished(pair, seconds)]
     }
     if not rows:
-        return ConfigError(lines[0], hint=f"run `{command}`")
+        chosen = f" --tasks {','.join(pair.tasks)}" if pair.tasks else ""
+        chosen += f" --splits {','.join(pair.splits)}" if pair.splits else ""
+        return ConfigError(lines[0], hint=f"run `{command}{chosen}`")
     for row in rows.values():
         where = f"{row.task} {row.split} at temperature {row.temperature:g}"
         ended = f"{row.episodes} of {row.planned} episodes have ended"

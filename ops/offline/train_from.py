@@ -26,6 +26,7 @@ from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.db.transitions import lifecycle, runs, updates
 from agentrl.db.transitions.trajectories import group_copies
+from agentrl.ops.configuration.configs import check_task_weights
 from agentrl.ops.configuration.teachers import check_teachers
 from agentrl.ops.offline.history_source import History, HistorySource
 from agentrl.ops.processes.trainer import bounds, ledger_config
@@ -108,7 +109,8 @@ def _configure(request: OfflineRequest, store: Store, source: Run) -> Config:
     if request.max_age is not None:
         age = request.max_age
         dispatch = msgspec.structs.replace(dispatch, max_staleness=age, max_lag=age)
-    check_teachers(config)  # before a run is created
+    check_task_weights(config)  # before a run is created
+    check_teachers(config)
     return msgspec.structs.replace(config, run=section, dispatch=dispatch)
 
 

@@ -152,9 +152,12 @@ def test_a_matrix_of_checkpoints_tasks_and_splits_is_kept_and_compared(
     with pytest.raises(
         ConfigError, match="have no complete evaluations with items in common"
     ) as caught:
-        compare(file, PairRequest("0", "external(gpt)"), as_json=True)
+        compare(file, PairRequest("0", "external(gpt)", ("dbbench",), ("test",)), as_json=True)
     again = f"AGENTRL__EVAL__NICE=1 agentrl eval {file}"
-    assert caught.value.hint == f"run `{again} --policy 'external(gpt)' --checkpoints 0`"
+    chosen = "--policy 'external(gpt)' --checkpoints 0 --tasks dbbench --splits test"
+    assert caught.value.hint == f"run `{again} {chosen}`"
+    with pytest.raises(ConfigError, match="has a task dbbenhc; did you mean dbbench"):
+        compare(file, PairRequest("0", str(TINY), ("dbbench", "dbbenhc")), as_json=True)
 
 
 def test_an_interruption_keeps_what_has_ended_and_the_same_command_goes_on(

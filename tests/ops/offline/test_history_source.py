@@ -190,6 +190,13 @@ def test_a_policy_is_away_by_the_updates_since_a_group_lost_its_bodies(
     assert forks == ({} if fork is None else {f"{history.run_id}-v2": fork})
 
 
+def test_a_weight_of_a_task_that_is_not_there_is_refused(history: PlantedRun) -> None:
+    place = RunPlace(history.config.store_url(), "learned", history.config.home())
+    request = OfflineRequest(place, "weighed", changes=["trainer.task_weights={alfworl=0.0}"])
+    with pytest.raises(ConfigError, match="unknown task alfworl; did you mean alfworld"):
+        train_from(request, threading.Event())
+
+
 def test_an_episode_of_several_policies_is_refused_before_a_run_is_made(
     history: PlantedRun,
 ) -> None:
