@@ -270,14 +270,23 @@ def replace_template(directory: Path, chat_template: str) -> None:
 def _compile(model_dir: Path, config: Mapping[str, Any], named: str) -> Template:
     """Compile the template of the given file, else the model's, from its file or its `config`."""
     path = Path(named) if named else model_dir / TEMPLATE
-    text = read_template(path) if named or path.exists() else config.get("chat_template")
+    text = read_template(path) if named or path.exists() else _stored(config)
     if not isinstance(text, str):
-        raise ConfigError(f"{model_dir} has no chat template", hint=_OWN)
+        raise ConfigError(f"{model_dir}: there is no chat template", hint=_OWN)
     try:
         return create_environment().from_string(text)
     except TemplateError as error:
         source = path if named else model_dir
         raise ConfigError(f"{source}: chat template: {error}", hint=_HINT) from error
+
+
+def _stored(config: Mapping[str, Any]) -> Any:
+    """Return the template in a tokenizer's configuration; of several, the one for tools."""
+    stored = config.get("chat_template")
+    if not isinstance(stored, list):
+        return stored
+    named = {each.get("name"): each.get("template") for each in stored if isinstance(each, dict)}
+    return named.get("tool_use", named.get("default"))
 
 
 def _specials(config: Mapping[str, Any]) -> dict[str, str]:

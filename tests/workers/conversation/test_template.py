@@ -175,6 +175,20 @@ def test_the_template_of_an_older_tokenizer_config_is_read(model: Path) -> None:
     ChatTemplate.load(model).check_append_only()
 
 
+def test_of_several_templates_the_one_for_tools_is_read(model: Path) -> None:
+    (model / "chat_template.jinja").unlink()
+    named = {"default": tokenizer.TEMPLATE}
+    for name, shows in (("rag", False), ("tool_use", True)):
+        named[name] = QWEN_LIKE
+        stored = [{"name": each, "template": text} for each, text in named.items()]
+        (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": stored}))
+        text = ChatTemplate.load(model).render([Message("user", "?")], [TOOL], generate=True)
+        assert (TOOL.name in text) is shows
+    (model / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=f"^{model}: there is no chat template$"):
+        ChatTemplate.load(model)
+
+
 def test_today_is_the_same_on_every_day(model: Path) -> None:
     """A replay on another day has the same prompt, also where it writes hours."""
     template = with_template(model, "{{ strftime_now('%d %b %Y %H:%M') }}" + QWEN_LIKE)
