@@ -20,7 +20,7 @@ from agentrl.core.trajectory import BranchPoint, StepRecord
 from agentrl.envs.contract import Message, Outcome, Tool
 from agentrl.workers.conversation.conversation import Arrays, Conversation, Converse
 from agentrl.workers.conversation.template import ChatTemplate
-from agentrl.workers.conversation.toolcalls import Style, render
+from agentrl.workers.conversation.toolcalls import Style, join_calls, render
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Branches:
             turn = self._turns[message.turn - 1]
             return self._conversations[turn.branch].prompt()[turn.span]
         calls = (render(each, self._style) for each in message.calls)
-        text = self._template.defuse(message.content + "".join(calls))
+        text = self._template.defuse(join_calls(message.content, calls))
         return [*self._template.encode(text), self._template.end_id]
 
 

@@ -105,14 +105,16 @@ def test_a_turn_that_rewritten_history_repeats_keeps_its_tokens(template: ChatTe
 def test_a_turn_of_nobody_s_is_written_in_the_model_s_style(template: ChatTemplate) -> None:
     played = Played(template)
     played.sample([40])
-    said = Message("assistant", "", calls=(ToolCall("look", {"thing": "mug"}),))
+    said = Message("assistant", "I look", calls=(ToolCall("look", {"thing": "mug"}),))
     whole = (*FIRST, said, Message("tool", "blue", "look"))
     played.branches.observe(Outcome(whole, follows=0), TOOLS)
     played.sample([41])
     body = played.body()
     check(body)
     (_, step) = body.steps
-    assert 'look{"thing":"mug"}' in template.decode(body.tokens()[step.context : step.start])
+    assert 'I look\nlook{"thing":"mug"}' in template.decode(
+        body.tokens()[step.context : step.start]
+    )
     assert body.mask()[step.context : step.start].sum() == 0
 
 
