@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tokenizers import pre_tokenizers
+from tokenizers import Tokenizer, pre_tokenizers
 
 from agentrl.core.errors import CheckpointError
 from agentrl.trainer.model.files.convert_gguf import convert_gguf
@@ -27,8 +27,13 @@ LAYER = {
 }
 
 
-def write_gguf(file: Path, layers: Sequence[int] = (0, 1), rope: str = "") -> Path:
-    """Write a llama of two layers. `layers`: whose weights the file holds. `rope`: its scaling."""
+def write_gguf(
+    file: Path, layers: Sequence[int] = (0, 1), rope: str = "", split: str = "gpt-2"
+) -> Path:
+    """Write a llama of two layers. `layers`: whose weights the file holds. `rope`: its scaling.
+
+    `split`: how its tokenizer splits text.
+    """
     writer = gguf.GGUFWriter(file, "llama")
     writer.add_block_count(2)
     writer.add_context_length(256)
@@ -41,12 +46,13 @@ def write_gguf(file: Path, layers: Sequence[int] = (0, 1), rope: str = "") -> Pa
     writer.add_rope_freq_base(10000.0)
     writer.add_vocab_size(WORDS)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = ["Ġt", "<|end|>", *letters]
+    words = ["Ġt", "<|end|>", "Ġ1", "12", *letters]
     words += [f"<pad{n}>" for n in range(WORDS - len(words))]
     writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(split)
     writer.add_token_list(words)
     writer.add_token_types([1, 3] + [1] * (WORDS - 2))
-    writer.add_token_merges(["Ġ t"])
+    writer.add_token_merges(["Ġ t", "1 2", "Ġ 1"])
     writer.add_eos_token_id(1)
     if rope == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
@@ -68,6 +74,26 @@ def test_a_whole_file_is_converted(tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "whole.gguf")
     assert convert_gguf(file, tmp_path / "out", torch.float32) == 2 * 9_280 + 301 * HIDDEN
     assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("split", "pieces"),
+    [
+        ("gpt-2", ["Ġt", "Ġ", "12"]),
+        ("smollm", ["Ġt", "Ġ", "1", "2"]),
+        ("qwen2", ["Ġt", "Ġ", "1", "2"]),
+    ],
+)
+def test_text_is_split_as_the_file_says(tmp_path: Path, split: str, pieces: list[str]) -> None:
+    convert_gguf(write_gguf(tmp_path / "a.gguf", split=split), tmp_path / "out", torch.float32)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    assert tokenizer.encode(" t 12").tokens == pieces
+
+
+def test_a_rule_to_split_text_that_transformers_does_not_know_is_refused(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "a.gguf", split="falcon")
+    with pytest.raises(CheckpointError, match="splits text as falcon, which"):
+        convert_gguf(file, tmp_path / "out", torch.float32)
 
 
 def test_a_file_without_all_weights_is_refused(tmp_path: Path) -> None:
