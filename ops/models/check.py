@@ -9,7 +9,7 @@ from msgspec import structs
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.policies import Model
 from agentrl.core.config.sections.training import Lora
-from agentrl.core.errors import ConfigError
+from agentrl.core.errors import CheckpointError, ConfigError, PolicyError
 from agentrl.envs.contract import ToolCall, strings
 from agentrl.ops.configuration import model_spec
 from agentrl.ops.doctor import memory
@@ -28,6 +28,7 @@ def check_model(path: Path, chat_template: str = "") -> Iterator[Finding]:
             f"{path} is not a transformers directory", hint="make one with `agentrl model import`"
         )
     yield try_finding("weights", lambda: _describe_weights(path))
+    yield _local_engine(path)
     yield from _template(path, chat_template)
     yield try_finding("bfloat16", lambda: _measure_noise(path))
     yield from _memory(path)
@@ -41,6 +42,19 @@ def _describe_weights(path: Path) -> str:
     model = load_model(path, torch.device("cpu"), torch.bfloat16)
     parameters = sum(weight.numel() for weight in model.parameters())
     return f"{type(model).__name__}, {parameters:,} parameters"
+
+
+def _local_engine(path: Path) -> Finding:
+    """Check whether the local engine serves the model; vLLM serves others, too."""
+    import torch
+
+    from agentrl.serving.local.served_model import load_model
+
+    try:
+        limits = load_model(path, "cpu", torch.bfloat16).limits
+    except (CheckpointError, PolicyError) as error:
+        return Finding("local engine", "absent", str(error), 'set policy.engine = "vllm"')
+    return Finding("local engine", "ok", f"serves conversations of {limits.context:,} tokens")
 
 
 def _template(path: Path, named: str) -> Iterator[Finding]:

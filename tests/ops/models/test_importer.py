@@ -164,6 +164,19 @@ def test_a_model_of_plain_calls_needs_no_template_that_shows_tools() -> None:
     assert {finding.state for finding in found.values()} == {"ok"}
 
 
+def test_a_model_that_the_local_engine_refuses_is_a_finding(chatml: Path) -> None:
+    from transformers import Lfm2Config, Lfm2ForCausalLM
+
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    layers = ["conv", "full_attention"]
+    config = Lfm2Config(vocab_size=300, layer_types=layers, pad_token_id=0, **shape, **heads)
+    Lfm2ForCausalLM(config).save_pretrained(chatml)
+    found = next(each for each in check_model(chatml) if each.name == "local engine")
+    assert (found.state, found.hint) == ("absent", 'set policy.engine = "vllm"')
+    assert "layers other than attention" in found.detail
+
+
 def test_a_template_that_hides_tools_is_a_finding_with_its_remedy(chatml: Path) -> None:
     found = {finding.name: finding for finding in check_model(chatml)}
     assert found["tools"].state == "missing"
