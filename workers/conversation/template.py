@@ -10,7 +10,7 @@ A conversation grows by what the template appends and is never rendered again as
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +37,27 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, source: Path, tokenizer: Tokenizer, template: Template, specials: Mapping[str, str]
+        self,
+        source: Path,
+        tokenizer: Tokenizer,
+        template: Template,
+        specials: Mapping[str, str],
+        stops: Collection[int] = (),
     ) -> None:
-        """`specials`: `bos_token` and others. Raises ConfigError if no token ends a turn."""
+        """`specials`: `bos_token` and others; `stops`: beside the token that ends a turn.
+
+        Raises ConfigError if no token ends a turn.
+        """
         self.source = source
         self.tokenizer = tokenizer
         self._template = template
         self._specials = specials
-        added = tokenizer.get_added_tokens_decoder().values()
-        self._special_tokens = tuple(each.content for each in added if each.special)
+        added = tokenizer.get_added_tokens_decoder()
+        self._special_tokens = [each.content for each in added.values() if each.special]
         self.end_id = self._end()
-        self.stop_ids = frozenset({self.end_id})
+        self.stop_ids = frozenset({self.end_id, *stops})
+        turns = self.stop_ids.union(self._openers()).intersection(added)
+        self._special_tokens += [added[n].content for n in sorted(turns) if not added[n].special]
         self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
 
     @classmethod
@@ -67,10 +77,9 @@ class ChatTemplate:
             raise ConfigError(f"{path}: {error}", hint=_HINT) from error
         config = _json(model_dir / "tokenizer_config.json")
         compiled = _compile(model_dir, config, chat_template)
-        template = cls(model_dir, tokenizer, compiled, _specials(config))
         eos = _json(model_dir / "generation_config.json").get("eos_token_id")
-        template.stop_ids |= {eos} if isinstance(eos, int) else set(eos or ())
-        return template
+        stops = [eos] if isinstance(eos, int) else eos or ()
+        return cls(model_dir, tokenizer, compiled, _specials(config), stops)
 
     def _end(self) -> int:
         """Return the end token: the one that the template puts after an assistant's text."""
@@ -81,6 +90,11 @@ class ChatTemplate:
                 hint=_ENDING,
             )
         return tail[0]
+
+    def _openers(self) -> list[int]:
+        """Return the tokens before a user's text: a model may have added them as ordinary ones."""
+        before, _, _ = self.tail([Message("user", _ANSWER)], []).partition(_ANSWER)
+        return self.encode(before)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool], generate: bool) -> str:
         """Render a whole conversation, with the generation prompt if `generate`.
