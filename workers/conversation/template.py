@@ -129,7 +129,10 @@ class ChatTemplate:
         return tail
 
     def check_append_only(self) -> None:
-        """Raise ConfigError if rendering turn by turn differs from rendering all at once."""
+        """Raise ConfigError if rendering turn by turn differs from rendering all at once.
+
+        Only tools answer here: after a user's answer some templates add a thought to earlier turns.
+        """
         for first in _FIRSTS:
             whole, pieces = list(first), self.render(first, [_PROBE], generate=True)
             for new in _ANSWERS:
