@@ -17,6 +17,7 @@ import tomli_w
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.base import Section
+from agentrl.core.config.sections.run import Broker, Run, Store
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import ConfigError, nearest
 
@@ -26,6 +27,14 @@ SECRETIVE = {  # words of keys whose values may be secrets, or hold some
     *("args", "checkpoints", "endpoint", "env", "key"),
     *("options", "password", "secret", "token", "url"),
 }
+
+
+class _Places(msgspec.Struct):
+    """The sections that `places_from_json` reads."""
+
+    run: dict[str, Any]
+    store: dict[str, Any]
+    broker: dict[str, Any]
 
 
 def load(path: Path, environ: Mapping[str, str] | None = None) -> Config:
@@ -134,6 +143,27 @@ def from_json(text: str, source: str) -> Config:
         return msgspec.json.decode(text, type=Config)
     except msgspec.DecodeError as error:
         raise _load_error(source, error, {}) from error
+
+
+def places_from_json(text: str, source: str) -> Config:
+    """Parse what `dumps` wrote, in any version: only where the run, its database and queues are.
+
+    `source` as in `from_json`. Raises ConfigError.
+    """
+    try:
+        stored = msgspec.json.decode(text, type=_Places)
+        known = {
+            "run": _known_keys(Run, stored.run),
+            "store": _known_keys(Store, stored.store),
+            "broker": _known_keys(Broker, stored.broker),
+        }
+        return msgspec.convert({"tasks": {}, **known}, Config)
+    except msgspec.DecodeError as error:
+        raise _load_error(source, error, {}) from error
+
+
+def _known_keys(kind: type[Section], section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key in kind.__struct_fields__}
 
 
 def _load_error(

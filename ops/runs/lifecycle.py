@@ -6,7 +6,7 @@ A run is given by its configuration file, or by its name in a database. Its proc
 import shutil
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,14 +129,17 @@ def fork_checkpoint(
     return new.run_id
 
 
-def delete(where: RunPlace) -> str:
+def delete(where: RunPlace, follow: Callable[[Iterator[int]], object] = sum) -> str:
     """Delete a run's queues, rows and files; return the message to print.
 
-    Its row is deleted last, so that a deletion that failed midway can be repeated. Raises
-    StoreError while a process of the run lives.
+    Its row is deleted last, so that a deletion that failed midway can be repeated. `follow`: runs
+    the steps that delete groups; each yields a number of episodes.
+
+    Raises StoreError while a process of the run lives, and ConfigError before anything of it is
+    deleted.
     """
     with open_place(where) as (store, run):
-        config = current_config(where, store, run)
+        config = current_config(where, store, run, config_loading.places_from_json)
         _refuse_alive(store, run, config)
         with store.write() as session:
             runs.move_run(session, run.run_id, RunState.STOPPED, "deleted")
@@ -144,8 +147,7 @@ def delete(where: RunPlace) -> str:
         link.delete_run(run.run_id)
         link.close()
         _delete_tasks(config, run.run_id)
-        for _ in forget_groups(store, run.run_id):  # at once they exceed a statement's time
-            pass
+        follow(forget_groups(store, run.run_id))  # at once they exceed a statement's time
         home = checkpoints_home(config, run.run_id)
         found = home.exists()
         if found:
@@ -168,12 +170,18 @@ def write_config(where: RunPlace, name: str) -> Path:
     return path
 
 
-def current_config(where: RunPlace, store: Store, run: Run) -> Config:
+def current_config(
+    where: RunPlace,
+    store: Store,
+    run: Run,
+    read: Callable[[str, str], Config] = config_loading.from_json,
+) -> Config:
     """Return the configuration of a run with its current home, and update its rows.
 
-    The home is the file's, else the folder of an embedded store, else the original one.
+    The home is the file's, else the folder of an embedded store, else the original one. `read`:
+    parses the stored configuration. Raises ConfigError.
     """
-    config = config_loading.from_json(run.config, f"run {run.name}")
+    config = read(run.config, f"run {run.name}")
     home = where.home or relocation.beside(config, where.url) or config.home()
     relocation.settle(store, run.run_id, home)
     return relocation.with_home(config, home)

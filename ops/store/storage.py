@@ -5,18 +5,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from agentrl.core.errors import StoreError
+from agentrl.core.errors import ConfigError, StoreError, with_hint
 from agentrl.db.admin import migrate, parquet, retention
 from agentrl.db.admin.parquet import TABLES, ExportRequest
 from agentrl.db.admin.readonly import open_history, refuse_absent
 from agentrl.db.admin.retention import Prunable
 from agentrl.db.admin.sizes import Sizes, sizes
 from agentrl.db.store import Store, open_store
-from agentrl.db.transitions import lifecycle as life
 from agentrl.db.transitions import runs
 from agentrl.ops.runs import lifecycle
 from agentrl.ops.runs.lifecycle import RunPlace
@@ -59,7 +59,10 @@ def export(
 
 
 def prune(url: str, rules: Rules, *, yes: bool) -> None:
-    """List what can be deleted; with `yes`, delete it and print progress. Raises StoreError."""
+    """List what can be deleted; with `yes`, delete it and print progress.
+
+    Raises StoreError, and at the end ConfigError if a run was kept because of its configuration.
+    """
     if rules == Rules():
         raise StoreError("nothing was selected", hint="add --keep-runs, --older-than or --bodies")
     refuse_absent(url)
@@ -67,9 +70,9 @@ def prune(url: str, rules: Rules, *, yes: bool) -> None:
         migrate.require_current(store)
         prunable = _find_prunable(store, rules)
         _tell(prunable, yes=yes)
-        if yes:
-            for each in prunable:
-                _forget(store, url, each)
+        kept = [each.name for each in prunable if not _forget(store, url, each)] if yes else []
+    if kept:
+        raise ConfigError(f"kept because of their configuration: {', '.join(kept)}")
 
 
 def _find_prunable(store: Store, rules: Rules) -> list[Prunable]:
@@ -92,20 +95,22 @@ def _tell(prunable: Sequence[Prunable], *, yes: bool) -> None:
         print("nothing was deleted; add --yes to delete it")
 
 
-def _forget(store: Store, url: str, each: Prunable) -> None:
-    """Raises StoreError if a process of the finished run is still alive."""
+def _forget(store: Store, url: str, each: Prunable) -> bool:
+    """Delete it; return False, and print why, if its configuration cannot be used.
+
+    Raises StoreError if a process of the finished run is still alive.
+    """
     if not each.whole:
         _follow(each.name, "bodies", each.bodies, retention.forget_bodies(store, each.run_id))
-        return
-    with store.read() as session:
-        alive = life.live_processes(session, each.run_id)
-    if alive:
-        raise StoreError(
-            f"run {each.name} has live processes: {', '.join(alive)}",
-            hint="run `agentrl down CONFIG`",
-        )
-    _follow(each.name, "episodes", each.episodes, retention.forget_groups(store, each.run_id))
-    print(lifecycle.delete(RunPlace(url, each.name)))
+        return True
+    follow = partial(_follow, each.name, "episodes", each.episodes)
+    try:
+        print(lifecycle.delete(RunPlace(url, each.name), follow))
+    except ConfigError as error:
+        why = with_hint(f"run {each.name} was kept: {error}", error.hint)
+        print(why, file=sys.stderr, flush=True)
+        return False
+    return True
 
 
 def _follow(name: str, what: str, total: int, steps: Iterator[int]) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy import text
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.run import Run as RunSection
 from agentrl.core.config.sections.run import Store as StoreSection
-from agentrl.core.errors import StoreError
+from agentrl.core.errors import ConfigError, StoreError
 from agentrl.core.types import RunState
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import runs
@@ -104,6 +104,33 @@ def test_a_run_with_a_live_process_is_left_alone(url: str, store: Store) -> None
     with pytest.raises(StoreError, match="run old has live processes: worker-old"):
         prune(url, Rules(keep_runs=0), yes=True)
     assert ask(store, "SELECT COUNT(*) FROM steps") == [(64,)]
+
+
+def change_config(store: Store, name: str, broker: dict[str, str]) -> None:
+    """Give a run a stored configuration with a key that this version does not have."""
+    with store.write() as session:
+        run = runs.require_run(session, name)
+        stored = json.loads(run.config)
+        stored |= {"broker": stored["broker"] | broker, "gone": {"key": 1}}
+        run.config = json.dumps(stored | {"run": stored["run"] | {"gone": 1}})
+
+
+def test_a_run_of_another_version_is_deleted(url: str, store: Store, tmp_path: Path) -> None:
+    change_config(store, "old", {})
+    prune(url, Rules(keep_runs=1), yes=True)
+    assert ask(store, "SELECT name FROM runs") == [("new",)]
+    assert not list((tmp_path / "old" / "checkpoints").iterdir())
+
+
+def test_a_run_whose_configuration_cannot_be_used_keeps_its_history_and_newer_ones_are_deleted(
+    url: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change_config(store, "old", {"url": "${NO_SUCH_AMQP}"})
+    with pytest.raises(ConfigError, match="kept because of their configuration: old"):
+        prune(url, Rules(keep_runs=0), yes=True)
+    assert "run old was kept: " in capsys.readouterr().err
+    assert ask(store, "SELECT name FROM runs") == [("old",)]
+    assert ask(store, "SELECT COUNT(*) FROM steps") == [(32,)]
 
 
 def test_rules_without_a_rule_are_refused(url: str) -> None:
