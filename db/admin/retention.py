@@ -24,6 +24,12 @@ SETTLED_S = 120.0  # after its end a run's recorder may still store
 FIRST = (-1.0, "")  # before every group
 
 
+# The runs on whose history `agentrl train --from` trains a run that is not over.
+HISTORIES_IN_USE = select(Run.history_of).where(
+    Run.history_of.is_not(None), Run.state.not_in(RUN_OVER)
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Prunable:
     """What can be deleted of a run: the `whole` run, or else its `bodies`, with their bytes."""
@@ -42,7 +48,8 @@ def runs_to_forget(
 ) -> list[Prunable]:
     """Return finished runs except the newest `keep`, ended long enough ago; oldest first.
 
-    A rule of None keeps nothing; without any rule no run is returned, nor one that has just ended.
+    A rule of None keeps nothing; without any rule no run is returned, nor one that has just ended,
+    nor one whose history is in use.
     """
     if keep is None and older_than_s is None:
         return []
@@ -51,10 +58,20 @@ def runs_to_forget(
         .where(Run.state.in_(RUN_OVER), Run.ended_at.is_not(None))
         .order_by(Run.ended_at.desc(), Run.run_id)
     ).all()
-    clock = read_clock(session)
+    clock, in_use = read_clock(session), set(session.scalars(HISTORIES_IN_USE))
     age_s = max(older_than_s or 0.0, SETTLED_S)
     gone = [run for run in over[keep or 0 :] if clock - (run.ended_at or clock) > age_s]
-    return [_count_prunable(session, run, whole=True) for run in reversed(gone)]
+    return [
+        _count_prunable(session, run, whole=True)
+        for run in reversed(gone)
+        if run.run_id not in in_use
+    ]
+
+
+def history_users(session: Session, run_id: str) -> list[str]:
+    """Return the names of the runs, not over, that are trained on this run's history."""
+    users = select(Run.name).where(Run.history_of == run_id, Run.state.not_in(RUN_OVER))
+    return list(session.scalars(users.order_by(Run.name)))
 
 
 def bodies_to_forget(session: Session, excluded_runs: set[str]) -> list[Prunable]:
@@ -115,9 +132,16 @@ def _closed_groups(
 
 
 def _no_longer_needed(session: Session, run_id: str) -> ColumnElement[bool]:
-    """Select groups closed before the newest snapshot, or all closed groups of a finished run."""
+    """Select groups closed before the newest snapshot, or all closed groups of a finished run.
+
+    None is selected while the run's history is in use.
+    """
     run = session.get_one(Run, run_id, populate_existing=True)
-    closed = and_(Group.run_id == run_id, Group.state.not_in(GROUP_OPEN))
+    closed = and_(
+        Group.run_id == run_id,
+        Group.run_id.not_in(HISTORIES_IN_USE),
+        Group.state.not_in(GROUP_OPEN),
+    )
     if run.state in RUN_OVER:
         return and_(closed, Group.closed_at.is_not(None))
     snapshot = select(func.max(Checkpoint.created_at)).where(

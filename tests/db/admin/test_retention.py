@@ -4,11 +4,12 @@ import pytest
 from known_runs import BEGAN, write_known_runs
 from sqlalchemy import text
 
-from agentrl.core.types import RunState
+from agentrl.core.types import RUN_OVER, RunState
 from agentrl.db.admin.retention import (
     bodies_to_forget,
     forget_bodies,
     forget_groups,
+    history_users,
     runs_to_forget,
 )
 from agentrl.db.store import Store
@@ -99,6 +100,18 @@ def test_runs_that_go_are_over_old_enough_and_beyond_the_newest(told: Store) -> 
     with told.read() as session:
         (story,) = runs_to_forget(session, keep=0)
     assert (story.whole, story.groups, story.episodes, story.bodies) == (True, 8, 16, 14)
+
+
+@pytest.mark.parametrize("state", RunState)
+def test_a_history_stays_while_a_run_is_trained_on_it(told: Store, state: RunState) -> None:
+    end(told, "story-1", BEGAN)
+    change(told, f"UPDATE runs SET history_of = 'story-1', state = '{state}' WHERE name = 'fork'")  # noqa: S608
+    with told.read() as session:
+        users = history_users(session, "story-1")
+        found = [*runs_to_forget(session, keep=0), *bodies_to_forget(session, set())]
+    assert users == ([] if state in RUN_OVER else ["fork"])
+    assert (found == []) is bool(users)
+    assert sum(forget_bodies(told, "story-1")) == (0 if users else 14)
 
 
 def test_a_run_goes_group_by_group_and_accounting_agrees_after_each(told: Store) -> None:

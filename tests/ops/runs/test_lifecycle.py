@@ -349,6 +349,20 @@ def test_a_run_with_live_processes_is_not_deleted(config: Config, run: RunPlace)
     store.close()
 
 
+def test_a_history_is_not_deleted_while_a_run_is_trained_on_it(
+    config: Config, run: RunPlace
+) -> None:
+    fork(run, "latest", "again")
+    store = open_store(run.url)
+    with store.write() as session:
+        runs.require_run(session, "again").history_of = runs.require_run(session, run.run).run_id
+    with pytest.raises(StoreError, match="is the history on which again is trained"):
+        delete(run)
+    delete(RunPlace(run.url, "again"))
+    delete(run)
+    store.close()
+
+
 def test_a_run_is_not_deleted_under_its_supervisor_but_beside_that_of_its_fork(
     embedded: Config,
 ) -> None:
