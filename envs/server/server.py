@@ -11,7 +11,6 @@ import importlib
 import threading
 import time
 from collections.abc import Callable, Mapping
-from urllib.parse import urlsplit
 
 from agentrl.core.config.secrets import secret
 from agentrl.core.config.sections.tasks import Envs, Task
@@ -55,8 +54,7 @@ class EnvServer:
         if envs.protocol == "openenv":
             _require_websockets()
         token = secret(envs.token_env)
-        port = envs.port or urlsplit(envs.url).port or 0
-        self._http = HttpServer("envs", envs.host, port, guarded=bool(token))
+        self._http = HttpServer("envs", envs.host, envs.listening_port(), guarded=bool(token))
         self.port, self.url = self._http.port, self._http.url
         self._docker = contextlib.ExitStack()
         with contextlib.ExitStack() as undo:

@@ -5,7 +5,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
@@ -57,8 +56,7 @@ def ports(config: Config) -> Iterator[Finding]:
         if server.port:
             yield _port(f"port of {server.name}", server.host, server.port)
     if hosts_envs(config):
-        port = config.envs.port or urlsplit(config.envs.url).port
-        if port:
+        if port := config.envs.listening_port():
             yield _port("port of envs", config.envs.host, port)
     elif config.envs.url:
         yield try_finding("env server", lambda: _connect(config.envs.url))

@@ -26,11 +26,12 @@ from agentrl.core.errors import (
     StoreUnavailable,
     nearest,
 )
+from agentrl.core.http.access import bracket_ipv6
 from agentrl.db.admin import probe
 
 TIMEOUT_S = 5.0
 OVER = "its run is over"  # it may rest
-DASHBOARD = (8501, "/_stcore/health")
+DASHBOARD = ("", 8501)  # of the image
 
 
 class Unhealthy(AgentRLError):
@@ -89,7 +90,8 @@ def _trainer(config: Config, _: str) -> str:
 
 def _policy(config: Config, name: str) -> str:
     server = config.policy_server(name)
-    _get(server.port, "/health", secret(server.token_env))
+    address = server.host, _require_port("policy", server.port)
+    _get(address, "/health", secret(server.token_env))
     return f"{server.name} is ready"
 
 
@@ -97,13 +99,14 @@ def _envs(config: Config, _: str) -> str:
     route = "/{}/api/worker_status"
     if config.envs.protocol == "openenv":
         route = "/{}/health" if len(config.tasks) > 1 else "/health"
+    address = config.envs.host, _require_port("envs", config.envs.listening_port())
     for task in config.tasks:
-        _get(config.envs.port, route.format(task), secret(config.envs.token_env))
+        _get(address, route.format(task), secret(config.envs.token_env))
     return ", ".join(config.tasks)
 
 
 def _dashboard(config: Config, _: str) -> str:
-    _get(*DASHBOARD, "")
+    _get(DASHBOARD, "/_stcore/health", "")
     probe.require_readable(config.store_url())
     return "reads the store"
 
@@ -129,9 +132,20 @@ def _require_consumer(config: Config, queue_of: Callable[[str], str]) -> str:
     return f"consumes {queue}"
 
 
-def _get(port: int, path: str, token: str) -> None:
-    """Send GET. Raises Unhealthy unless the answer is 200 without `"ready":false`."""
-    connection = http.client.HTTPConnection(socket.gethostname(), port, timeout=TIMEOUT_S)
+def _require_port(section: str, port: int) -> int:
+    """Raise ConfigError for a port that only the server knows."""
+    if not port:
+        raise ConfigError(f"{section}.port is 0: a probe cannot know which port was free; set one")
+    return port
+
+
+def _get(address: tuple[str, int], path: str, token: str) -> None:
+    """Send GET. Raises Unhealthy unless the answer is 200 without `"ready":false`.
+
+    `address`: on which the server listens.
+    """
+    host, port = address
+    connection = http.client.HTTPConnection(bracket_ipv6(host), port, timeout=TIMEOUT_S)
     headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
         connection.request("GET", path, headers=headers)

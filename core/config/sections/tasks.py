@@ -1,6 +1,7 @@
 """Tasks with their rewards and judges, and the environments that run them."""
 
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from agentrl.core.config.sections.base import Above0, Natural, Port, Positive, Seconds, Section
 
@@ -102,6 +103,10 @@ class Envs(Section, frozen=True):
     """A session without a call for this long is cancelled."""
     call_timeout_s: Seconds = 240.0
     """Time limit of one call. A slower call fails its episode."""
+
+    def listening_port(self) -> int:
+        """Return the port of `port`, else that of `url`; 0: any free one."""
+        return self.port or urlsplit(self.url).port or 0
 
     def names_worker(self) -> bool:
         """Return whether `url` is a task worker of the original system."""

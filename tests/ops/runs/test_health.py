@@ -121,17 +121,21 @@ class Answers(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, type[Answers]]]:
+@pytest.fixture(params=["127.0.0.1", "0.0.0.0"])  # noqa: S104
+def served(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Path, type[Answers]]]:
     """A file whose policy server is the one above."""
-    handler = type("Handler", (Answers,), {})
-    server = HTTPServer(("0.0.0.0", 0), handler)  # noqa: S104 - probes ask under the host's name
+    handler, host = type("Handler", (Answers,), {}), request.param
+    server = HTTPServer((host, 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     tree = {
         "run": {"home": str(tmp_path)},
         "tasks": {"dbbench": {}},
-        "policy": [{"name": "p", "port": server.server_port, "token_env": "SECRET_OF_P"}],
+        "policy": [
+            {"name": "p", "host": host, "port": server.server_port, "token_env": "SECRET_OF_P"}
+        ],
     }
     path = tmp_path / "run.toml"
     path.write_text(tomli_w.dumps(tree))
@@ -160,18 +164,25 @@ def test_a_policy_server_that_refuses_or_is_away_is_not_well(
     monkeypatch.setenv("AGENTRL__POLICY", '[{name = "p", port = 1}]')
     with pytest.raises(Unhealthy, match="Connection refused"):
         health(path, "policy")
+    monkeypatch.setenv("AGENTRL__POLICY", '[{name = "p"}]')
+    with pytest.raises(Unhealthy, match=r"policy\.port is 0"):
+        health(path, "policy")
 
 
 @pytest.mark.parametrize("protocol", ["agentrl", "openenv"])
-@pytest.mark.parametrize("tasks", [["dbbench"], ["dbbench", "kg"]])
+@pytest.mark.parametrize(
+    ("tasks", "host"),
+    [(["dbbench"], "127.0.0.1"), (["dbbench", "kg"], "0.0.0.0")],  # noqa: S104
+)
 def test_an_env_server_of_either_protocol_is_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, tasks: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, tasks: list[str], host: str
 ) -> None:
     monkeypatch.setenv("SECRET_OF_ENVS", "hush")
-    section = {"protocol": protocol, "host": "0.0.0.0", "token_env": "SECRET_OF_ENVS"}  # noqa: S104
+    section = {"protocol": protocol, "host": host, "token_env": "SECRET_OF_ENVS"}
     server = EnvServer(dict.fromkeys(tasks, Task()), msgspec.convert(section, Envs))
     path = tmp_path / "run.toml"
-    tree = {"tasks": {task: {} for task in tasks}, "envs": {**section, "port": server.port}}
+    place = {"url": server.url} if len(tasks) == 1 else {"port": server.port}
+    tree = {"tasks": {task: {} for task in tasks}, "envs": {**section, **place}}
     path.write_text(tomli_w.dumps(tree))
     try:
         assert health(path, "envs") == f"envs: {', '.join(tasks)}"
