@@ -25,6 +25,7 @@ from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.batch import Batch, Ints
 from agentrl.trainer.engines.learner import TeacherAway
 from agentrl.workers.policies.client import (
+    PROBE_S,
     UNREADABLE,
     CheckpointNotServed,
     PolicyClient,
@@ -33,7 +34,6 @@ from agentrl.workers.policies.client import (
 
 LOOK_S = 0.1  # between two looks at the stop event
 MARGIN_S = 5.0  # beyond the server's own time limit of a request
-PROBE_S = 120.0  # between two requests that show whether the API is away
 PROBES = 15  # answers in a row, while one sequence fails, that make this an error
 STUCK = (
     "see the API's log; give it more time (policy.external.timeout_s) or memory, "

@@ -5,6 +5,7 @@
                         └──┘ unreadable, or others are answered: `tries` requests, then JudgeError,
                              never a reward
 
+If a request is not answered and there are no others, a model is probed every `PROBE_S` seconds.
 A worker that ends meanwhile leaves only the judging to the next one.
 """
 
@@ -12,11 +13,11 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -26,9 +27,12 @@ from agentrl.core.journal import UnjudgedEpisode
 from agentrl.core.retry import Retry
 from agentrl.core.telemetry import metrics
 from agentrl.core.trajectory import Judgement, Trajectory
+from agentrl.workers.policies.client import PROBE_S
 
 REPLY_KEPT = 4000  # characters
 STOP_LOOK_S = 0.2  # between two looks at the stop event while all places are taken
+
+T = TypeVar("T")
 
 Scores = tuple[float, ...]
 """Of the episode, or of each turn."""
@@ -93,11 +97,13 @@ class Scorer:
     """A model or a function.
 
     `ask`: returns the score of the episode, or of each turn, and the reply. Raises JudgeAway,
-    JudgeSilent, UnreadableReply.
+    JudgeSilent, UnreadableReply. `probe`: returns if a short request is answered, else it raises
+    JudgeAway; None: only other episodes show whether the judge is away.
     """
 
     name: str
     ask: Callable[[EpisodeToJudge], tuple[Scores, str]]
+    probe: Callable[[], None] | None = None
 
 
 class RateLimit:
@@ -121,7 +127,14 @@ class RateLimit:
 class Judge:
     """The judge of one task. Thread-safe."""
 
-    def __init__(self, task: str, section: JudgeSection, scorer: Scorer, retry: Retry) -> None:
+    def __init__(
+        self,
+        task: str,
+        section: JudgeSection,
+        scorer: Scorer,
+        retry: Retry,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`retry`: repeats while the judge is away; its stop event ends all waits."""
         self._task = task
         self._section = section
@@ -132,6 +145,8 @@ class Judge:
         self._limit = RateLimit(section.requests_per_minute)
         self._lock = threading.Lock()
         self._answered = 0  # requests
+        self._probed_at = -math.inf
+        self._clock = clock
 
     def judge(self, episode: EpisodeToJudge) -> Judgement:
         """Return the judgement; wait as long as the judge is away.
@@ -163,18 +178,34 @@ class Judge:
 
     def _ask(self, episode: EpisodeToJudge, answered: int) -> tuple[Scores, str]:
         """`answered`: requests that had been answered when the judge was first asked this one."""
+        try:
+            return self._send(partial(self._scorer.ask, episode))
+        except JudgeSilent as error:
+            if self._answered == answered:
+                self._probe()
+            if self._answered == answered:
+                raise
+            raise UnreadableReply(str(error)) from error
+
+    def _probe(self) -> None:
+        """Send a probe if one is due; if it is answered, the judge is not away."""
+        with self._lock:
+            now = self._clock()
+            if self._scorer.probe is None or now - self._probed_at < PROBE_S:
+                return
+            self._probed_at = now
+        with suppress(JudgeAway):
+            self._send(self._scorer.probe)
+
+    def _send(self, request: Callable[[], T]) -> T:
+        """Send a request within the limits, and count its answer."""
         if self._stop.wait(self._limit.reserve()):
             raise JudgeAway("the worker is stopping")
         with self._place():
-            try:
-                reply = self._scorer.ask(episode)
-            except JudgeSilent as error:
-                if self._answered == answered:
-                    raise
-                raise UnreadableReply(str(error)) from error
+            answer = request()
         with self._lock:
             self._answered += 1
-        return reply
+        return answer
 
     @contextmanager
     def _place(self) -> Iterator[None]:

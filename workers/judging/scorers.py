@@ -3,6 +3,7 @@
 import re
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -34,6 +35,7 @@ from agentrl.workers.policies.client import (
 )
 
 RUBRIC = "rubric.jinja"  # beside this module
+PROBE = "Reply with one word."
 # "Score: 0.7", but no "7/10", "70%" or "1e-3", of which a part would be another score
 SCORE = r"(?i)\bscore\b[\s:=*_]*(-?(?:\d+(?:\.\d+)?|\.\d+))(?!\.?\d|[ \t]*[/%]|\w)"
 
@@ -77,8 +79,7 @@ def model_scorer(task: str, section: JudgeSection, policies: JudgePolicies) -> S
     prompt, pattern = load_prompt(task, section), require_pattern(task, section)
     limits = {"low": section.low, "high": section.high}
 
-    def ask(episode: EpisodeToJudge) -> tuple[Scores, str]:
-        text = render_prompt(prompt, episode, limits)
+    def send(text: str) -> str:
         policy = policies.find(section.policy)
         if policy is None:
             raise JudgeAway(f"policy {section.policy} is not served; see `agentrl status CONFIG`")
@@ -89,7 +90,7 @@ def model_scorer(task: str, section: JudgeSection, policies: JudgePolicies) -> S
         }
         try:
             data = policies.client.post(policy, "/v1/chat/completions", body, policies.timeout_s)
-            reply = read_reply(policy, data).content or ""
+            return read_reply(policy, data).content or ""
         except RequestRefused as error:
             raise UnreadableReply(str(error)) from error
         except Unanswered as error:
@@ -98,11 +99,18 @@ def model_scorer(task: str, section: JudgeSection, policies: JudgePolicies) -> S
             raise JudgeAway(str(error)) from error
         except PolicyError as error:
             raise UnreadableReply(str(error)) from error
+
+    def ask(episode: EpisodeToJudge) -> tuple[Scores, str]:
+        reply = send(render_prompt(prompt, episode, limits))
         if episode.by_turn:
             return read_turn_scores(reply, pattern, episode.turns), reply
         return (read_score(reply, pattern),), reply
 
-    return Scorer(policies.models[section.policy], ask)
+    def probe() -> None:
+        with suppress(UnreadableReply):  # a refusal is an answer
+            send(PROBE)
+
+    return Scorer(policies.models[section.policy], ask, probe)
 
 
 def function_scorer(task: str, section: JudgeSection) -> Scorer:

@@ -20,6 +20,7 @@ from agentrl.db.registry.checkpoints import LivePolicy
 CONNECT_S = 5.0  # to a policy server
 SERVERS = 16  # whose connections are kept
 SHOWN = 400  # characters of an error
+PROBE_S = 120.0  # between two requests that show whether an external model is away
 UNREACHABLE = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError)
 

@@ -78,6 +78,33 @@ def test_a_request_that_is_never_answered_costs_a_try_once_others_are_answered()
     assert (asked, len(pauses)) == (8, 5)
 
 
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_judge_without_other_requests_is_probed(is_away: bool) -> None:
+    now, asked, probes = 0.0, 0, list[float]()
+
+    def ask(_episode: EpisodeToJudge) -> tuple[tuple[float, ...], str]:
+        nonlocal now, asked
+        now, asked = now + 50.0, asked + 1
+        if is_away and asked > 9:  # until then it is
+            return (1.0,), ""
+        raise JudgeSilent("timed out")
+
+    def probe() -> None:
+        probes.append(now)
+        if is_away:
+            raise JudgeSilent("timed out")
+
+    retry = Retry("judge", JudgeAway, stop=threading.Event(), backoff=Backoff(sleep=lambda _: None))
+    scorer = Scorer("critic", ask, probe)
+    judge = Judge("talk", JudgeSection(tries=3), scorer, retry, lambda: now)
+    if is_away:
+        assert judge.judge(EPISODE).score == 1.0
+    else:
+        with pytest.raises(JudgeError, match="gave no score in 3 tries: timed out"):
+            judge.judge(EPISODE)
+    assert probes == [50.0, 200.0, 350.0]
+
+
 @given(st.floats() | st.none(), st.integers(1, 4))
 def test_a_score_is_one_that_was_given_in_range_or_there_is_none(
     score: float | None, tries: int

@@ -276,9 +276,16 @@ def test_a_policy_that_gives_no_answer_is_away_unless_only_this_request_gets_non
 
     critic = LivePolicy("server", "http://localhost", "critic", "big", -1)
     policies = JudgePolicies({"critic": "big"}, lambda _: critic, Client(), 60.0)
+    scorer = model_scorer("talk", Judge(policy="critic"), policies)
+    assert scorer.probe is not None
     with pytest.raises(kind, match="why") as raised:
-        model_scorer("talk", Judge(policy="critic"), policies).ask(EPISODE)
+        scorer.ask(EPISODE)
     assert raised.type is kind
+    if kind is UnreadableReply:
+        scorer.probe()
+        return
+    with pytest.raises(kind, match="why"):
+        scorer.probe()
 
 
 def test_only_tasks_with_a_judge_have_one(functions: str) -> None:
