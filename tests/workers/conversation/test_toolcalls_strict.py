@@ -68,7 +68,7 @@ def test_each_kind_takes_its_own_values_and_no_other(kind: str, given: str) -> N
             "v[1][1] is not string",
         ),
         ({"items": [{"type": "string"}, {"type": "number"}]}, ["a", 1, None], ""),
-        ({"items": [{"type": "string"}], "additionalItems": False}, ["a", 1], "v[1] is not allo"),
+        ({"items": [{"type": "string"}], "additionalItems": False}, ["a", 1], "v[1] is not"),
         ({"prefixItems": [{"type": "string"}], "items": False}, [1], "v[0] is not string"),
         ({"prefixItems": [{"type": "string"}], "items": False}, ["a", 1], "v[1] is not allowed"),
         ({"items": True}, ["a", 1], ""),
