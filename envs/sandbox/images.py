@@ -50,7 +50,7 @@ class Images:
             self._api.inspect_image(image)
         except docker.errors.ImageNotFound as error:
             raise ConfigError(
-                f"the Docker engine at {self._url} has no image {image} (envs.docker_image)",
+                f"the Docker engine at {self._url} has no image {image}",
                 hint=_image_hint(image),
             ) from error
 
@@ -129,5 +129,6 @@ def _image_hint(image: str) -> str:
         return f"docker build -t {image} -f deploy/images/{file}.Dockerfile deploy/images"
     return (
         f"docker pull {image}, or build deploy/images/sandbox.Dockerfile (os.Dockerfile for the "
-        "task os) under a name of your own for envs.docker_image (verbs: --image, --peer image=)"
+        "task os) under a name of your own, and set that (envs.docker_image, the task's options, "
+        "--image, --peer image=)"
     )

@@ -2,9 +2,10 @@
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
@@ -14,6 +15,7 @@ from agentrl.ops.supervisor.env_server_host import hosts_envs
 from agentrl.ops.supervisor.locks import running_supervisor
 
 CONNECT_S = 3.0
+PORTS = {"http": 80, "https": 443, "tcp": 2375}  # of URLs without one; tcp: Docker's
 
 
 def store(config: Config) -> str:
@@ -89,7 +91,7 @@ def docker(config: Config) -> Finding:
 
     Raises ImportError for a task whose package is not installed.
     """
-    tasks = _contained_tasks(config)
+    tasks = _images_by_task(config)
     address = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     try:
         _connect(address)
@@ -100,44 +102,51 @@ def docker(config: Config) -> Finding:
         return Finding("docker", "absent", "no engine runs; no task needs one on this machine")
     if not tasks:
         return Finding("docker", "ok", address)
-    return try_finding("docker", lambda: _image(config))
+    images = dict.fromkeys(image for each in tasks.values() for image in each)
+    return try_finding("docker", lambda: _require_images(list(images)))
 
 
-def _contained_tasks(config: Config) -> list[str]:
-    """Return the tasks that run in containers of this machine, for which its env server asks."""
+def _images_by_task(config: Config) -> dict[str, list[str]]:
+    """Return the tasks that run in containers of this machine, for which its env server asks.
+
+    With the images that have to be there; others are built.
+    """
     from agentrl.envs import registry
-    from agentrl.envs.server.in_process import needs_container
+    from agentrl.envs.sandbox.sandbox import is_sandboxed
 
-    contained = list[str]()
+    found = dict[str, list[str]]()
     for name, task in config.tasks.items() if hosts_envs(config) else ():
         with suppress(ItemError):  # the check of the configuration reports it
-            if needs_container(registry.source(name, task.options, task.source)):
-                contained.append(name)
-    return contained
+            source = registry.source(name, task.options, task.source)
+            if is_sandboxed(source) and (specs := source.specs(config.envs.docker_image)):
+                built = {spec.image for spec in specs if spec.build and spec.build.folder}
+                found[name] = [spec.image for spec in specs if spec.image not in built]
+    return found
 
 
-def _image(config: Config) -> str:
+def _require_images(images: Sequence[str]) -> str:
     from agentrl.envs.sandbox.docker_engine import Engine
 
     engine = Engine(run="doctor")
     try:
-        engine.images.require(config.envs.docker_image)
+        for image in images:
+            engine.images.require(image)
     finally:
         engine.close()
-    return f"has {config.envs.docker_image}"
+    return f"has {images[0] if len(images) == 1 else f'{len(images)} images'}"
 
 
 def _connect(address: str) -> str:
     """Check that something listens at a URL. Raises AgentRLError."""
-    scheme, _, rest = address.partition("://")
+    parts = urlsplit(address)
     try:
-        if scheme == "unix":
+        if parts.scheme == "unix":
             with socket.socket(socket.AF_UNIX) as link:
                 link.settimeout(CONNECT_S)
-                link.connect(rest)
+                link.connect(parts.netloc + parts.path)
         else:
-            host, _, port = rest.partition("/")[0].rpartition(":")
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+            port = parts.port or PORTS.get(parts.scheme, 0)
+            socket.create_connection((parts.hostname or "", port), CONNECT_S).close()
     except (OSError, ValueError) as error:
         raise AgentRLError(f"{address}: {error}", hint="start it") from error
     return address

@@ -1,3 +1,4 @@
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +78,12 @@ def test_what_does_not_answer_is_missing_with_what_mends_it(tmp_path: Path) -> N
     assert "did you mean style?" in missing["config"].detail
 
 
+@pytest.mark.parametrize("url", ["http://no-such-host.invalid", "https://no-such-host.invalid/api"])
+def test_an_env_server_is_tried_at_its_url(tmp_path: Path, url: str) -> None:
+    finding = found(config(tmp_path, f'[envs]\nurl = "{url}"\n'))["env server"]
+    assert re.search("not known|resolution", finding.detail), finding.detail
+
+
 def test_a_wrong_key_hides_no_other_finding(tmp_path: Path) -> None:
     findings = found(config(tmp_path, '[trainer]\nloss = "foo"\n'))
     assert findings["config"].detail == (
@@ -146,6 +153,20 @@ def test_containers_need_their_image(
     assert finding.state == "missing"
     assert "no image no-such-image" in finding.detail
     assert finding.hint.startswith("docker pull no-such-image, or build deploy/images/")
+
+
+def test_a_task_needs_the_image_that_it_names_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker_host: str, sandbox_image: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", docker_host)
+
+    def look(own: str, default: str) -> str:
+        task = f'[tasks.web]\nsource = "openenv:{own}"\n'
+        text = f'{task}{LOCAL_ENVS}docker_image = "{default}"\n'
+        return found(config(tmp_path, text))["docker"].detail
+
+    assert look(sandbox_image, "no-such-image") == f"has {sandbox_image}"
+    assert look("no-such-image", sandbox_image).endswith("has no image no-such-image")
 
 
 def test_a_missing_extra_names_the_command_that_installs_it(tmp_path: Path) -> None:
