@@ -62,12 +62,13 @@ def _require_read(statement: str, grammar: str) -> None:
         return
     if word == "SHOW" and NAME.fullmatch(rest.strip().rstrip(";").strip()):
         return
-    trees = sqlglot.parse(statement, read=grammar)
-    if len(trees) != 1:
+    parsed = sqlglot.parse(statement, read=grammar)
+    trees = [each for each in parsed if each and not isinstance(each, exp.Semicolon)]
+    if len(trees) > 1:
         raise StoreError(
             "SQL: there is more than one statement", hint="send one statement at a time"
         )
-    if not isinstance(trees[0], exp.Query | exp.Values) or trees[0].find(*CHANGES):
+    if not trees or not isinstance(trees[0], exp.Query | exp.Values) or trees[0].find(*CHANGES):
         raise StoreError(
             f"SQL: {word} is refused, because the console is read-only",
             hint="use SELECT, WITH, VALUES, EXPLAIN or SHOW, and change nothing",

@@ -10,6 +10,8 @@ from agentrl.db.questions import questions
 
 BOTH = ("sqlite", "postgresql")
 READS = [
+    "SELECT 1; -- a comment",
+    "SELECT 1 /* one */; /* another */ ;",
     "SELECT 1",
     "select 1;",
     "-- why\n/* not */ SELECT '/* x' AS a, \"a;b\" FROM t",
@@ -37,6 +39,8 @@ WRITES = [
     "SELECT * INTO copied FROM runs",
     "SELECT * FROM runs FOR UPDATE",
     "SELECT 1; SELECT 2",
+    "SELECT 1; -- a comment\n; SELECT 2",
+    "; -- only a comment",
     "EXPLAIN SELECT 1; DELETE FROM runs",
     "SHOW a; DELETE FROM runs",
     "COPY (SELECT 1) TO PROGRAM 'id'",

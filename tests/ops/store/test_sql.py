@@ -75,7 +75,7 @@ def store(url: str) -> Iterator[Store]:
 def test_the_console_reads(store: Store) -> None:
     answer = ask(store, "SELECT task, COUNT(*) AS n FROM episodes GROUP BY task ORDER BY task")
     assert answer == QueryResult(("task", "n"), [("alfworld", 8), ("dbbench", 8)])
-    assert ask(store, "WITH x AS (SELECT 1 AS y) SELECT y FROM x;").rows == [(1,)]
+    assert ask(store, "WITH x AS (SELECT 1 AS y) SELECT y FROM x; -- y").rows == [(1,)]
     assert ask(store, "-- why not\nSELECT '100%s' AS share").rows == [("100%s",)]
     assert ask(store, "SELECT * FROM accounting").rows == []
     assert {"runs", "episodes", "accounting"} <= {row[0] for row in tables(store).rows}
