@@ -250,7 +250,7 @@ def _alarms(raised: Sequence[RaisedAlarm], *, over: bool) -> None:
 def _delays(found: Sequence[Delay]) -> None:
     st.subheader("Where time goes")
     if not found:
-        st.info("No update yet.")
+        st.info("No update of an episode that this run has played.")
         return
     last = found[-1]
     figures(

@@ -32,7 +32,10 @@ class Delay:
 
 
 def delays(session: Session, run_id: str, updates: int) -> list[Delay]:
-    """Return the delays of the last updates of the live lineage, oldest first."""
+    """Return the delays of the last updates of the live lineage, oldest first.
+
+    Copies count in none: their times are those of the original.
+    """
     late = (
         select(Update.update_id, Update.version, Update.started_at, Update.committed_at)
         .where(Update.run_id == run_id, Update.is_live)
@@ -52,6 +55,7 @@ def delays(session: Session, run_id: str, updates: int) -> list[Delay]:
         .join(UpdateGroup, UpdateGroup.update_id == late.c.update_id)
         .join(Episode, Episode.episode_id == UpdateGroup.episode_id)
         .join(Group, Group.group_id == UpdateGroup.group_id)
+        .where(Group.origin_id.is_(None))
         .group_by(late.c.version)
         .order_by(late.c.version)
     )

@@ -27,7 +27,8 @@ from agentrl.db.transitions.alarms import AlarmReading
 def test_the_page_run(runs: Any, url: str, show: Any, said: Any, tables: Any) -> None:
     fresh = said(show("run", runs.store, runs.fresh))
     assert "No group has closed yet." in fresh
-    assert fresh.count("No update yet.") == 2
+    assert fresh.count("No update yet.") == 1
+    assert "No update of an episode that this run has played." in fresh
     assert "No policy is live. Episodes wait for one." in fresh
     app = show("run", runs.store, runs.going)
     figures = {metric.label: metric.value for metric in app.metric}

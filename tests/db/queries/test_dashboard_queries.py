@@ -204,6 +204,8 @@ def test_parts_of_the_time_are_means_of_members(learnt: Learnt) -> None:
     )
     found = delays.delays(session, run_id, 2)
     assert found == [delays.Delay(version, 3.0, 9.0, 2.0, 5.0, 7.0) for version in (3, 4)]
+    change(session, "UPDATE groups SET origin_id = 'played'")
+    assert delays.delays(session, run_id, 2) == []
 
 
 def test_what_waits_is_counted_by_state(learnt: Learnt) -> None:
