@@ -165,7 +165,8 @@ WHERE g.state NOT IN ('open', 'ready', 'trained') AND COALESCE(g.reason, '') NOT
 """
 
 # A step may name the track a moment after it moved on, while another track still serves the same
-# checkpoint: what matters is that the server held the checkpoint while it sampled.
+# checkpoint: what matters is that the server held the checkpoint while it sampled. What served the
+# steps of a copy was deleted with the run of its original.
 UNSERVED_STEPS = """
 SELECT s.run_id, s.episode_id, s.fence, s.number, s.server_id, s.checkpoint_id, s.version,
        s.requested_at, s.policy_s
@@ -175,6 +176,10 @@ WHERE NOT EXISTS (
   WHERE v.checkpoint_id = s.checkpoint_id AND v.server_id = s.server_id
     AND c.version = s.version AND v.live_from <= s.requested_at + s.policy_s + {clock}
     AND (v.live_until IS NULL OR s.requested_at <= v.live_until + {clock}))
+  AND NOT EXISTS (
+    SELECT 1 FROM episodes e JOIN groups g ON g.group_id = e.group_id
+    WHERE e.episode_id = s.episode_id AND g.origin_id IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM groups o WHERE o.group_id = g.origin_id))
 """
 
 # The latest word on each task and name, of updates that were not rolled back.

@@ -22,6 +22,7 @@ GROUP BY e.run_id, e.task, e.group_id, e.episode_id, e.score
 
 # `hour`: whole hours from the run's beginning to the episode's end. `queue_s`: of the attempt that
 # finished. `siblings_s`: from its end until its group was ready; `trainer_s`: until that closed.
+# Copies are left out: they have the times of the original.
 TIMES = """
 SELECT e.run_id, e.task, e.group_id, e.episode_id, e.turns, e.loss_tokens,
        CASE WHEN e.score >= 1.0 THEN 1 ELSE 0 END AS solved,
@@ -35,7 +36,7 @@ JOIN runs r ON r.run_id = e.run_id
 LEFT JOIN (SELECT episode_id, fence, SUM(policy_s) AS policy_s, SUM(env_s) AS env_s
            FROM steps GROUP BY episode_id, fence) s
   ON s.episode_id = e.episode_id AND s.fence = e.fence
-WHERE e.state = 'finished'
+WHERE e.state = 'finished' AND g.origin_id IS NULL
 """
 
 LEARNED = """

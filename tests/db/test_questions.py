@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from known_runs import RUN, write_known_runs
+from sqlalchemy import text
 
 from agentrl.core.errors import StoreError
 from agentrl.db.questions import answer_question, question, questions
@@ -329,6 +330,24 @@ def test_what_the_steps_leave_out_or_do_not_say_is_no_answer(told: Store, sound:
         for statement in sound.split(";"):
             session.connection().exec_driver_sql(statement)
     assert answer_question(told, "untraceable-tokens").rows == []
+
+
+def test_copies_whose_original_was_deleted_are_sound_and_have_no_times(told: Store) -> None:
+    damage = (
+        "UPDATE steps SET checkpoint_id = 'gone' WHERE episode_id = 'g-f-0'",
+        "UPDATE groups SET origin_id = 'g-a' WHERE group_id = 'g-f'",
+        "UPDATE groups SET origin_id = 'deleted' WHERE group_id = 'g-f'",
+    )
+    found = []
+    for statement in damage:
+        with told.write() as session:
+            session.connection().exec_driver_sql(statement)
+            unserved = session.scalar(text("SELECT COUNT(*) FROM unserved_steps"))
+            times = session.scalar(
+                text("SELECT COUNT(*) FROM episode_times WHERE group_id = 'g-f'")
+            )
+        found.append((len(answer_question(told, "untraceable-tokens").rows), unserved, times))
+    assert found == [(1, 2, 2), (1, 2, 0), (0, 0, 0)]
 
 
 def test_tokens_that_two_updates_trained_are_an_answer(told: Store) -> None:
