@@ -52,7 +52,7 @@ def write_external_run(folder: Path, name: str, policy: str, url: str, **section
     """Write the run's file. `policy`: the external one; `sections`: their further lines."""
     given = dict.fromkeys(("dispatch", "worker", "sampling", "external"), "") | sections
     path, tiny = folder / "run.toml", ROOT / "models" / "tiny"
-    given["external"] += '\nkey_env = "BIG_KEY"'
+    given["external"] = f'key_env = "BIG_KEY"\n{given["external"]}'  # it may begin a table
     text = RUN + POLICIES
     path.write_text(
         text.format(name=name, home=folder / "home", tiny=tiny, policy=policy, url=url, **given)
