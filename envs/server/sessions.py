@@ -194,7 +194,7 @@ class Sessions:
         """Finish an episode that was removed from the list, after its running turn."""
         if session.waiting:
             session.answer.cancel()
-        with contextlib.suppress(Exception):  # raised to whoever asked for that turn
+        with contextlib.suppress(Exception):  # the request for that turn gets the error
             await asyncio.shield(session.answer)
         await self._finish(session)
 

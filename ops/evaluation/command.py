@@ -140,8 +140,8 @@ def report(
 ) -> None:
     """Print the results.
 
-    Raises CheckpointError for checkpoints that could not be measured, and ItemError for splits that
-    are not there, unless they have a row, and for those of which no episode could be played.
+    Raises CheckpointError for checkpoints that could not be measured. Raises ItemError for splits
+    that are absent and have no row, and for splits of which no episode could be played.
     """
     rows = [describe_result(target, one) for target, one in results] if as_json else []
     if as_json:

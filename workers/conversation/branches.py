@@ -98,9 +98,9 @@ class Branches:
     ) -> tuple[Arrays, list[StepRecord], list[int]]:
         """Return the arrays of all branches, and the steps in the order of their tokens.
 
-        A branch of more than `max_tokens` ends with its last step, as nobody read the answer to
-        that one. `steps`: each with its branch, whose tokens its span refers to. The third list: of
-        each turn, the number of its last step.
+        A branch of more than `max_tokens` ends with its last step: no policy read the answer to
+        that step. `steps`: each with its branch, whose tokens its span refers to. The third list:
+        of each turn, the number of its last step.
         """
         lengths = [0] * (max((branch for branch, _ in steps), default=0) + 1)
         for branch, step in steps:

@@ -136,7 +136,7 @@ def _hermes_calls(text: str, _known: Mapping[str, Tool], at: int) -> Iterator[To
             budget -= _read_in_vain(error, at)
             yield ToolCall("", {}, f"the call is not JSON: {error}")
         else:
-            yield from map(_parse_named, values)
+            yield from (_parse_named(_unwrapped(value)) for value in values)
 
 
 def _xml_calls(text: str, known: Mapping[str, Tool], at: int) -> Iterator[ToolCall]:
@@ -282,8 +282,7 @@ def _unwrapped(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def _parse_named(value: dict[str, Any]) -> ToolCall:
-    value = _unwrapped(value)
+def _parse_named(value: Mapping[str, Any]) -> ToolCall:
     name, arguments = value.get("name"), value.get("arguments", value.get("parameters"))
     if not isinstance(name, str):
         return ToolCall("", {}, "the call has no name")

@@ -197,15 +197,17 @@ class Counted(Closing):
         return Outcome((Message("user", str(self.turns)),))
 
 
-class Faulty(Closing):
-    """Raises what it is told to."""
+class Scripted(Closing):
+    """Returns the given outcome from every call, or raises the given error."""
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, answer: Outcome | BaseException) -> None:
         super().__init__()
-        self._error = error
+        self._answer = answer
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:  # noqa: ARG002
-        raise self._error
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        return self._answer
 
 
 SAID = wire.AssistantMessage("assistant", "hm")
@@ -246,7 +248,7 @@ def test_an_episode_that_branches_ends_for_a_client_that_only_appends() -> None:
 def test_whatever_an_environment_raises_ends_its_own_episode_alone(error: BaseException) -> None:
     async def play() -> dict[str, Any]:
         sessions = Sessions(4, 60.0)
-        faulty, other = Faulty(error), Closing()
+        faulty, other = Scripted(error), Closing()
         await start(sessions, 0, faulty)
         await start(sessions, 1, other)
         answer = await sessions.interact(("t", 0), SAID, 1, 9)
@@ -270,23 +272,12 @@ def test_whatever_an_environment_raises_ends_its_own_episode_alone(error: BaseEx
 def test_an_error_that_is_none_of_ours_is_told_with_its_type(error: Exception, told: str) -> None:
     async def play() -> dict[str, Any]:
         sessions = Sessions(1, 60.0)
-        await start(sessions, 0, Faulty(error))
+        await start(sessions, 0, Scripted(error))
         answer = await sessions.interact(("t", 0), SAID, 1, 9)
         await sessions.close()
         return answer
 
     assert asyncio.run(play())["error"] == told
-
-
-class Answering(Closing):
-    """Answers what it is told to."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__()
-        self._outcome = outcome
-
-    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:  # noqa: ARG002
-        return self._outcome
 
 
 @pytest.mark.parametrize(
@@ -302,7 +293,7 @@ def test_an_answer_is_encoded_or_ends_its_episode_with_the_reason(
 ) -> None:
     async def play() -> wire.EnvOut:
         sessions = Sessions(1, 60.0)
-        await start(sessions, 0, Answering(outcome))
+        await start(sessions, 0, Scripted(outcome))
         answer = await sessions.interact(("t", 0), SAID, 1, 9)
         await sessions.close()
         return wire.decode(wire.encode(answer), wire.EnvOut)
@@ -316,7 +307,7 @@ def test_an_answer_is_encoded_or_ends_its_episode_with_the_reason(
 def test_an_item_that_breaks_at_a_turn_is_refused_and_frees_its_place() -> None:
     async def play() -> None:
         sessions = Sessions(1, 60.0)
-        await start(sessions, 0, Faulty(ItemError("no such table")))
+        await start(sessions, 0, Scripted(ItemError("no such table")))
         with pytest.raises(Refused, match="no such table"):
             await sessions.interact(("t", 0), SAID, 1, 9)
         await asyncio.wait_for(start(sessions, 1, Closing()), 5)
@@ -437,7 +428,7 @@ def test_final_answers_are_kept_for_the_newest_episodes_only() -> None:
     async def play() -> None:
         sessions = Sessions(9, 60.0, kept=3)
         for number in range(6):
-            await start(sessions, number, Faulty(EnvironmentFailure("over")))
+            await start(sessions, number, Scripted(EnvironmentFailure("over")))
             await sessions.interact(("t", number), SAID, 1, 9)
         again = [await final(sessions, number) for number in range(6)]
         assert again == [None, None, None, "task error", "task error", "task error"]
@@ -450,7 +441,7 @@ def test_final_answers_are_kept_for_the_newest_episodes_only() -> None:
 def test_a_final_answer_is_kept_for_a_while(kept_s: float, told: str | None) -> None:
     async def play() -> None:
         sessions = Sessions(9, 60.0, Timings(kept_s=kept_s))
-        await start(sessions, 0, Faulty(EnvironmentFailure("over")))
+        await start(sessions, 0, Scripted(EnvironmentFailure("over")))
         await sessions.interact(("t", 0), SAID, 1, 9)
         await sessions.tend()
         assert await final(sessions, 0) == told
