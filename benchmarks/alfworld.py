@@ -1,6 +1,6 @@
 """A step of our ALFWorld interpreter against TextWorld's, over the same random walks, in one run.
 
-    python benchmarks/alfworld.py --textworld PYTHON [--data DIR] [--games N] [--json]
+    python benchmarks/alfworld.py --textworld PYTHON [--data DIR] [--games N]
 
 PYTHON has textworld and fast-downward-textworld (`make .venv-oracles/.done`). Steps alternate,
 each timed in its own process without the pipe between them; the walks are compared as well.
@@ -13,7 +13,6 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 import textworld_comparison
@@ -29,7 +28,6 @@ def main() -> None:
     parser.add_argument("--games", type=int, default=20)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
 
     release = games.release(args.data)
@@ -46,11 +44,7 @@ def main() -> None:
         "ratio": found.ratio,
         "ours_load_p50_ms": statistics.median(map(load, chosen)) * 1e3,
     }
-    if args.json:
-        print(json.dumps(figures))
-    else:
-        for name, value in figures.items():
-            print(f"{name:24} {value:.3g}" if isinstance(value, float) else f"{name:24} {value}")
+    print(json.dumps(figures))
 
 
 def load(game: games.Game) -> float:

@@ -1,7 +1,7 @@
 """Turns a second of the whole path against `verifiers` 0.4.0 on the same five-turn episodes.
 
     python benchmarks/beside_verifiers.py --store POSTGRES --broker AMQP --verifiers PYTHON
-        [--workers 1 2] [--episodes 1000] [--concurrency 64] [--rounds 2] [--json]
+        [--workers 1 2] [--episodes 1000] [--concurrency 64] [--rounds 2]
 
 PYTHON: of an environment made by `pip install verifiers==0.4.0 aiohttp`. Each round runs verifiers
 in one process, against a chat server that answers at once, and then ours as `pipeline.py` does,
@@ -20,21 +20,17 @@ import multiprocessing
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import uvicorn
+from pipeline import run
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
-
-from pipeline import run
 
 from agentrl.db.admin import migrate
 from agentrl.db.store import open_store
@@ -121,7 +117,6 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=1000)
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args(namespace=argparse.Namespace(pause=0.0))
     with closing(open_store(given.store)) as store:
         migrate.upgrade(store)
@@ -129,9 +124,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         for line in compared(given, Path(home)):
             found.setdefault(line["workers"], []).append(line["ratio"])
-            print(*(f"{name} {value:.2f}" for name, value in line.items()), sep=" · ", flush=True)
-    if given.json:
-        print(json.dumps({f"ratio_{n:g}": statistics.median(each) for n, each in found.items()}))
+            print(json.dumps(line), flush=True)
+    print(json.dumps({f"ratio_{n:g}": statistics.median(each) for n, each in found.items()}))
 
 
 if __name__ == "__main__":

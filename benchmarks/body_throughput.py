@@ -1,6 +1,6 @@
 """Trajectories through the broker beside a bare pika loop, and into Postgres beside a bare COPY.
 
-    python benchmarks/body_throughput.py --broker AMQP --store URL [--tokens N …] [--json]
+    python benchmarks/body_throughput.py --broker AMQP --store URL [--tokens N …]
 
 `broker`: megabytes of encoded trajectories a second, from `publish` (encode, zstd, confirm; eight
 threads, as a worker's) to `receive` (decode, check) and `ack`, on the run's quorum queues. Bare:
@@ -13,8 +13,6 @@ Arms take turns; a ratio is that of a round's two arms. The store is emptied of 
 
 import argparse
 import json
-import statistics
-import sys
 import threading
 import time
 import uuid
@@ -22,7 +20,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,8 +27,6 @@ import numpy as np
 import pika
 import psycopg
 from sqlalchemy import text
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from agentrl import broker
 from agentrl.broker.api import Broker, Delivery
@@ -299,17 +294,11 @@ def main() -> None:
     parser.add_argument("--store", required=True)
     parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 32768])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with closing(open_store(given.store)) as store, closing(broker.connect(given.broker)) as link:
         migrate.upgrade(store)
         figures = measure(given, store, link)
-    for tokens, found in figures.items():
-        for name, values in found.items():
-            middle = statistics.median(values) if isinstance(values, list) else values
-            print(f"{tokens:>6} tokens  {name:20} {middle:10.2f}  {values}")
-    if given.json:
-        print(json.dumps(figures))
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The step of `agentrl warmstart` against a bare packed loop on the same demonstrations.
 
     python benchmarks/cloning.py [--model models/tiny] [--dtype float32] [--device cpu]
-        [--tokens 2048] [--steps 5] [--json]
+        [--tokens 2048] [--steps 5]
 
 bare     forward, backward and a fused AdamW of the same packed demonstrations, with cross-entropy
          at every token: no clipping, no schedule
@@ -16,7 +16,6 @@ such as models/tiny learn by Muon, which the bare loop does not.
 import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -25,8 +24,6 @@ from random import Random
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from agentrl.core.config.sections.tasks import Task
 from agentrl.envs.registry import source
@@ -52,7 +49,6 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tokens", type=int, default=2048, help="of a step, as --batch-tokens")
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="print one JSON line")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     batches = cloning.batches(demonstrated(chosen.model), chosen.tokens, Random(0))
@@ -67,8 +63,7 @@ def main() -> None:
     found = {"step_tokens_per_s": round(step), "bare_tokens_per_s": round(plain)}
     result = {"model": chosen.model.name, "dtype": chosen.dtype} | found
     result["vs_bare"] = round(ratio, 3)
-    listed = "\n".join(f"{name:>18}  {value}" for name, value in result.items())
-    print(json.dumps(result) if chosen.json else listed)
+    print(json.dumps(result))
 
 
 def demonstrated(model: Path) -> list[Demonstration]:

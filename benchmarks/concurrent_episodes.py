@@ -2,7 +2,7 @@
 
     python benchmarks/concurrent_episodes.py --store POSTGRES --broker AMQP
         [--episodes 1000 4000 10000] [--workers 4] [--turn 10 30 75]
-        [--journal off] [--json]
+        [--journal off]
 
 The path of benchmarks/pipeline.py without a trainer. An episode has five turns; the policy server
 takes half of `--turn` seconds (one for each N) for its answer, with an open connection, and the
@@ -20,7 +20,6 @@ lease came, to the look's 0.25 s; `lost`: leases that ran out. Of every episode:
 import argparse
 import json
 import multiprocessing
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -28,8 +27,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from helpers.instant_run import TURNS, SlowEngine, begin
 from helpers.run_processes import Place, playing, told
@@ -240,19 +237,13 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, nargs="+", default=[1000, 4000, 10000])
     parser.add_argument("--turn", type=float, nargs="+", default=[10.0, 30.0, 75.0])
     parser.add_argument("--journal", choices=get_args(Journal), default="off")
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with closing(open_store(given.store)) as store:
         migrate.upgrade(store)
-    found = []
     with tempfile.TemporaryDirectory() as home:
         for episodes, turn in zip(given.episodes, given.turn, strict=True):
             given.turn = turn
-            found.append(run(given, episodes, Path(home)))
-            figures = (f"{name} {value}" for name, value in found[-1].items())
-            print(*figures, sep=" · ", flush=True)
-    if given.json:
-        print(json.dumps(found))
+            print(json.dumps(run(given, episodes, Path(home))), flush=True)
 
 
 if __name__ == "__main__":

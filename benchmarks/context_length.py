@@ -1,7 +1,7 @@
 """Peak memory of an update by the length of its one trajectory.
 
     python benchmarks/context_length.py [--lengths 4096 8192 16384 32768] [--vocabulary 32768]
-        [--checkpointing] [--json]
+        [--checkpointing] [--device cpu]
 
 Each length in a process of its own: a random Qwen3 of 2 layers, hidden 32; with a vocabulary of
 32,768 all logits at once would be 128 KiB a token. Half of the tokens are loss tokens.
@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -29,7 +27,6 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=2**15)
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one:
@@ -40,17 +37,15 @@ def main() -> None:
     command += ["--checkpointing"] * chosen.checkpointing
     rows: list[dict[str, float]] = []
     for length in sorted(chosen.lengths):
-        told = subprocess.run(
+        measured = subprocess.run(
             [*command, "--one", str(length)], check=True, capture_output=True, text=True
         )
-        row: dict[str, float] = {"tokens": length, "peak": int(told.stdout.split()[-1])}
+        row: dict[str, float] = {"tokens": length, "peak": int(measured.stdout.split()[-1])}
         if rows:
             more = row["peak"] - rows[0]["peak"]
             row["per_token"] = round(more / (length - rows[0]["tokens"]))
         rows.append(row)
-        print(row, flush=True)
-    if chosen.json:
-        print(json.dumps(rows))
+        print(json.dumps(row), flush=True)
 
 
 def peak(chosen: argparse.Namespace) -> int:

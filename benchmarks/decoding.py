@@ -2,7 +2,7 @@
 kernel over the time with products of all rows; and how far both are from float32.
 
     python benchmarks/decoding.py [--model models/smollm2] [--rows 8 16 32]
-        [--lengths 512 1024 1500] [--threads 1] [--repeats 5] [--json]
+        [--lengths 512 1024 1500] [--threads 1] [--repeats 5]
 
 `ROWSxLENGTH`: the ratio of the fastest of the passes, which are made in turn. `fused`, `products`:
 mean |Δ log p| to transformers in float32 of the last 150 of 800 tokens of our pages, one by one.
@@ -10,7 +10,6 @@ mean |Δ log p| to transformers in float32 of the last 150 of 800 tokens of our 
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from agentrl.serving.local.served_model import ServedModel, load_model
 
@@ -38,7 +35,6 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 1500])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="one JSON line")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     found = {}
@@ -47,7 +43,7 @@ def main() -> None:
             model = load_model(chosen.model, "cpu", torch.bfloat16)
             found[f"{rows}x{length}"] = ratio(model, rows, length, chosen.repeats)
     found |= distances(chosen.model)
-    print(json.dumps(found) if chosen.json else found)
+    print(json.dumps(found))
 
 
 @torch.inference_mode()

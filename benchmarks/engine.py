@@ -1,7 +1,7 @@
 """Tokens per second of the local engine against `generate` and, if asked, vLLM, in one run.
 
     python benchmarks/engine.py [--model DIR] [--dtype float32] [--device cpu]
-        [--concurrent 1 16 64] [--prompt 60] [--vllm PYTHON] [--json]
+        [--concurrent 1 16 64] [--prompt 60] [--vllm PYTHON]
 
 All continue prompts of the same lengths with the same weights on one thread, in two ways:
 
@@ -16,7 +16,6 @@ steps     one turn of equal lengths, all at once
 import argparse
 import json
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -26,11 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from transformers import AutoModelForCausalLM
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
-
 from helpers.random_models import make_model
+from transformers import AutoModelForCausalLM
 
 from agentrl.core.config.sections.policies import Model, Vllm
 from agentrl.serving.engine_api import Completion, Engine, Request
@@ -191,7 +187,6 @@ def main() -> None:
         "--prompt", type=int, default=PROMPT, help="tokens with which each episode begins"
     )
     parser.add_argument("--vllm", type=Path, help="a Python that has vLLM, to measure it as well")
-    parser.add_argument("--json", action="store_true", help="one JSON line")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -201,12 +196,7 @@ def main() -> None:
         model = Model(path=str(path), device=options.device, dtype=options.dtype)
         with vllm_of(options.vllm, model, Path(folder)) as vllm:
             rows = measure(model, options.concurrent, options.length, options.prompt, vllm)
-    if options.json:
-        print(json.dumps(rows))
-        return
-    print(" ".join(f"{name:>20}" for name in rows[0]))
-    for row in rows:
-        print(" ".join(f"{value:>20}" for value in row.values()))
+    print(json.dumps(rows))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Steps a second and CPU of our env server against `agentrl-worker`: same client, same task.
 
-    python benchmarks/env_server.py --json
+    python benchmarks/env_server.py
     python benchmarks/env_server.py --memory
 
 The arms run in turn, so that a busy machine slows both. `--peer`: a Python with `agentrl-worker`.
@@ -41,7 +41,6 @@ def main() -> None:
     parser.add_argument("--at", type=int, nargs="+", default=[1, 16, 64, 256])
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--sessions", type=int, default=20_000, help="of --memory")
-    parser.add_argument("--json", action="store_true", help="print one JSON line")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -49,8 +48,7 @@ def main() -> None:
     elif options.memory:
         print(json.dumps(memory(options.sessions)))
     else:
-        result = compare(options)
-        print(json.dumps(result) if options.json else table(result))
+        print(json.dumps(compare(options)))
 
 
 def compare(options: argparse.Namespace) -> list[dict[str, float]]:
@@ -207,17 +205,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def table(rows: list[dict[str, float]]) -> str:
-    lines = ["sessions   steps/s: ours  theirs  ratio   CPU ms/step: ours  theirs  ratio"]
-    lines += [
-        f"{row['sessions']:8} {row['our_steps_per_s']:15} {row['their_steps_per_s']:7}"
-        f" {row['speed_ratio']:6.2f} {row['our_cpu_ms']:19.3f} {row['their_cpu_ms']:7.3f}"
-        f" {row['cpu_ratio']:6.2f}"
-        for row in rows
-    ]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How far the memory plan of `agentrl doctor` is off: peaks of trainer and local engine.
 
     python benchmarks/memory.py [--sizes 1M 25M 100M] [--arms trainer lora bf16 engine]
-        [--updates 2] [--device cpu] [--json]
+        [--updates 2] [--device cpu]
 
 Every arm runs in a process of its own with a random Qwen3 of that size. The trainer makes updates
 of six trajectories of 256 to 512 tokens, saves a checkpoint, makes one more update and saves a
@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
@@ -184,13 +182,11 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--updates", type=int, default=2, help="before the checkpoint")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", nargs=2, metavar=("ARM", "MODEL"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one:
         print(measure_peak(chosen.one[0], Path(chosen.one[1]), chosen.device, chosen.updates))
         return
-    rows = []
     for size in chosen.sizes:
         with tempfile.TemporaryDirectory() as folder:
             model = make(size, Path(folder))
@@ -207,12 +203,7 @@ def main() -> None:
                 peak = int(finished.stdout.split()[-1])
                 plan = plan_memory(arm, model, chosen.device)
                 row = {"size": size, "arm": arm, "planned": plan, "peak": peak}
-                rows.append(row | {"off": round(plan / peak - 1, 3)})
-                if not chosen.json:
-                    words = f"planned {plan >> 20:6,} MiB  peak {peak >> 20:6,} MiB"
-                    print(f"{size:5} {arm:8} {words}  {plan / peak - 1:+.0%}", flush=True)
-    if chosen.json:
-        print(json.dumps(rows, indent=1))
+                print(json.dumps(row | {"off": round(plan / peak - 1, 3)}), flush=True)
 
 
 if __name__ == "__main__":

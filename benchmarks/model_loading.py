@@ -1,6 +1,6 @@
 """Peak host memory of each rank of a DeepSpeed trainer that loads a model.
 
-python benchmarks/model_loading.py --model models/smollm2 --ranks 2 --json
+python benchmarks/model_loading.py --model models/smollm2 --ranks 2
 """
 
 import argparse
@@ -28,7 +28,6 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("models/tiny"))
     parser.add_argument("--zero", type=int, choices=range(4), default=3)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--json", action="store_true", help="print one JSON line")
     options = parser.parse_args()
     if find_rank_place(os.environ) is not None:
         one_rank(options)
@@ -37,8 +36,7 @@ def main() -> None:
         peaks = [measured(process) for process in start(Path(folder), options.ranks)]
     found = {"model": str(options.model), "zero": options.zero, "ranks": options.ranks}
     result = {**found, "peak_mib": peaks, "all_mib": sum(peaks)}
-    listed = "\n".join(f"{name:>9}  {value}" for name, value in result.items())
-    print(json.dumps(result) if options.json else listed)
+    print(json.dumps(result))
 
 
 def start(folder: Path, ranks: int) -> list[subprocess.Popen[str]]:

@@ -1,6 +1,6 @@
 """Generation beside training: one trace of episodes through the whole system, twice.
 
-    python benchmarks/overlap.py [--updates 12] [--token-s 0.003] [--faster 1.0] [--json]
+    python benchmarks/overlap.py [--updates 12] [--token-s 0.003] [--faster 1.0]
 
 sync    max_staleness 0: generation waits for the update, the update for its whole batch
 async   the default: max_staleness 4
@@ -31,11 +31,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import func, select
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-
 from helpers.trace_playback import MODEL, Engine, Learner, Pace, Source, trace
+from sqlalchemy import func, select
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
@@ -78,18 +75,13 @@ def main() -> None:
     parser.add_argument("--pass-s", type=float, default=0.0, help="of a pass besides its rows")
     parser.add_argument("--faster", type=float, default=1.0)
     parser.add_argument("--arms", nargs="+", choices=STALENESS, default=list(STALENESS))
-    parser.add_argument("--json", action="store_true", help="end with one JSON line")
     parser.add_argument("--role", default="", help=argparse.SUPPRESS)
     parser.add_argument("--config", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.role:
         process(chosen.role, chosen.config, paced(chosen))
         return
-    found = measured(chosen)
-    for name, value in found.items():
-        print(f"{name:>24}  {value}", flush=True)
-    if chosen.json:
-        print(json.dumps(found))
+    print(json.dumps(measured(chosen)))
 
 
 def paced(chosen: argparse.Namespace) -> Pace:

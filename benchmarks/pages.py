@@ -1,7 +1,6 @@
 """How long each page of the dashboard takes in Chromium, of a long run: seconds until it stands.
 
     python benchmarks/pages.py --store URL [--run long] [--repeats 3] [--only PAGE…] [--calm 0]
-                               [--json]
 
 Of a store that `benchmarks/store.py` has filled. `agentrl dashboard` is started on it as a process
 of its own, and every page is opened in headless Chromium, on this machine. Seconds from asking for
@@ -36,8 +35,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 import psutil
 from helpers.chromium_driver import CLICK, PATIENCE_S, Heard, chromium, stood
@@ -211,16 +208,6 @@ def summary(found: Sequence[float]) -> tuple[float, float]:
     return round(min(found), 2), round(statistics.median(found), 2)
 
 
-def table(figures: Figures) -> str:
-    """A line a page: the shortest and the median of each kind."""
-    kinds = list(next(iter(figures.values())))
-    lines = [f"{'':12}" + "".join(f"{kind:>17}" for kind in kinds)]
-    for name, found in figures.items():
-        cells = ["{:.2f}, {:.2f}".format(*summary(found[kind])) for kind in kinds]
-        lines.append(f"{name:12}" + "".join(f"{cell:>17}" for cell in cells))
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Open each page, print."""
     known = [each.name for each in PAGES]
@@ -230,7 +217,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=known, default=known)
     parser.add_argument("--calm", type=float, default=0.0)
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all that was started ends
     figures: Figures = {name: {} for name in given.only}
@@ -240,14 +226,11 @@ def main() -> None:
             for name in given.only:
                 loaded(place, name, figures)
             toured(place, given.only, figures)
-    print(table(figures))
-    print(f"load average {os.getloadavg()[0]:.1f}")
-    if given.json:
-        rounded = {
-            name: {kind: summary(found) for kind, found in kinds.items()}
-            for name, kinds in figures.items()
-        }
-        print(json.dumps(rounded))
+    rounded = {
+        name: {kind: summary(found) for kind, found in kinds.items()}
+        for name, kinds in figures.items()
+    }
+    print(json.dumps(rounded | {"load": os.getloadavg()[0]}))
 
 
 if __name__ == "__main__":

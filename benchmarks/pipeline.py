@@ -1,7 +1,7 @@
 """Episodes through the whole path, with policies and environments that answer at once.
 
     python benchmarks/pipeline.py --store POSTGRES --broker AMQP [--workers 1 2] [--episodes 2000]
-        [--concurrency 64] [--pause 0] [--journal off steps] [--rounds 1] [--json]
+        [--concurrency 64] [--pause 0] [--journal off steps] [--rounds 1]
 
 dispatcher → Celery → workers → RabbitMQ → trainer inbox and recorder → Postgres, each a process of
 its own, as in a run; the scripted policy server answers over HTTP, an episode takes five turns, and
@@ -18,7 +18,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -28,13 +27,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
-
 from helpers.instant_run import TURNS, InstantSource, begin
 from helpers.run_processes import Place, Role, playing, told
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from agentrl import broker
 from agentrl.broker.queue_names import recorder_queue, trainer_queue
@@ -223,19 +219,14 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--journal", nargs="+", choices=get_args(Journal), default=["off"])
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with closing(open_store(given.store)) as store:
         migrate.upgrade(store)
-    found = []
     with tempfile.TemporaryDirectory() as home:
         for _, workers, journal in product(range(given.rounds), given.workers, given.journal):
             figures = run(given, workers, Path(home), journal)
             rounded = {name: round(value, 1) for name, value in figures.items()}
-            found.append({"journal": journal, **rounded})
-            print(*(f"{name} {value}" for name, value in found[-1].items()), sep=" · ", flush=True)
-    if given.json:
-        print(json.dumps(found))
+            print(json.dumps({"journal": journal, **rounded}), flush=True)
 
 
 if __name__ == "__main__":

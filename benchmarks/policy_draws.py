@@ -1,18 +1,16 @@
-"""What choosing a policy for each step costs, and how soon a new checkpoint is sampled from.
+"""How soon a new checkpoint is sampled from.
 
-    python benchmarks/policy_draws.py [--store URL --broker URL] [--repeats 20] [--json]
+    python benchmarks/policy_draws.py [--store URL --broker URL] [--repeats 20]
 
-Embedded by default; a Postgres URL (an empty database) and an amqp URL for the services. `draws`:
-64 episodes draw steps from one pool that follows the registry. `swap`: milliseconds from the commit
-of a checkpoint's row to the first completion that a policy server accepted for it, the checkpoint
-drawn from a worker's pool; by event, and by the looks that servers and pools take without one. The
-engine is scripted: loading costs nothing. `idle`: processor time of hearing no event at all.
+Embedded by default; a Postgres URL (an empty database) and an amqp URL for the services. `swap`:
+milliseconds from the commit of a checkpoint's row to the first completion that a policy server
+accepted for it, the checkpoint drawn from a worker's pool; by event, and by the looks that servers
+and pools take without one. The engine is scripted: loading costs nothing.
 """
 
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -20,11 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-
-import msgspec
-from sqlalchemy import event as sql_event
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from helpers.instant_run import add_checkpoint, begin
 
@@ -43,12 +36,17 @@ from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.processes.worker import pool_config
 from agentrl.serving.policy_process import FollowedRun, serve_policy
 from agentrl.workers.policies.client import Ask, CheckpointNotServed, PolicyClient
-from agentrl.workers.policies.pool import PolicyPool, Sampler
+from agentrl.workers.policies.pool import PolicyPool
 
-EPISODES, STEPS = 64, 200
 MODEL = str(Path(__file__).resolve().parent.parent / "models" / "tiny")
 TRACKS = ["current", "lagged(1)"]
 PATIENCE_S = 30.0
+CONFIG = Config(
+    tasks={"dbbench": Task()},
+    model=Model(path=MODEL),
+    policy=[PolicyServer(name="bench", engine="scripted", tracks=TRACKS)],
+    sampling=Sampling(strategy="current"),
+)
 
 
 class Bench:
@@ -86,46 +84,11 @@ class Bench:
             thread.join()
 
 
-def configured(strategy: str) -> Config:
-    server = PolicyServer(name="bench", engine="scripted", tracks=TRACKS)
-    return Config(
-        tasks={"dbbench": Task()},
-        model=Model(path=MODEL),
-        policy=[server],
-        sampling=msgspec.convert({"strategy": strategy}, Sampling),
-    )
-
-
-def draws(bench: Bench, strategy: str) -> dict[str, float]:
-    """Microseconds of processor time of a draw, queries of a step, while 64 episodes draw."""
-    config, asked = configured(strategy), list[str]()
-    go_on = threading.Event()
-
-    def count(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        asked.append(statement)
-
-    with closing(PolicyPool.of_run(bench.store, bench.run_id, pool_config(config))) as pool:
-        pool.refresh(5.0)
-        weigh = pool.weigh("dbbench")
-        episodes = [Sampler(pool, config.sampling, str(n), weigh) for n in range(EPISODES)]
-        sql_event.listen(bench.store.engine, "before_cursor_execute", count)
-        began = time.thread_time()
-        for step in range(STEPS):
-            for sampler in episodes:
-                sampler.draw(wait_s=1.0, stop=go_on)
-                sampler.count_tokens(step)
-        seconds = time.thread_time() - began
-        sql_event.remove(bench.store.engine, "before_cursor_execute", count)
-    steps = EPISODES * STEPS
-    selects = [each for each in asked if each.lstrip().upper().startswith("SELECT")]
-    return {"us_per_draw": seconds / steps * 1e6, "queries_per_step": len(selects) / steps}
-
-
 def swap(bench: Bench, repeats: int, *, told: bool) -> list[float]:
     """Seconds from the commit to the first accepted completion, drawn through a pool."""
-    config, found = configured("current"), []
+    found = []
     with (
-        closing(PolicyPool.of_run(bench.store, bench.run_id, pool_config(config))) as pool,
+        closing(PolicyPool.of_run(bench.store, bench.run_id, pool_config(CONFIG))) as pool,
         closing(PolicyClient()) as client,
         listening(bench, pool.refresh_wanted, told=told),
     ):
@@ -164,28 +127,15 @@ def accepted(pool: PolicyPool, client: PolicyClient, name: str) -> None:
     raise SystemExit(f"{name} was not served within {PATIENCE_S} s")
 
 
-def idle(bench: Bench, seconds: float = 5.0) -> float:
-    """Share of one core that listening takes while nothing comes."""
-    woken = threading.Event()
-    with closing(EventListener(bench.link, bench.run_id, (PoolChanged,), woken)):
-        woken.wait(5)
-        began, wall = time.process_time(), time.perf_counter()
-        time.sleep(seconds)
-        return (time.process_time() - began) / (time.perf_counter() - wall)
-
-
 def measured(bench: Bench, repeats: int) -> dict[str, Any]:
     bench.publish(told=False)
-    result: dict[str, Any] = {"idle_share": idle(bench)}
-    with bench.serving(configured("current")):
-        current = pool_config(configured("current"))
-        with closing(PolicyPool.of_run(bench.store, bench.run_id, current)) as pool:
+    with bench.serving(CONFIG):
+        with closing(PolicyPool.of_run(bench.store, bench.run_id, pool_config(CONFIG))) as pool:
             until(lambda: len(pool.live()) == len(TRACKS))
-        for strategy in ("current", "mixed", "adaptive"):
-            result[f"draws_{strategy}"] = draws(bench, strategy)
-        for way, told in (("event", True), ("look", False)):
-            result[f"swap_{way}_ms"] = quartiles(swap(bench, repeats, told=told))
-    return result
+        return {
+            f"swap_{way}_ms": quartiles(swap(bench, repeats, told=told))
+            for way, told in (("event", True), ("look", False))
+        }
 
 
 def until(what: Callable[[], bool]) -> None:
@@ -206,7 +156,6 @@ def main() -> None:
     parser.add_argument("--store", help="default: SQLite in a temporary folder")
     parser.add_argument("--broker", help="default: a queue file in a temporary folder")
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--json", action="store_true", help="print one JSON line")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -221,22 +170,7 @@ def main() -> None:
             finally:
                 bench.publisher.close()
                 link.delete_run(bench.run_id)
-    print(json.dumps(result) if options.json else table(result))
-
-
-def table(result: dict[str, Any]) -> str:
-    rows = [("idle listener, share of a core", f"{result['idle_share']:.4f}")]
-    for strategy in ("current", "mixed", "adaptive"):
-        found = result[f"draws_{strategy}"]
-        draw, queries = found["us_per_draw"], found["queries_per_step"]
-        text = f"{draw:.1f} µs a draw, {queries:.5f} queries a step"
-        rows.append((strategy, text))
-    for way in ("event", "look"):
-        each = result[f"swap_{way}_ms"]
-        lower, middle, upper, longest = (round(value) for value in each.values())
-        text = f"{middle} ms (quartiles {lower}–{upper}, longest {longest})"
-        rows.append((f"commit to first completion, by {way}", text))
-    return "\n".join(f"{name:42} {text}" for name, text in rows)
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Tokens a second of an update: torch in one process, DeepSpeed on one rank and on two.
 
-python benchmarks/ranks.py --zero 2 --json
+python benchmarks/ranks.py --zero 2
 
 With `--device cuda` each rank has a card of its own; with one card there is no arm of two ranks.
 
@@ -41,7 +41,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--micro-batch-tokens", type=int, default=4096)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--json", action="store_true", help="print one JSON line")
     parser.add_argument("--arm", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.arm:
@@ -50,8 +49,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_model(options.model, Path(folder) / "model")
         result = compare(Path(folder), options)
-    listed = "\n".join(f"{name:>22}  {value}" for name, value in result.items())
-    print(json.dumps(result) if options.json else listed)
+    print(json.dumps(result))
 
 
 def compare(folder: Path, options: argparse.Namespace) -> dict[str, Any]:

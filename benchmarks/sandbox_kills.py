@@ -1,6 +1,6 @@
 """Kills env servers and their containers at random moments, then counts what is left.
 
-    DOCKER_HOST=… python benchmarks/sandbox_kills.py --image IMAGE [--kills N] [--seed S] [--json]
+    DOCKER_HOST=… python benchmarks/sandbox_kills.py --image IMAGE [--kills N] [--seed S]
 
 A server here is a process with an engine, a pool, episodes on threads, and the tending of the real
 one. A quarter of the containers ignore the end of their input: only a reaper removes those. Every
@@ -25,8 +25,6 @@ from pathlib import Path
 
 import docker
 import docker.errors
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.logging import configure
@@ -160,7 +158,6 @@ def main() -> None:
     parser.add_argument("--image", required=True)
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="one JSON line")
     options = parser.parse_args()
     configure("kills", level="ERROR")
     began = time.monotonic()
@@ -178,7 +175,7 @@ def main() -> None:
             "settled_s": round(settled_s, 1),
             "seconds": round(time.monotonic() - began, 1),
         }
-    print(json.dumps(row) if options.json else "\n".join(f"{k} {v}" for k, v in row.items()))
+    print(json.dumps(row))
     sys.exit(bool(after))
 
 

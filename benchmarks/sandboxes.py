@@ -1,6 +1,6 @@
 """Episodes per second in sandboxes whose agent is root, each a lease, three commands, a release.
 
-    DOCKER_HOST=… python benchmarks/sandboxes.py --image IMAGE [--concurrent 1 8 64] [--json]
+    DOCKER_HOST=… python benchmarks/sandboxes.py --image IMAGE [--concurrent 1 8 64]
 
 Two arms in turn: containers used again (`reuse`), and one container an episode, as the os task has
 it (`fresh`). `lease_ms` is the median wait for a container. Pools keep as many spares as there are
@@ -16,9 +16,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.envs.sandbox.docker_engine import Engine
@@ -84,7 +81,6 @@ def main() -> None:
     parser.add_argument("--image", required=True)
     parser.add_argument("--concurrent", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--seconds", type=float, default=8.0, help="of one arm, about")
-    parser.add_argument("--json", action="store_true", help="one JSON line")
     options = parser.parse_args()
     rows = []
     with closing(Engine("benchmark", os.environ.get("DOCKER_HOST"))) as engine:
@@ -100,12 +96,7 @@ def main() -> None:
                 row[f"{arm}_episodes_s"] = round(speed, 2)
                 row[f"{arm}_lease_ms"] = round(lease, 1)
             rows.append(row)
-    if options.json:
-        print(json.dumps(rows))
-        return
-    print(" ".join(f"{name:>18}" for name in rows[0]))
-    for row in rows:
-        print(" ".join(f"{value:>18}" for value in row.values()))
+    print(json.dumps(rows))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Speed of the local engine and the trainer on the same cores, with and without our settings.
 
     python benchmarks/shared_cores.py [--model models/smollm2] [--dtype bfloat16] [--threads 2]
-        [--trainer-threads 2] [--concurrent 32] [--seconds 60] [--json]
+        [--trainer-threads 2] [--concurrent 32] [--seconds 60]
 
 Two processes with as many threads each as there are cores: one plays episodes with the local
 engine, the other makes updates. Each is measured alone and beside the other.
@@ -26,8 +26,6 @@ import time
 from concurrent.futures import Future
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
-
 from agentrl.core.processes.process import lower_priority
 from agentrl.core.processes.torch_environment import KERNEL_CACHES, THREAD_WAITS
 from agentrl.ops.processes.trainer import CPU_NICE
@@ -46,7 +44,6 @@ def main() -> None:
     parser.add_argument("--trainer-threads", type=int, default=os.cpu_count())
     parser.add_argument("--concurrent", type=int, default=32, help="episodes at once")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--json", action="store_true", help="end with one JSON line")
     parser.add_argument("--role", choices=ROLES, help=argparse.SUPPRESS)
     parser.add_argument("--begin", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--nice", type=int, default=0, help=argparse.SUPPRESS)
@@ -75,7 +72,7 @@ def main() -> None:
     for role in ROLES:
         found[f"alone_{role}"] = alone["ours", role] / alone["plain", role]
     found = {name: round(value, 3) for name, value in found.items()}
-    print(json.dumps(found) if chosen.json else found)
+    print(json.dumps(found))
 
 
 def measure(

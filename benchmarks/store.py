@@ -1,7 +1,7 @@
 """What the dispatcher, the trainer, the dashboard and SQL ask of a long run's store: milliseconds.
 
     python benchmarks/store.py --store URL [--groups 125000] [--steps 10] [--repeats 5]
-                               [--only WHO…] [--json]
+                               [--only WHO…]
 
 Fills an empty database with one run (`helpers/long_run_rows.py`; 125,000 groups of 8 episodes and
 10 steps each are a million episodes and ten million steps) and asks each question `--repeats`
@@ -13,21 +13,16 @@ median: on a busy machine the shortest says what a question costs. `nothing` is 
 import argparse
 import json
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from helpers.long_run_rows import BATCH, MEMBERS, RUN, TASKS, Size, fill, leave
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
-
-from helpers.long_run_rows import BATCH, MEMBERS, RUN, TASKS, Size, fill, leave
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.episodes import Dispatch
@@ -275,7 +270,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=[ADMISSION, *QUESTIONS], default=[])
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     figures: dict[str, Any] = {}
     with closing(open_store(given.store)) as store:
@@ -287,8 +281,7 @@ def main() -> None:
         figures["ms"] = admission(store, given.repeats) if admits else {}
         with closing(open_history(given.store)) as looking:
             figures["ms"] |= ask_all(store, looking, given.repeats, given.only)
-    if given.json:
-        print(json.dumps(figures))
+    print(json.dumps(figures))
 
 
 def stored(store: Store) -> list[str]:

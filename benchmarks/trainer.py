@@ -1,9 +1,8 @@
 """The trainer's speed, as ratios within one run.
 
-    python benchmarks/trainer.py [--sizes 1M 5M] [--repeats 5] [--oracles PYTHON] [--no-overlap]
-        [--against bare padded trl apart] [--groups 8] [--shared 0] [--device cpu] [--json]
-    python benchmarks/trainer.py --model models/smollm2 --dtype bfloat16 --groups 2 --no-overlap
-
+    python benchmarks/trainer.py [--sizes 1M 5M] [--repeats 5] [--oracles PYTHON]
+        [--against bare padded trl apart] [--groups 8] [--shared 0] [--device cpu]
+    python benchmarks/trainer.py --model models/smollm2 --dtype bfloat16 --groups 2
 
 vs_bare        tokens a second of a whole update over those of a bare forward, backward and AdamW
                on the same tokens without padding, cross-entropy at every one of them
@@ -17,7 +16,6 @@ vs_trl_sampled over those of the step as it ships where vLLM sampled: TRL first 
 vs_apart       over those of the same update where each trajectory of a group begins with a token of
                its own, so that none shares its prompt (with `--shared`, tokens of the prompt that
                a group has in common)
-async_vs_sync, of_ideal: of the whole system, benchmarks/overlap.py; `--no-overlap`: not measured
 
 `--groups` times 8 trajectories of 64 to 512 tokens, drawn once. Each is measured in turn with the
 others, in seconds of processor time of one thread, so that a busy machine matters less (on a GPU in
@@ -30,7 +28,6 @@ import argparse
 import json
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -72,20 +69,16 @@ def main() -> None:
     parser.add_argument("--shared", type=int, default=0, help="tokens with which groups begin")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--oracles", type=Path, default=ROOT / ".venv-oracles/bin/python")
-    parser.add_argument("--overlap", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--json", action="store_true", help="end with one JSON line")
     chosen = parser.parse_args()
     found: dict[str, float] = {}
     for size in [chosen.model.name] if chosen.model else chosen.sizes:
         with tempfile.TemporaryDirectory() as folder:
             own = compared(size, Path(folder), chosen)
+        print(json.dumps({"size": size} | own), flush=True)
         for name, value in own.items():
-            print(f"{size:>5}  {name:>20}  {value:,}", flush=True)
             if name.startswith("vs_"):
                 found[name] = min(value, found.get(name, value))
-    if chosen.overlap:
-        found |= overlap()
-    print(json.dumps(found) if chosen.json else found)
+    print(json.dumps(found))
 
 
 def compared(size: str, folder: Path, chosen: argparse.Namespace) -> dict[str, float]:
@@ -118,17 +111,6 @@ def compared(size: str, folder: Path, chosen: argparse.Namespace) -> dict[str, f
         if name != "update"
     }
     return speeds | ratios
-
-
-def overlap() -> dict[str, float]:
-    """What benchmarks/overlap.py finds, in processes of its own."""
-    script = Path(__file__).parent / "overlap.py"
-    run = subprocess.run(
-        [sys.executable, str(script), "--json"], check=True, stdout=subprocess.PIPE, text=True
-    )
-    print(run.stdout, end="", flush=True)
-    figures = json.loads(run.stdout.splitlines()[-1])
-    return {name: figures[name] for name in ("async_vs_sync", "of_ideal")}
 
 
 def update(path: Path, batch: Batch, hardware: Hardware) -> Callable[[], float]:

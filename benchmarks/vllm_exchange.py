@@ -7,7 +7,7 @@ and `socket` then bring the same tensors, each with its digest, into this proces
 and from a peer that sends the file's bytes as fast as a Unix socket takes them. Their difference is
 what `load` would gain if the trainer sent the weights. Seconds, medians.
 
-    python benchmarks/vllm_exchange.py --model models/smollm2 [--dtype float32] [--json]
+    python benchmarks/vllm_exchange.py --model models/smollm2 [--dtype float32]
 """
 
 import argparse
@@ -136,13 +136,12 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", help="of the computation")
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--folder", default=None, help="where to write; the system's default")
-    parser.add_argument("--json", action="store_true", help="print one JSON line")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.configure("exchange", level="WARNING")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         row = measure(options, Path(folder))
-    print(json.dumps(row) if options.json else "  ".join(f"{k} {v}" for k, v in row.items()))
+    print(json.dumps(row))
 
 
 if __name__ == "__main__":

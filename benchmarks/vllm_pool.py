@@ -1,10 +1,9 @@
-"""Several policies on one vLLM against one policy and against a vLLM for each; cost of the proxy.
+"""Several policies on one vLLM against one policy and against a vLLM for each.
 
-    python benchmarks/vllm_pool.py [--python PYTHON] [--servers 2] [--requests 192] [--json]
+    python benchmarks/vllm_pool.py [--python PYTHON] [--servers 2] [--requests 192]
 
 One small random model and three random adapters. Each arm answers the same requests, 32 at once;
-the machine's cores are shared by all servers of an arm. Memory is PSS of vLLM's processes. Then the
-same one-token requests are asked of vLLM and of the policy server before it, in turn.
+the machine's cores are shared by all servers of an arm. Memory is PSS of vLLM's processes.
 """
 
 import argparse
@@ -12,19 +11,15 @@ import json
 import os
 import random
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
-
 from helpers.random_models import make_model
 
 from agentrl.core.config.config import Config
@@ -32,12 +27,10 @@ from agentrl.core.config.sections.policies import Model, PolicyServer, Vllm
 from agentrl.core.config.sections.run import Run
 from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.types import CURRENT
-from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.engine_api import EngineAway, Request
 from agentrl.serving.served_checkpoints import ServedCheckpoints
 from agentrl.serving.server import PolicyApp, Server
-from agentrl.serving.vllm.client import VllmClient
 from agentrl.serving.vllm.engine import VllmEngine
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware
@@ -46,7 +39,6 @@ from agentrl.trainer.model.trainable_model import (
     tensors_to_save,
     trainable_parameters,
 )
-from agentrl.workers.policies.client import Ask, PolicyClient
 
 RANK, ADAPTERS, AT_ONCE = 8, 3, 32
 PROMPT, SAMPLED = 60, 32  # tokens
@@ -128,45 +120,6 @@ def server_of(engine: VllmEngine, policy: str) -> Iterator[str]:
         yield server.url
 
 
-def proxy(engine: VllmEngine, line: VllmClient, rounds: int = 200) -> dict[str, float]:
-    """Milliseconds of a one-token request, directly and through our server, in turn."""
-    prompt = list(range(PROMPT))
-    ask = Ask(prompt, 1, 1.0, [1], 0, "s")
-    body: dict[str, Any] = {
-        "model": "zero", "prompt": prompt, "max_tokens": 1, "logprobs": 0,
-        "return_token_ids": True, "return_tokens_as_token_ids": True, "stop_token_ids": [1],
-    }  # fmt: skip
-
-    def straight() -> object:
-        return line.post("/v1/completions", body, 60)
-
-    with server_of(engine, "zero") as url, closing(PolicyClient(connections=1)) as client:
-        live = LivePolicy("server", url, CURRENT, "zero", 0)
-
-        def ours() -> object:
-            return client.complete(live, ask, timeout_s=60)
-
-        cpu = []
-        for what in (straight, ours):
-            began = time.process_time()
-            for _ in range(rounds):
-                what()
-            cpu.append((time.process_time() - began) / rounds)
-        pairs = [(timed(straight), timed(ours)) for _ in range(rounds)]
-    return {
-        "direct_ms": 1e3 * statistics.median(one for one, _ in pairs),
-        "through_ms": 1e3 * statistics.median(other for _, other in pairs),
-        "client_cpu_ms": 1e3 * cpu[0],
-        "client_and_proxy_cpu_ms": 1e3 * cpu[1],
-    }
-
-
-def timed(what: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    what()
-    return time.perf_counter() - started
-
-
 def measure(python: Path, servers: int, requests: int, folder: Path) -> list[dict[str, Any]]:
     base = folder / "base"
     make_model("quickstart", base)
@@ -190,7 +143,6 @@ def measure(python: Path, servers: int, requests: int, folder: Path) -> list[dic
         for name in names[1:]:
             load(first, name, policies[name])
         row(f"{len(names)} policies, 1 server", [(first, name) for name in names])
-        cost = proxy(first, first.line("zero"))
         for engine, name in zip(engines[1:], names[1:], strict=False):
             load(engine, name, policies[name])
         row(
@@ -200,7 +152,7 @@ def measure(python: Path, servers: int, requests: int, folder: Path) -> list[dic
     finally:
         for engine in engines:
             engine.close()
-    return [*rows, {"arm": "proxy", **cost}]
+    return rows
 
 
 def main() -> None:
@@ -208,16 +160,11 @@ def main() -> None:
     parser.add_argument("--python", type=Path, default=Path(".venv-vllm/bin/python"))
     parser.add_argument("--servers", type=int, default=2, help="of the last arm, at most 4")
     parser.add_argument("--requests", type=int, default=192)
-    parser.add_argument("--json", action="store_true", help="one JSON line")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(options.python, options.servers, options.requests, Path(folder))
-    if options.json:
-        print(json.dumps(rows))
-        return
-    for row in rows:
-        print("  ".join(f"{k} {v:.2f}" if isinstance(v, float) else str(v) for k, v in row.items()))
+    print(json.dumps(rows))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Memory and search times of a made-up web shop of the benchmark's size.
 
-    python benchmarks/webshop.py [--products 1180000] [--searches 500] [--folder DIR] [--json]
+    python benchmarks/webshop.py [--products 1180000] [--searches 500] [--folder DIR]
 
 Building and serving run in a process each, so that their memory is their own. `--folder` keeps the
 built catalogue: where it is there already, only serving is measured.
@@ -18,7 +18,6 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 import large_catalogue
@@ -103,16 +102,11 @@ def main() -> None:
     parser.add_argument("--products", type=int, default=FULL)
     parser.add_argument("--searches", type=int, default=500)
     parser.add_argument("--folder", type=Path, help="keeps the catalogue; temporary where absent")
-    parser.add_argument("--json", action="store_true", help="one JSON line")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         figures = measure(folder, options.products, options.searches)
-    if options.json:
-        print(json.dumps({name: round(value, 2) for name, value in figures.items()}))
-        return
-    for name, value in figures.items():
-        print(f"{name:>17} {value:>14,.2f}")
+    print(json.dumps({name: round(value, 2) for name, value in figures.items()}))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 The run's own parts in one process: learner, shelf, store, broker, waker, follower, local engine.
 
-python benchmarks/weights.py --sizes 1M 5M 25M 100M --json
+python benchmarks/weights.py --sizes 1M 5M 25M 100M
 """
 
 import argparse
@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -261,18 +260,6 @@ def copy(model: Path, out: Path) -> None:
         os.link(path, out / path.name)
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Milliseconds, but for the size in MiB and the update in seconds."""
-    heads = ["size", "way", "store", "mib", *PARTS, "total", "disk", "update"]
-    lines = [heads]
-    for one in rows:
-        cells = [str(one[h]) for h in heads[:4]]
-        cells += [f"{1000 * one[h]:.0f}" for h in heads[4:-1]]
-        lines.append([*cells, f"{one['update']:.2f} s"])
-    widths = [max(len(line[n]) for line in lines) for n in range(len(heads))]
-    return "\n".join("  ".join(c.rjust(w) for c, w in zip(x, widths, strict=True)) for x in lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", nargs="+", choices=SHAPES, default=["1M", "5M", "25M"])
@@ -284,16 +271,12 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--folder", default=None, help="where to write; the system's default")
-    parser.add_argument("--json", action="store_true", help="print one JSON line")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.configure("weights", level="WARNING")
     cases = [(s, w, p) for s in options.sizes for w in options.ways for p in options.stores]
-    rows = []
     for size, way, place in cases:
-        rows.append(measure(size, way, place, options))
-        print(json.dumps(rows[-1]), file=sys.stderr)
-    print(json.dumps(rows) if options.json else table(rows))
+        print(json.dumps(measure(size, way, place, options)), flush=True)
 
 
 if __name__ == "__main__":

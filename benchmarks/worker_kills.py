@@ -2,7 +2,7 @@
 
     AGENTRL_POSTGRES_URL=… AGENTRL_AMQP_URL=… DOCKER_HOST=… python benchmarks/worker_kills.py \
         configs/cluster-cpu.toml [--workers 4] [--every 10] [--seconds 120] \
-        [--journal off steps] [--rounds 1] [--json]
+        [--journal off steps] [--rounds 1]
 
 For each value of `worker.journal`, in turn: a run without kills, then one in which one of its
 `--workers` gets SIGKILL every `--every` seconds, each in a folder of its own. Measured are
@@ -15,7 +15,6 @@ import argparse
 import json
 import math
 import signal
-import sys
 import tempfile
 import time
 from contextlib import closing
@@ -25,8 +24,6 @@ from typing import Any, Literal, get_args
 
 import msgspec
 from sqlalchemy import text
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
@@ -53,18 +50,13 @@ def main() -> None:
         "--journal", nargs="+", choices=get_args(Journal), default=get_args(Journal)
     )
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="end with one JSON line")
     given = parser.parse_args()
-    found = []
-    for number, journal in product(range(given.rounds), given.journal):
+    for _, journal in product(range(given.rounds), given.journal):
         without = measure(given, journal, kills=False)
         killed = measure(given, journal, kills=True)
         share = round(killed["tokens_per_s"] / without["tokens_per_s"], 3)
-        found.append({"journal": journal, "share": share, "without": without, "killed": killed})
-        if not given.json:
-            print(f"round {number + 1}, journal {journal}: {share:.2f} of {without}: {killed}")
-    if given.json:
-        print(json.dumps(found))
+        row = {"journal": journal, "share": share, "without": without, "killed": killed}
+        print(json.dumps(row), flush=True)
 
 
 def measure(given: argparse.Namespace, journal: Journal, *, kills: bool) -> dict[str, Any]:

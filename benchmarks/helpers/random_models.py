@@ -1,6 +1,5 @@
 """Random models by size, and one small fixed batch to train them on."""
 
-import sys
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,6 @@ import msgspec
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from agentrl.core.config.sections.training import Trainer
 from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory

@@ -26,8 +26,6 @@ from typing import Any
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
-
 from agentrl.core.types import Status
 from agentrl.envs.contract import Item, Message, Observation, Outcome
 from agentrl.serving.engine_api import Completion, Request

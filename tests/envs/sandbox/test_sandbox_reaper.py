@@ -86,7 +86,7 @@ def test_random_kills_of_servers_and_containers_leave_nothing(
 ) -> None:
     command = [sys.executable, ROOT / "benchmarks/sandbox_kills.py", "--image", sandbox_image]
     done = subprocess.run(
-        [*command, "--kills", "15", "--seed", "1", "--json"],
+        [*command, "--kills", "15", "--seed", "1"],
         env=os.environ | {"DOCKER_HOST": docker_host},
         capture_output=True,
         text=True,

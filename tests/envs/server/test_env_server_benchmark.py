@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def measured(*arguments: str) -> Any:
-    command = [sys.executable, ROOT / "benchmarks/env_server.py", "--json", *arguments]
+    command = [sys.executable, ROOT / "benchmarks/env_server.py", *arguments]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
