@@ -33,17 +33,17 @@ from agentrl.experiments.report.plots import picture
 ORDER = ("whole", "no-task-norm", "no-cross-policy")
 TITLE = "Does a pretrained language model learn real tasks here?"
 HEADER = """\
-    agentrl experiment smollm --out {out} --items {items} --clones {clones}
+    {variable}agentrl experiment smollm --out {out} --items {items} --clones {clones}
 
 SmolLM2-135M-Instruct, whose weights were quantised to Q4_1 and de-quantised when they were read, is
 warm-started by {clones} steps on experts' episodes ({episodes:,} of each task), which train
 {trained}. The share `careless` of a task's experts leaves out a step.{noise} Every run begins
-there and is a run of the whole system: its own dispatcher, worker, recorder, trainer and policy
-server, tasks mixed, {updates} updates. `whole` draws policies anew at every step and normalises
-advantages by task; each other arm leaves out what it is named after. Prompts are compact. Items
-measured are none of those trained on. Intervals are 95 %: Wilson's for a rate; for a change the
-bootstrap over items, paired by item, and over seeds where an arm has several. Few seeds make it too
-narrow.
+there and is a run of the whole system, in {dtype}: its own dispatcher, worker, recorder, trainer
+and policy server, tasks mixed, {updates} updates. `whole` draws policies anew at every step and
+normalises advantages by task; each other arm leaves out what it is named after. Prompts are
+compact. Items measured are none of those trained on. Intervals are 95 %: Wilson's for a rate; for a
+change the bootstrap over items, paired by item, and over seeds where an arm has several. Few seeds
+make it too narrow.
 """
 
 
@@ -88,6 +88,7 @@ def _lines(
     measured: Mapping[str, Measurement],
     runs: Sequence[Trained],
 ) -> Iterator[str]:
+    dtype = design.config["model"]["dtype"]
     yield HEADER.format(
         out=out,
         items=max(bench.items for bench in design.benches),
@@ -95,6 +96,8 @@ def _lines(
         episodes=design.episodes,
         trained=f"an adapter of rank {design.rank}" if design.rank else "all weights",
         noise=_noise(design.noise),
+        dtype=dtype,
+        variable="" if dtype == "bfloat16" else f"AGENTRL__MODEL__DTYPE='\"{dtype}\"' ",
         updates=design.config["updates"],
     )
     policies = [PRETRAINED, START, *(run.policy for run in runs)]

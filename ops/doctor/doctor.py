@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 LEAST_FREE = 2 * 1024**3  # bytes: a few checkpoints of a small model, and its history
 LONG = 8192  # tokens of a trajectory beyond which computing prefixes again is expensive
-SLOW = 0.8  # speed beside float32 that is reported
 Version = Callable[[str], str | None]
 
 
@@ -165,7 +164,7 @@ def _check_config(config: Config) -> str:
 
 def _precision(config: Config) -> Iterator[Finding]:
     """Warn about bfloat16 on a CPU that is slower with it."""
-    from agentrl.trainer.model.bfloat16_cost import bfloat16_speed
+    from agentrl.trainer.model.bfloat16_cost import SLOW, bfloat16_speed
 
     if (config.model.device, config.model.dtype) != ("cpu", "bfloat16"):
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.ops.quickstart.recipes import ROOT, Recipe
-from agentrl.trainer.model.bfloat16_cost import is_bfloat16_emulated
+from agentrl.trainer.model.bfloat16_cost import is_bfloat16_slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,12 @@ def load_recipe(recipe: Recipe, overrides: Mapping[str, str]) -> Config:
     """Load the recipe's file with overrides by key, and those of the environment.
 
     The file's chat template is found from every working directory.
-    On a CPU that emulates bfloat16 it computes in float32, unless the environment says otherwise.
+    On a CPU that is slower in bfloat16 it computes in float32, unless the environment says
+    otherwise.
     """
     environ = dict(os.environ)
     model = config_loading.load(recipe.file, environ).model
-    if model.dtype == "bfloat16" and is_bfloat16_emulated(model.device):
+    if model.dtype == "bfloat16" and is_bfloat16_slow(model.device):
         overrides = {**overrides, "MODEL__DTYPE": '"float32"'}
     if model.chat_template:
         overrides = {**overrides, "MODEL__CHAT_TEMPLATE": str(ROOT / model.chat_template)}

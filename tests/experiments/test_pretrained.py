@@ -59,7 +59,11 @@ TASKS = {
     "alfworld": {"weight": 1.0, "options": {"style": "compact"}},
 }
 DESIGN = StudyDesign(
-    {"updates": 2, "tasks": TASKS}, benches=BENCHES, clones=3, episodes=8, noise={"dbbench": 0.2}
+    {"updates": 2, "model": {"dtype": "float32"}, "tasks": TASKS},
+    benches=BENCHES,
+    clones=3,
+    episodes=8,
+    noise={"dbbench": 0.2},
 )
 RUN = Trained(
     design=DESIGN,
@@ -131,6 +135,8 @@ def test_the_page_tells_every_policy_what_changed_and_how_the_runs_went(tmp_path
     ):
         keep(out, each)
     page = report.write(out).read_text()
+    assert "    AGENTRL__MODEL__DTYPE='\"float32\"' agentrl experiment smollm --out" in page
+    assert "a run of the whole system, in float32:" in page
     assert "- dbbench, 75% of the groups: careless 0.6\n" in page
     assert "Experts err in 20 % (dbbench) of their turns." in page
     assert "| items | decoding | pretrained | start | whole-0 |" in page

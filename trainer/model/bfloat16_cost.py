@@ -14,6 +14,7 @@ from agentrl.trainer.model.files.loading import load_model
 from agentrl.trainer.model.trainable_model import make_probe
 
 REPEATS = 3
+SLOW = 0.8  # below this speed beside float32, float32 is the better choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,11 @@ def is_bfloat16_emulated(device: str) -> bool:
         return False
     has_products = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return not (has_products and torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001
+
+
+def is_bfloat16_slow(device: str) -> bool:
+    """Whether this CPU computes clearly slower in bfloat16 than in float32."""
+    return is_bfloat16_emulated(device) or (device == "cpu" and bfloat16_speed() < SLOW)
 
 
 @cache

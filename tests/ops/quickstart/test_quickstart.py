@@ -31,7 +31,7 @@ from agentrl.ops.quickstart.quickstart import quickstart
 from agentrl.ops.quickstart.recipes import SMOLLM, TINY, Recipe, Size, recipe
 from agentrl.ops.quickstart.report import eval_command, resume_command
 from agentrl.ops.quickstart.run_config import Choices, prepare
-from agentrl.trainer.model.bfloat16_cost import is_bfloat16_emulated
+from agentrl.trainer.model import bfloat16_cost
 
 
 def test_who_interrupts_is_told_what_goes_on_and_what_gives_the_table(
@@ -135,10 +135,12 @@ def test_a_folder_named_latest_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "latest").iterdir()] == ["mine"]
 
 
-def test_a_cpu_that_emulates_bfloat16_computes_in_float32_unless_told_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("speed", "fast"), [(0.5, "float32"), (2.0, "bfloat16")])
+def test_a_cpu_that_is_slower_in_bfloat16_computes_in_float32_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speed: float, fast: str
 ) -> None:
-    fast = "float32" if is_bfloat16_emulated("cpu") else "bfloat16"
+    monkeypatch.setattr(bfloat16_cost, "is_bfloat16_emulated", lambda _: False)
+    monkeypatch.setattr(bfloat16_cost, "bfloat16_speed", lambda: speed)
     assert prepare(SMOLLM, Choices(), tmp_path)[0].model.dtype == fast
     assert study_config(SmollmRequest(tmp_path, SMOLLM, SMOLLM.full)).model.dtype == fast
     for variable, value in [("DEVICE", "cuda"), ("DTYPE", "bfloat16")]:
