@@ -107,6 +107,7 @@ def _lines(
     yield from _success(design, {name: rates(measured[name]) for name in shown})
     yield "## What training changed\n"
     yield from _changes(measured[START], _policies_of(runs, measured))
+    yield from _ablations(runs, measured)
     yield "## The runs\n"
     yield from table(RUN_HEADS, map(_run, runs))
     yield from image(out, "curves.svg")
@@ -158,6 +159,23 @@ def _changes(start: Measurement, after: Mapping[str, Sequence[Measurement]]) -> 
             shown = _change(start, policies, [(bench, temperature)])
             rows.append([name, bench, _decoding(temperature), shown])
     yield from table(["policy", "items", "decoding", "after − warm start"], rows)
+
+
+def _ablations(runs: Sequence[Trained], measured: Mapping[str, Measurement]) -> Iterator[str]:
+    """Yield what each part of the method adds: `whole` beside the runs without that part."""
+    shown = [run for run in runs if run.policy in measured]
+    whole = [measured[run.policy] for run in shown if run.arm == ORDER[0]]
+    without = [measured[run.policy] for run in shown if run.arm != ORDER[0]]
+    if not whole or not without:
+        return
+    rows = []
+    for one in without:
+        greedy = [key for key in common_keys([one, *whole]) if key[1] == GREEDY]
+        choices = [("mean of all", greedy), *((key[0], [key]) for key in greedy)]
+        rows += [[one.policy, items, _change(one, whole, keys)] for items, keys in choices]
+    yield "## What the parts of the method add\n"
+    yield "Greedy success of all seeds of `whole` less that of a run without a part:\n"
+    yield from table(["run", "items", "whole − run"], rows)
 
 
 RUN_HEADS = [

@@ -165,6 +165,8 @@ def test_the_page_pools_the_seeds_of_an_arm(tmp_path: Path) -> None:
     assert "| whole, 2 seeds | mean of all | greedy | +0.500 (+0.000 … +1.000) |" in page
     assert "| whole, 2 seeds | dbbench | T = 1 | +0.500 (+0.000 … +1.000) |" in page
     assert "no-task-norm, " not in page
+    assert "| no-task-norm-0 | mean of all | +0.500 (+0.000 … +1.000) |" in page
+    assert "| no-task-norm-0 | alfworld | +0.500 (+0.000 … +1.000) |" in page
 
 
 def test_a_study_without_its_start_and_one_of_two_designs_are_refused(tmp_path: Path) -> None:
