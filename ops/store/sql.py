@@ -14,6 +14,7 @@ from agentrl.core.errors import AgentRLError, StoreError
 from agentrl.db.admin.readonly import QueryResult, ask, open_history, open_readonly, tables
 from agentrl.db.questions import answer_question, questions
 from agentrl.db.store import Store
+from agentrl.db.transitions import runs
 from agentrl.ops.runs.lifecycle import RunPlace
 from agentrl.ops.tables import plain, without_controls
 
@@ -41,7 +42,10 @@ def ask_question(where: RunPlace, name: str, form: Format) -> None:
     """Print a question's answer, of one run where one is named. Raises StoreError."""
     store = open_history(where.url)
     try:
-        _print(answer_question(store, name, where.run), form)
+        run = ""
+        if where.run:
+            run = store.ask(lambda session: runs.require_run(session, where.run).name)
+        _print(answer_question(store, name, run), form)
     finally:
         store.close()
 

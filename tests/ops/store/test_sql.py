@@ -28,6 +28,7 @@ from agentrl.db.admin.readonly import (
 )
 from agentrl.db.admin.roles import READER
 from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import runs
 from agentrl.ops.runs.lifecycle import RunPlace
 from agentrl.ops.store.sql import ask_question, format_result, list_questions, sql, statements
 
@@ -280,10 +281,17 @@ def test_a_question_is_answered_by_its_name_of_the_run_that_is_named(
     assert told[1:] == [
         f'"run","{task}","completed",8,2.0,40.0,0.75' for task in ("alfworld", "dbbench")
     ]
-    ask_question(RunPlace(url, "another"), "endings", "json")
+    with closing(open_store(url)) as store, store.read() as session:
+        run_id = runs.require_run(session, "run").run_id
+    ask_question(RunPlace(url, run_id), "endings", "csv")
+    assert capsys.readouterr().out.splitlines() == told
+    ask_question(RunPlace(url, "run"), "alarms", "json")
     assert capsys.readouterr().out == "[]\n"
     with pytest.raises(StoreError, match="did you mean endings"):
         ask_question(RunPlace(url), "ending", "csv")
+    with pytest.raises(StoreError, match="no run another") as refused:
+        ask_question(RunPlace(url, "another"), "accounting", "json")
+    assert refused.value.hint == "choose one of run"
 
 
 def test_the_questions_are_listed_with_what_they_answer(
