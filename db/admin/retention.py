@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.types import GROUP_OPEN, RUN_OVER, CheckpointState
 from agentrl.db.models.episodes import Episode, Group, JournaledStep, Step, StoredTrajectory
+from agentrl.db.models.processes import PolicyServer, Serving
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint, UpdateGroup
 from agentrl.db.store import Store, read_clock
@@ -49,7 +50,7 @@ def runs_to_forget(
     """Return finished runs except the newest `keep`, ended long enough ago; oldest first.
 
     A rule of None keeps nothing; without any rule no run is returned, nor one that has just ended,
-    nor one whose history is in use.
+    nor one whose history or checkpoints another run uses.
     """
     if keep is None and older_than_s is None:
         return []
@@ -64,7 +65,7 @@ def runs_to_forget(
     return [
         _count_prunable(session, run, whole=True)
         for run in reversed(gone)
-        if run.run_id not in in_use
+        if run.run_id not in in_use and not checkpoint_users(session, run.run_id)
     ]
 
 
@@ -72,6 +73,20 @@ def history_users(session: Session, run_id: str) -> list[str]:
     """Return the names of the runs, not over, that are trained on this run's history."""
     users = select(Run.name).where(Run.history_of == run_id, Run.state.not_in(RUN_OVER))
     return list(session.scalars(users.order_by(Run.name)))
+
+
+def checkpoint_users(session: Session, run_id: str) -> list[str]:
+    """Return the names of the other runs whose policy servers served this run's checkpoints.
+
+    Their steps name those checkpoints, also when these runs are over.
+    """
+    users = (
+        select(Run.name)
+        .join(PolicyServer, PolicyServer.run_id == Run.run_id)
+        .join(Serving, Serving.server_id == PolicyServer.server_id)
+        .where(Serving.run_id == run_id, Run.run_id != run_id)
+    )
+    return list(session.scalars(users.distinct().order_by(Run.name)))
 
 
 def bodies_to_forget(session: Session, excluded_runs: set[str]) -> list[Prunable]:

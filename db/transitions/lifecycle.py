@@ -191,7 +191,9 @@ def delete_run_rows(session: Session, run_id: str) -> int:
     session.get(Run, run_id, with_for_update=True)  # a recorder that stores waits, and sees it gone
     updates = select(Update.update_id).where(Update.run_id == run_id)
     measured = select(Evaluation.evaluation_id).where(Evaluation.run_id == run_id)
+    servers = select(PolicyServer.server_id).where(PolicyServer.run_id == run_id)
     statements = [
+        delete(Serving).where(Serving.server_id.in_(servers)),  # of other runs' checkpoints, too
         delete(EvaluationEpisode).where(EvaluationEpisode.evaluation_id.in_(measured)),
         delete(UpdateGroup).where(UpdateGroup.update_id.in_(updates)),
         *(

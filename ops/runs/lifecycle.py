@@ -24,7 +24,7 @@ from agentrl.core.errors import AgentRLError, ConfigError, StoreError
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.db.admin import migrate
 from agentrl.db.admin.readonly import open_history, refuse_absent
-from agentrl.db.admin.retention import forget_groups, history_users
+from agentrl.db.admin.retention import checkpoint_users, forget_groups, history_users
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint
 from agentrl.db.store import Store, open_store
@@ -135,8 +135,8 @@ def delete(where: RunPlace, follow: Callable[[Iterator[int]], object] = sum) -> 
     Its row is deleted last, so that a deletion that failed midway can be repeated. `follow`: runs
     the steps that delete groups; each yields a number of episodes.
 
-    Raises StoreError while a process of the run lives, or a run is trained on its history, and
-    ConfigError before anything of it is deleted.
+    Raises StoreError while a process of the run lives, or another run is trained on its history or
+    was sampled from its checkpoints, and ConfigError; both before anything of it is deleted.
     """
     with open_place(where) as (store, run):
         config = current_config(where, store, run, config_loading.places_from_json)
@@ -216,6 +216,7 @@ def _refuse_alive(store: Store, run: Run, config: Config) -> None:
     with store.read() as session:
         alive = lifecycle.live_processes(session, run.run_id)
         users = history_users(session, run.run_id)
+        samplers = checkpoint_users(session, run.run_id)
     if supervisor is not None and run.state not in RUN_OVER:
         alive.append(f"supervisor {supervisor}")
     if alive:
@@ -227,6 +228,11 @@ def _refuse_alive(store: Store, run: Run, config: Config) -> None:
         raise StoreError(
             f"run {run.name} is the history on which {', '.join(users)} is trained",
             hint="wait until `agentrl train --from` ends, or stop its run with `agentrl run stop`",
+        )
+    if samplers:
+        raise StoreError(
+            f"run {run.name} has checkpoints that were pinned by {', '.join(samplers)}",
+            hint=f"delete {', '.join(samplers)} first: `agentrl run delete`",
         )
 
 

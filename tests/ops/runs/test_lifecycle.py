@@ -29,7 +29,7 @@ from agentrl.db.models.evaluations import Evaluation
 from agentrl.db.models.processes import PolicyServer, Serving
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint
-from agentrl.db.registry import checkpoints
+from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import open_store
 from agentrl.db.transitions import dispatcher_lease, evaluations, groups, runs
 from agentrl.db.transitions.groups import NewGroup
@@ -360,6 +360,34 @@ def test_a_history_is_not_deleted_while_a_run_is_trained_on_it(
         delete(run)
     delete(RunPlace(run.url, "again"))
     delete(run)
+    store.close()
+
+
+def test_a_run_is_not_deleted_before_one_that_was_sampled_from_its_checkpoint(
+    config: Config, run: RunPlace
+) -> None:
+    store, pinning = begun(run.url, "pinning", config)
+    with store.read() as session:
+        run_id = runs.require_run(session, run.run).run_id
+        [pinned] = checkpoints.live_checkpoints(session, run_id)
+    trained(store, pinning, 1)
+    with store.write() as session:
+        track = f"pinned({pinned.checkpoint_id})"
+        policy_servers.begin_serving(session, f"policy-{pinning}", track, pinned)
+    ended(store, pinning)
+    for _ in range(2):
+        with pytest.raises(
+            StoreError, match="has checkpoints that were pinned by pinning"
+        ) as refused:
+            delete(run)
+        assert refused.value.hint == "delete pinning first: `agentrl run delete`"
+    assert Path(pinned.path).exists()
+    assert state_of(run) == RunState.RUNNING
+    with store.read() as session:
+        assert session.execute(text("SELECT * FROM unserved_steps")).all() == []
+    delete(RunPlace(run.url, "pinning"))
+    delete(run)
+    assert summaries(run) == []
     store.close()
 
 

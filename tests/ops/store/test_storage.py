@@ -18,6 +18,7 @@ from agentrl.core.config.sections.run import Run as RunSection
 from agentrl.core.config.sections.run import Store as StoreSection
 from agentrl.core.errors import ConfigError, StoreError
 from agentrl.core.types import RunState
+from agentrl.db.registry import checkpoints, policy_servers
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.runs.begin import checkpoints_home
@@ -104,6 +105,21 @@ def test_a_run_with_a_live_process_is_left_alone(url: str, store: Store) -> None
     with pytest.raises(StoreError, match="run old has live processes: worker-old"):
         prune(url, Rules(keep_runs=0), yes=True)
     assert ask(store, "SELECT COUNT(*) FROM steps") == [(64,)]
+
+
+def test_a_run_that_another_was_sampled_from_is_kept_until_that_one_is_deleted(
+    url: str, store: Store
+) -> None:
+    with store.write() as session:
+        old = runs.require_run(session, "old").run_id
+        new = runs.require_run(session, "new").run_id
+        [first, *_] = checkpoints.live_checkpoints(session, old)
+        track = f"pinned({first.checkpoint_id})"
+        policy_servers.begin_serving(session, f"policy-{new}", track, first)
+    prune(url, Rules(keep_runs=0), yes=True)
+    assert ask(store, "SELECT name FROM runs") == [("old",)]
+    prune(url, Rules(keep_runs=0), yes=True)
+    assert ask(store, "SELECT name FROM runs") == []
 
 
 def change_config(store: Store, name: str, broker: dict[str, str]) -> None:
