@@ -70,15 +70,18 @@ def current_outages(process: str) -> list[Outage]:
     ]
 
 
-def read_outages(logs: Iterable[Path], now: float | None = None) -> list[Outage]:
+def read_outages(logs: Iterable[Path], now: float | None = None, run: str = "") -> list[Outage]:
     """Return what processes wait for, as the ends of their log files say.
 
-    `logs`: files named after their processes. `now`: seconds since the epoch.
+    `logs`: files named after their processes. `now`: seconds since the epoch. `run`: leave out
+    lines of other runs of the same home; empty: of none.
     """
     now = time.time() if now is None else now
     found: dict[tuple[str, str], Outage] = {}
     for path in sorted(logs):
         for row in _rows(path, now - STALE_S):
+            if run and row.get("run", run) != run:
+                continue
             key = path.stem, str(row.get("service"))
             found.pop(key, None)
             if row["event"] == AWAY:

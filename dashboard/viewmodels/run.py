@@ -137,7 +137,7 @@ def read_now(store: Store, run_id: str) -> Now:
             recent=recent,
             leases=leases.leases(session, run_id, LEASES),
             idle=leases.idle_s(session, run_id),
-            outages=read_outages(file for file in files if file.suffix == ".log")
+            outages=read_outages((file for file in files if file.suffix == ".log"), run=run.name)
             + outages.read_outages(session, run_id),
         )
 

@@ -173,7 +173,7 @@ def _metrics(host: str, processes: Mapping[str, Any]) -> dict[str, str]:
 def _outages(config: Config) -> list[Outage]:
     if running_supervisor(config.home(), config.run.name) is None:
         return []
-    return read_outages((config.home() / "logs").glob("*.log"))
+    return read_outages((config.home() / "logs").glob("*.log"), run=config.run.name)
 
 
 def _processes(config: Config) -> dict[str, Any]:

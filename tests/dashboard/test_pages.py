@@ -45,8 +45,10 @@ def test_the_page_run(runs: Any, url: str, show: Any, said: Any, tables: Any) ->
     logs = Path(store.engine.url.database or "").parent / "logs"
     logs.mkdir()
     row = {"event": AWAY, "service": "store", "waited_s": 61.0, "error": "refused"}
+    other = row | {"run": "another", "service": "broker"}
     said_at = datetime.now(UTC).isoformat()
-    (logs / "recorder.log").write_text(json.dumps(row | {"timestamp": said_at}))
+    lines = [json.dumps(each | {"timestamp": said_at}) for each in (row, other)]
+    (logs / "recorder.log").write_text("\n".join(lines))
     first, second = show("run", store, run_id).warning
     assert first.value == r"recorder waits for store \(61 s\)\: refused"
     assert second.value.startswith("1 alarm is raised")

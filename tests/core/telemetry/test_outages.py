@@ -59,6 +59,17 @@ def test_an_outage_of_which_nothing_was_said_for_long_is_not_reported(logs: list
     assert read_outages(logs, time.time() + STALE_S + 1.0) == []
 
 
+def test_an_outage_of_a_run_is_not_one_of_another_run_of_the_same_home(logs: list[Path]) -> None:
+    report_away("library", 1.0, "of no run")
+    logging.bind_process(run="theirs")
+    report_away("store", 3.0, "refused")
+    logging.bind_process(run="mine")
+    report_away("broker", 4.0, "refused")
+    assert [each.service for each in read_outages(logs)] == ["library", "store", "broker"]
+    assert [each.service for each in read_outages(logs, run="mine")] == ["library", "broker"]
+    assert [each.service for each in read_outages(logs, run="theirs")] == ["library", "store"]
+
+
 def test_lines_that_are_cut_or_of_another_program_are_passed_over(logs: list[Path]) -> None:
     report_away("store", 0.0, "refused")
     said = logs[0].read_text()
