@@ -1,6 +1,7 @@
 """Runs inside vLLM's workers: loads weights and reports digests of the bytes it read.
 
     file ─▶ tensor ─▶ digest, kept ─▶ vLLM's own reload ─▶ digests of all tensors, as the answer
+    an adapter's file ─▶ tensor ─▶ digest ─▶ the same answer; then vLLM reads the file itself
 
 It imports none of our modules, and vLLM's modules only while vLLM calls it.
 """
@@ -39,6 +40,13 @@ class Weights:
             raise
         if self.device.type == "cpu":
             self._refresh_head()
+        return digests
+
+    def digest_adapter(self, weights_path: str) -> dict[str, str]:
+        """Read an adapter's tensors from the file, like vLLM's loader; return digests by name."""
+        digests: dict[str, str] = {}
+        for _ in _tensors(Path(weights_path), digests):
+            pass
         return digests
 
     def _end_reload(self) -> None:

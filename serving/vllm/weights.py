@@ -1,6 +1,6 @@
 """The weights that vLLM holds: adapters beside a base, or one model exchanged in place.
 
-    trainer.lora.rank > 0: verify the base once · add an adapter
+    trainer.lora.rank > 0: verify the base once · digest_adapter · add it
     else: pause · exchange_weights · reset_prefix_cache · resume
 
 What every worker of vLLM read is compared with the bytes of the directory.
@@ -92,6 +92,7 @@ class VllmWeights:
         if not same_model(base, self._base):
             raise CheckpointError(f"{path} was trained on {base}, but vLLM serves {self._base}")
         adapter = path if (path / manifest.ADAPTER).is_file() else self._zero_adapter()
+        self._verify("digest_adapter", adapter, digests(adapter))
         try:
             self._calls.post(
                 "/v1/load_lora_adapter",
@@ -128,16 +129,20 @@ class VllmWeights:
         """Exchange all weights and verify that every worker read the directory's bytes."""
         expected = digests(path)
         self._calls.post("/pause?mode=keep", {})
+        self._verify("exchange_weights", path, expected)
+        if b"true" not in self._calls.post("/reset_prefix_cache", {}):
+            raise VllmError("vLLM, /reset_prefix_cache: the prefix cache was not reset")
+        self._calls.post("/resume", {})
+
+    def _verify(self, method: str, path: Path, expected: dict[str, str]) -> None:
+        """Call a method of `vllm_worker.Weights`; raise VllmError if a worker read other bytes."""
         rpc = {
-            "method": "exchange_weights",
+            "method": method,
             "kwargs": {"weights_path": str(path.absolute())},
             "timeout": self._calls.limit_s,
         }
         for result in _results(self._calls.post("/collective_rpc", rpc)):
             check_digests(result, expected, path)
-        if b"true" not in self._calls.post("/reset_prefix_cache", {}):
-            raise VllmError("vLLM, /reset_prefix_cache: the prefix cache was not reset")
-        self._calls.post("/resume", {})
 
     def _put_back(self, former: Path) -> None:
         try:

@@ -10,7 +10,9 @@ from fake_vllm import set_faults
 from safetensors.numpy import load_file, save_file
 from vllm_bench import VllmBench
 
-from agentrl.core.errors import CheckpointError
+from agentrl.core.config.sections.training import Lora
+from agentrl.core.errors import CheckpointError, PolicyError
+from agentrl.serving.vllm.adapter import write_zero
 
 Start = Callable[..., VllmBench]
 Save = Callable[[str], Path]
@@ -69,6 +71,20 @@ def test_a_base_of_which_vllm_read_other_bytes_serves_no_adapter(start: Start) -
     set_faults(bench.folder, collective_rpc="torn")
     bench.step_until(lambda: "has other bytes for" in bench.follower.problem())
     assert bench.served.checkpoints() == []
+
+
+def test_an_adapter_of_which_vllm_read_other_bytes_is_refused(start: Start, tmp_path: Path) -> None:
+    bench = start(rank=4)
+    bench.publish(has_probe=False)
+    bench.step_until(lambda: bench.serves("c0"))
+    adapter = write_zero(tmp_path / "adapter", bench.folder / "c0", Lora(rank=4))
+    set_faults(bench.folder, collective_rpc="torn")
+    with pytest.raises(PolicyError, match=r"other bytes for tensor .*lora_A\.weight"):
+        bench.engine.load("x", adapter)
+    assert bench.engine.names() == ["c0"]
+    set_faults(bench.folder)
+    bench.engine.load("x", adapter)
+    assert bench.engine.names() == ["c0", "x"]
 
 
 def test_adapters_of_another_base_and_adapters_in_place_are_refused(
