@@ -26,15 +26,16 @@ import msgspec
 import numpy as np
 import pika
 import psycopg
+from helpers.random_models import make_trajectory
 from sqlalchemy import text
 
 from agentrl import broker
 from agentrl.broker.api import Broker, Delivery
 from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.broker.queue_names import TRAJECTORIES, recorder_queue, trainer_queue
-from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.trajectory_body import body_of
-from agentrl.core.types import RunState, Status
+from agentrl.core.types import RunState
 from agentrl.db.admin import migrate
 from agentrl.db.models.runs import Run
 from agentrl.db.store import Store, open_store
@@ -49,44 +50,22 @@ BULK, BATCH = 256, 64  # bodies of one transaction of the recorder; of a batch's
 
 def trajectory(run_id: str, tokens: int, rng: np.random.Generator) -> Trajectory:
     """A finished episode of so many tokens, a quarter of them sampled, with texts of a tool."""
-    span = tokens // TURNS
-    mask = np.zeros(tokens, np.uint8)
-    steps = []
-    for turn in range(TURNS):
-        end = (turn + 1) * span
-        mask[end - span // 4 : end] = 1
-        steps.append(
-            StepRecord(
-                policy_index=0,
-                start=end - span // 4,
-                end=end,
-                prompt_tokens=end - span // 4,
-                temperature=1.0,
-                requested_at=1.7e9,
-                policy_s=0.5,
-                env_s=0.1,
-                finish_reason="stop",
-                call='[{"name":"take_action","arguments":{"action":"go to shelf 1"}}]',
-                answer=f"You arrive at shelf {turn}. On it you see a vase, a book and a lamp. " * 4,
-            )
-        )
-    return Trajectory(
+    blank = make_trajectory(rng, "alfworld", tokens, TURNS)
+    mask, steps = np.zeros(tokens, np.uint8), []
+    for turn, step in enumerate(blank.steps):
+        end = (step.start + step.end) // 2
+        mask[step.start : end] = 1
+        call = '[{"name":"take_action","arguments":{"action":"go to shelf 1"}}]'
+        answer = f"You arrive at shelf {turn}. On it you see a vase, a book and a lamp. " * 4
+        steps.append(msgspec.structs.replace(step, end=end, call=call, answer=answer))
+    return msgspec.structs.replace(
+        blank,
         run_id=run_id,
         group_id="g",
         episode_id=uuid.uuid4().hex,
-        member=0,
-        attempt=1,
-        fence=1,
-        task="alfworld",
-        item_id="i",
-        status=Status.COMPLETED,
-        reward=1.0,
-        score=1.0,
         token_ids=rng.integers(0, 150_000, tokens, dtype="<i4").tobytes(),
         loss_mask=mask.tobytes(),
         logprobs=(-rng.exponential(1.0, tokens).astype("<f4") * mask).tobytes(),
-        policy_index=bytes(tokens),
-        policies=(PolicyRef(checkpoint_id="c", version=1, track="current", server_id="s"),),
         steps=tuple(steps),
         started_at=1.7e9,
         finished_at=1.7e9 + 60,

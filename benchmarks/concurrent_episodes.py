@@ -28,21 +28,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+import psutil
 from helpers.instant_run import TURNS, SlowEngine, begin
 from helpers.run_processes import Place, playing, told
-from pipeline import MODEL, ROLES, SIZE, STALLED_S, Journal
+from pipeline import MODEL, ROLES, SIZE, STALLED_S, Journal, instant_config
 from sqlalchemy import Executable, func, select, text
 from sqlalchemy.orm import Session
 
 from agentrl import broker
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections.episodes import Dispatch, Sampling
 from agentrl.core.config.sections.episodes import Worker as WorkerConfig
-from agentrl.core.config.sections.policies import Model
-from agentrl.core.config.sections.run import Broker as BrokerConfig
-from agentrl.core.config.sections.run import Run as RunConfig
-from agentrl.core.config.sections.run import Store as StoreConfig
-from agentrl.core.config.sections.tasks import Task
 from agentrl.core.types import EpisodeState
 from agentrl.db.admin import migrate
 from agentrl.db.models.episodes import Episode, Step, StoredTrajectory
@@ -88,21 +83,13 @@ def policy(place: Timed, store: Store, _link: broker.api.Broker) -> None:
 
 def configured(given: argparse.Namespace, episodes: int, home: str) -> Config:
     """As many groups open as there are episodes, a place for each."""
-    return Config(
-        run=RunConfig(home=home),
-        store=StoreConfig(given.store),
-        broker=BrokerConfig(given.broker, given.broker),
-        tasks={"instant": Task()},
-        model=Model(path=MODEL),
-        sampling=Sampling(strategy="current", max_step_tokens=16),
-        dispatch=Dispatch(groups_per_update=episodes // SIZE // ADMITTED, group_size=SIZE),
-        worker=WorkerConfig(
-            journal=given.journal,
-            concurrency=-(-episodes // given.workers),
-            attempt_deadline_s=LONG_S,
-            policy_wait_s=LONG_S,
-        ),
+    worker = WorkerConfig(
+        journal=given.journal,
+        concurrency=-(-episodes // given.workers),
+        attempt_deadline_s=LONG_S,
+        policy_wait_s=LONG_S,
     )
+    return instant_config(given, home, episodes // SIZE // ADMITTED, worker, [])
 
 
 @dataclass
@@ -161,8 +148,7 @@ def look(seen: Seen, place: Timed, store: Store, pids: list[int]) -> bool:
 
 def pss_mib(pid: int) -> float:
     """Proportional set size of a process."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+    return float(psutil.Process(pid).memory_full_info().pss) / 2**20
 
 
 def watch(place: Timed, store: Store, pids: list[int]) -> Seen:

@@ -136,7 +136,20 @@ ROLES: Mapping[str, Role] = {
 
 def configured(given: argparse.Namespace, home: str, journal: Journal) -> Config:
     """As many groups open at once as keep every place of every worker busy twice."""
-    most = max(given.workers) * given.concurrency
+    groups_per_update = max(BATCH, 2 * max(given.workers) * given.concurrency // SIZE // 5)
+    worker = WorkerConfig(concurrency=given.concurrency, journal=journal)
+    policy = [PolicyServer(name="scripted", engine="scripted")]
+    return instant_config(given, home, groups_per_update, worker, policy)
+
+
+def instant_config(
+    given: argparse.Namespace,
+    home: str,
+    groups_per_update: int,
+    worker: WorkerConfig,
+    policy: list[PolicyServer],
+) -> Config:
+    """A run of the instant task on the given store and broker."""
     return Config(
         run=RunConfig(home=home),
         store=StoreConfig(given.store),
@@ -144,9 +157,9 @@ def configured(given: argparse.Namespace, home: str, journal: Journal) -> Config
         tasks={"instant": Task()},
         model=Model(path=MODEL),
         sampling=Sampling(strategy="current", max_step_tokens=16),
-        dispatch=Dispatch(groups_per_update=max(BATCH, 2 * most // SIZE // 5), group_size=SIZE),
-        worker=WorkerConfig(concurrency=given.concurrency, journal=journal),
-        policy=[PolicyServer(name="scripted", engine="scripted")],
+        dispatch=Dispatch(groups_per_update=groups_per_update, group_size=SIZE),
+        worker=worker,
+        policy=policy,
     )
 
 

@@ -1,15 +1,20 @@
 """Tokens a second of an update: torch in one process, DeepSpeed on one rank and on two.
 
-python benchmarks/ranks.py --zero 2
+    python benchmarks/ranks.py --zero 2
+    python benchmarks/ranks.py --loading models/smollm2 --zero 3 [--ranks 2]
 
 With `--device cuda` each rank has a card of its own; with one card there is no arm of two ranks.
 
 Each arm keeps its processes; the arms update in turn, so that a busy machine slows all of them.
+
+`--loading`: instead, the MiB of host memory that each rank takes at its peak to load that model,
+beyond the libraries.
 """
 
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -41,15 +46,30 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--micro-batch-tokens", type=int, default=4096)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--loading", type=Path, help="a model; its loading is measured instead")
+    parser.add_argument("--ranks", type=int, default=2, help="with --loading")
     parser.add_argument("--arm", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.arm:
         arm(options)
         return
     with tempfile.TemporaryDirectory() as folder:
-        make_model(options.model, Path(folder) / "model")
-        result = compare(Path(folder), options)
+        if options.loading:
+            result = loaded(Path(folder), options)
+        else:
+            make_model(options.model, Path(folder) / "model")
+            result = compare(Path(folder), options)
     print(json.dumps(result))
+
+
+def loaded(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The peak of each rank, and their sum; MiB."""
+    processes = started(folder, "loading", options.ranks)
+    peaks = [int(printed(process, "peak")) for process in processes]
+    for process in processes:
+        process.wait(60)
+    found = {"model": str(options.loading), "zero": options.zero, "ranks": options.ranks}
+    return {**found, "peak_mib": peaks, "all_mib": sum(peaks)}
 
 
 def compare(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -90,7 +110,7 @@ def started(folder: Path, name: str, ranks: int) -> list[subprocess.Popen[str]]:
             **{"OMP_NUM_THREADS": "1", "AGENTRL_BENCHMARK": str(folder / "model")},
         }
         command = [sys.executable, *sys.argv, "--arm", name]
-        pipe = None if rank else subprocess.PIPE
+        pipe = None if rank and name != "loading" else subprocess.PIPE
         made.append(subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe))
     return made
 
@@ -101,17 +121,20 @@ def asked(process: subprocess.Popen[str], what: str = "update") -> float:
         raise ValueError("not the first of its arm")
     process.stdin.write(f"{what}\n")
     process.stdin.flush()
-    if what == "end":
-        return 0.0
-    for line in process.stdout:
-        if line.startswith("seconds "):
+    return 0.0 if what == "end" else printed(process, "seconds")
+
+
+def printed(process: subprocess.Popen[str], name: str) -> float:
+    """The next figure of that name among what a process prints."""
+    for line in process.stdout or ():
+        if line.startswith(f"{name} "):
             return float(line.split()[1])
     raise RuntimeError("an arm has ended")
 
 
 def arm(options: argparse.Namespace) -> None:
     """One process of an arm."""
-    path = Path(os.environ["AGENTRL_BENCHMARK"])
+    path = options.loading or Path(os.environ["AGENTRL_BENCHMARK"])
     section = DeepSpeed(zero=options.zero)
     chosen = resolve_settings(
         Trainer(micro_batch_tokens=options.micro_batch_tokens, deepspeed=section)
@@ -124,12 +147,23 @@ def arm(options: argparse.Namespace) -> None:
         raise ValueError("no place")
     device = "cpu" if options.device == "cpu" else f"cuda:{own.rank}"
     with join_ranks(own, section.timeout_s, device) as ranks:
+        before = kib("VmRSS")
         part = DeepSpeedLearner(path, chosen, Hardware(device), section, ranks)
+        if options.loading:
+            print("peak", (kib("VmHWM") - before) // 1024, flush=True)
+            ranks.barrier()
+            return
         if own.rank:
             follow_rank0(part, ranks)
             return
         with closing(Rank0Coordinator(part, ranks)) as lead:
             answer(lead)
+
+
+def kib(name: str) -> int:
+    """A line of /proc/self/status."""
+    (line,) = re.findall(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.M)
+    return int(line)
 
 
 def answer(learner: Learner) -> None:

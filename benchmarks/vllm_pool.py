@@ -19,6 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from helpers.random_models import make_model
 
@@ -104,11 +105,10 @@ def pss(folder: Path) -> float:
             if b"vllm_guard" in told and str(folder).encode() in told:
                 groups.add(os.getpgid(int(entry.name)))
     for entry in entries:
-        with suppress(OSError):
+        with suppress(OSError, psutil.Error):
             if os.getpgid(int(entry.name)) in groups:
-                lines = (entry / "smaps_rollup").read_text().splitlines()
-                total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return total / 2**20
+                total += psutil.Process(int(entry.name)).memory_full_info().pss
+    return total / 2**30
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 import large_catalogue
+import psutil
 
 from agentrl.envs.tasks.webshop.catalogue.catalogue import build, open_folder
 from agentrl.envs.tasks.webshop.shop import FOUND, PAGE
@@ -79,7 +80,7 @@ def serving(folder: Path, searches: int) -> Figures:
         "search_cpu_p50_ms": statistics.median(worked[WARM:]),
         "search_p95_ms": ranked[int(0.95 * len(ranked))],
         "page_p50_ms": statistics.median(shown[WARM:]),
-        "pss_mib": proportional_mib(),
+        "pss_mib": psutil.Process().memory_full_info().pss / MIB,
         "peak_mib": peak_mib(),
     }
 
@@ -87,14 +88,6 @@ def serving(folder: Path, searches: int) -> Figures:
 def peak_mib() -> float:
     """Largest resident memory so far, files that are mapped included."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def proportional_mib() -> float:
-    """Resident memory, shared pages divided among those that share them."""
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
 
 
 def main() -> None:
