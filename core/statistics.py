@@ -77,11 +77,33 @@ def clustered_interval(sums: ClusterSums) -> tuple[float, float]:
     """
     if sums.outcomes == 0:
         return 0.0, 1.0
-    p, variance, effective = sums.mean, sums.variance(), float(sums.outcomes)
-    if p in (0.0, 1.0) or sums.clusters == 1:
-        effective = float(sums.clusters)
+    return _effective_interval(sums.mean, sums.variance(), sums.outcomes, sums.clusters)
+
+
+def interval_over_clusters(clusters: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Compute Wilson's interval of the mean over clusters, each of one outcome or more.
+
+    It equals `clustered_interval` where clusters are of one size. Else v is the variance of the m
+    clusters' own means, over m, and the effective number is at most m² / Σ 1/n_i, which is that of
+    independent outcomes.
+    """
+    m = len(clusters)
+    if m == 0:
+        return 0.0, 1.0
+    means = [fmean(cluster) for cluster in clusters]
+    p = fmean(means)
+    variance = sum((mean - p) ** 2 for mean in means) / m**2
+    return _effective_interval(p, variance, m**2 / sum(1 / len(each) for each in clusters), m)
+
+
+def _effective_interval(
+    p: float, variance: float, most: float, clusters: int
+) -> tuple[float, float]:
+    effective = most
+    if p in (0.0, 1.0) or clusters == 1:
+        effective = float(clusters)
     elif variance > 0:
-        effective = min(effective, p * (1 - p) / variance)
+        effective = min(most, p * (1 - p) / variance)
     return interval(p * effective, effective)
 
 

@@ -232,23 +232,29 @@ SELECT run_id, task, item_id, number AS closed_groups, position AS last_position
 FROM ranked WHERE place = 1
 """
 
-# Of the episodes themselves, so that it is right while an evaluation still goes on.
+# Of the episodes themselves, so that it is right while an evaluation still goes on. Success, score
+# and reward are means over items, whose numbers of repeats may differ.
 MEASURED = """
 SELECT v.evaluation_id, v.run_id, r.name AS run, v.policy, v.checkpoint_id, v.version, v.task,
        v.split, v.temperature, v.items, v.repeats, v.planned,
-       COALESCE(p.episodes, v.episodes) AS episodes, COALESCE(p.success, v.success) AS success,
-       v.low, v.high, p.score, p.reward, p.turns, p.tokens, p.sampled_tokens, p.abnormal,
+       COALESCE(p.episodes, v.episodes) AS episodes, COALESCE(q.success, v.success) AS success,
+       v.low, v.high, q.score, q.reward, p.turns, p.tokens, p.sampled_tokens, p.abnormal,
        p.seconds, p.machine_s, p.cost, v.created_at, COALESCE(p.ended_at, v.created_at) AS ended_at
 FROM evaluations v LEFT JOIN runs r ON r.run_id = v.run_id
 LEFT JOIN (
-  SELECT evaluation_id, COUNT(*) AS episodes,
-         AVG(CASE WHEN score >= 1.0 THEN 1.0 ELSE 0.0 END) AS success, AVG(score) AS score,
-         AVG(reward) AS reward, AVG(turns * 1.0) AS turns, AVG(tokens * 1.0) AS tokens,
-         AVG(sampled_tokens * 1.0) AS sampled_tokens,
+  SELECT evaluation_id, COUNT(*) AS episodes, AVG(turns * 1.0) AS turns,
+         AVG(tokens * 1.0) AS tokens, AVG(sampled_tokens * 1.0) AS sampled_tokens,
          AVG(CASE WHEN status = 'completed' THEN 0.0 ELSE 1.0 END) AS abnormal,
          AVG(seconds) AS seconds, SUM(machine_s) AS machine_s, SUM(cost) AS cost,
          MAX(ended_at) AS ended_at
   FROM evaluation_episodes GROUP BY evaluation_id) p ON p.evaluation_id = v.evaluation_id
+LEFT JOIN (
+  SELECT evaluation_id, AVG(success) AS success, AVG(score) AS score, AVG(reward) AS reward
+  FROM (
+    SELECT evaluation_id, item_id, AVG(CASE WHEN score >= 1.0 THEN 1.0 ELSE 0.0 END) AS success,
+           AVG(score) AS score, AVG(reward) AS reward
+    FROM evaluation_episodes GROUP BY evaluation_id, item_id) i
+  GROUP BY evaluation_id) q ON q.evaluation_id = v.evaluation_id
 """
 
 EACH_ITEM = """

@@ -106,9 +106,10 @@ class EpisodeScore:
 class PlanResult:
     """Success of one plan. Failed episodes are in nothing but `failed`.
 
-    `low`, `high`: 95 % for other items like these (`clustered_interval`). `by_repeat`: success of
-    each repeat of all items; `over_repeats`: their mean with Student's interval, what another such
-    run of the same items would give. `cost`, `machine_s`: sums.
+    `success`, `reward`, `score`: means over items. `low`, `high`: 95 % interval of the success for
+    other items like these (`interval_over_clusters`). `by_repeat`: success of each repeat of all
+    items; `over_repeats`: their mean with Student's interval, what another such run of the same
+    items would give. `cost`, `machine_s`: sums.
     """
 
     plan: Plan
