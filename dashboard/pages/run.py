@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from agentrl.core.types import EpisodeState, GroupState
+from agentrl.core.types import EpisodeState, GroupState, UpdateState
 from agentrl.dashboard import charts
 from agentrl.dashboard.curve_charts import reward_chart, success_chart
 from agentrl.dashboard.estimates import duration, left_s, reward, success
@@ -177,7 +177,7 @@ def update_rows(updates: Sequence[UpdateSummary]) -> list[dict[str, Any]]:
             "state": row.state.value,
             "groups": row.groups,
             "episodes": row.episodes,
-            "trained tokens": row.loss_tokens,
+            "trained tokens": row.loss_tokens if row.state == UpdateState.COMMITTED else 0,
             "seconds": round(row.seconds, 2),
             **{figure_of(name).title: row.metrics.get(name) for name in shown},
         }

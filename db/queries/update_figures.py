@@ -17,7 +17,8 @@ class UpdateFigures:
     """The figures of an update. `at_s`: from the start of the run to the commit.
 
     `seconds`: from the batch's arrival to the commit. `since_s`: since the previous commit; for the
-    first update since the start of the run.
+    first update since the start of the run. `groups`, `episodes`, `trained_tokens`: what it learned
+    from, 0 if it was skipped.
     """
 
     version: int
@@ -54,8 +55,8 @@ def update_figures(session: Session, run_id: str, most: int) -> list[UpdateFigur
             at_s=update.committed_at - run.created_at,
             seconds=update.committed_at - update.started_at,
             since_s=update.committed_at - before_at,
-            groups=update.groups,
-            episodes=update.episodes,
+            groups=0 if update.state == UpdateState.SKIPPED else update.groups,
+            episodes=0 if update.state == UpdateState.SKIPPED else update.episodes,
             trained_tokens=0 if update.state == UpdateState.SKIPPED else update.loss_tokens,
             metrics=dict(update.metrics),
         )

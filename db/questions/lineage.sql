@@ -11,7 +11,7 @@ line (root_run, depth, checkpoint_id) AS (
   FROM line l JOIN checkpoints c ON c.checkpoint_id = l.checkpoint_id
   WHERE c.parent_id IS NOT NULL)
 SELECT r.name AS run, l.depth, l.checkpoint_id, o.name AS made_by, c.version, c.state,
-       u.episodes AS learned_episodes
+       CASE WHEN u.state <> 'committed' THEN 0 ELSE u.episodes END AS learned_episodes
 FROM line l
 JOIN runs r ON r.run_id = l.root_run
 LEFT JOIN checkpoints c ON c.checkpoint_id = l.checkpoint_id

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -6,6 +7,7 @@ from run_history import begun, ended, trained
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.run import Run as RunSection
 from agentrl.core.config.sections.tasks import Task
+from agentrl.core.types import UpdateState
 from agentrl.dashboard.curve_charts import success_chart
 from agentrl.dashboard.pages.run import health, recent_rows, staleness, update_rows
 from agentrl.dashboard.theme import colours
@@ -92,6 +94,16 @@ def test_the_curve_has_a_point_a_version_and_a_colour_a_task(runs: Any) -> None:
     assert shown == [(1, 0.25), (2, 0.5), (3, pytest.approx(2 / 3))]
     scale = chart["layer"][1]["encoding"]["color"]["scale"]
     assert scale == {"domain": ["alfworld", "dbbench"], "range": ["#0072B2", "#D55E00"]}
+
+
+def test_an_update_that_was_skipped_or_rolled_back_trained_no_token(runs: Any) -> None:
+    with runs.store.read() as session:
+        updates = lifecycle.latest_updates(session, runs.going, 3)
+    states = (UpdateState.SKIPPED, UpdateState.COMMITTED, UpdateState.ROLLED_BACK)
+    rows = update_rows(
+        [replace(update, state=state) for update, state in zip(updates, states, strict=True)]
+    )
+    assert [row["trained tokens"] for row in rows] == [0, 80, 0]
 
 
 def test_metrics_that_no_update_has_make_no_column(runs: Any) -> None:

@@ -265,6 +265,17 @@ def test_a_lineage_goes_on_in_the_run_that_was_forked(told: Store) -> None:
     assert answer_question(told, "lineage", "another").rows == []
 
 
+def test_a_skipped_update_has_learned_nothing(told: Store) -> None:
+    with told.write() as session:
+        session.connection().exec_driver_sql(
+            "UPDATE updates SET state = 'skipped' WHERE version = 2 AND state = 'committed'"
+        )
+    tokens = [row[1:4] for row in answer_question(told, "how-learning-went", RUN).rows]
+    assert tokens == [(1, "committed", 80), (2, "skipped", 0)]
+    episodes = [(row[4], row[6]) for row in answer_question(told, "lineage", RUN).rows]
+    assert episodes == [(2, 0), (1, 4), (0, None)]
+
+
 def test_an_empty_store_answers_every_question_with_nothing(store: Store) -> None:
     for each in questions():
         answer = answer_question(store, each.name)

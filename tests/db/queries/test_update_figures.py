@@ -43,7 +43,8 @@ def test_each_update_has_its_times_counts_and_metrics(run: tuple[Store, str]) ->
     assert (second.at_s, second.since_s, second.seconds) == (20.0, 10.0, 2.0)
     assert (second.groups, second.episodes, second.trained_tokens) == (2, 8, 80)
     assert second.metrics == {"loss": 0.05, "entropy": 1.5, "grad_norm": 0.3}
-    assert (found[2].state, found[2].trained_tokens) == ("skipped", 0)
+    third = found[2]
+    assert (third.state, third.groups, third.episodes, third.trained_tokens) == ("skipped", 0, 0, 0)
 
 
 def test_a_long_run_has_updates_evenly_apart_each_since_the_one_before_it(
