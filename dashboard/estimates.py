@@ -56,7 +56,8 @@ def stop_rules(
 ) -> list[Rule]:
     """Return the stop rules of a run. `update_s`: recent seconds between two updates.
 
-    `worst`: lowest success of a task. The time until it suffices is unknown.
+    `worst`: lowest recent success of a configured task, 0 of one without. The time until it
+    suffices is unknown.
     """
     found = []
     if config.stop_updates:

@@ -173,8 +173,10 @@ def _rules(run: Run, seconds: float, update_s: float | None, recent: list[Point]
     if run.state in RUN_OVER:
         return []
     try:
-        config = config_loading.from_json(run.config, f"run {run.name}").run
+        config = config_loading.from_json(run.config, f"run {run.name}")
     except ConfigError:
         return []
-    worst = min((success(point).mean for point in recent), default=None)
-    return stop_rules(config, run.version, seconds, update_s, worst)
+    shares = {point.task: success(point).mean for point in recent}
+    tasks = config.tasks if shares else ()
+    worst = min((shares.get(task, 0.0) for task in tasks), default=None)
+    return stop_rules(config.run, run.version, seconds, update_s, worst)

@@ -2,8 +2,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from run_history import begun, ended, trained
+from run_history import TASKS, begun, ended, trained
 
+from agentrl.core import config_loading
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.run import Run as RunSection
 from agentrl.core.config.sections.tasks import Task
@@ -12,6 +13,7 @@ from agentrl.dashboard.curve_charts import success_chart
 from agentrl.dashboard.pages.run import health, recent_rows, staleness, update_rows
 from agentrl.dashboard.theme import colours
 from agentrl.dashboard.viewmodels.run import read_curve, read_flow, read_head, read_now
+from agentrl.db.models.runs import Run
 from agentrl.db.transitions import lifecycle
 
 
@@ -44,6 +46,21 @@ def test_the_stop_rule_of_the_configuration_tells_how_far_the_run_is(url: str) -
     assert rule.left_s is not None
     ended(store, run_id)
     assert read_now(store, run_id).rules == []
+    store.close()
+
+
+def test_the_rule_of_success_wants_every_configured_task_as_the_trainer_does(url: str) -> None:
+    tasks = {name: Task() for name in (*TASKS, "kg")}
+    store, run_id = begun(url, config=Config(tasks=tasks, run=RunSection(stop_success=0.5)))
+    assert read_now(store, run_id).rules == []
+    trained(store, run_id, 2)
+    (rule,) = read_now(store, run_id).rules
+    assert (rule.reached, rule.share) == ("0% of 50%", 0.0)
+    with store.write() as session:
+        config = Config(tasks={"dbbench": Task()}, run=RunSection(stop_success=0.5))
+        session.get_one(Run, run_id).config = config_loading.dumps(config)
+    (rule,) = read_now(store, run_id).rules
+    assert rule.reached == "75% of 50%"
     store.close()
 
 

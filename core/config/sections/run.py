@@ -20,7 +20,8 @@ class Run(Section, frozen=True):
     stop_hours: Above0 | None = None
     """The run ends this long after it was created."""
     stop_success: Share | None = None
-    """The run ends when every task reaches this success over the last ten updates."""
+    """The run ends when every task reaches this success over the last ten updates. A task without
+    episodes in them, such as one whose items are all retired, keeps it going."""
 
 
 class Store(Section, frozen=True):
