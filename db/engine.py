@@ -20,6 +20,9 @@ from agentrl.core.sqlite import wait_until_unlocked
 
 AGAIN_S = 0.3  # for a server that was silent before, or a file that was locked, while we end
 
+DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql+psycopg")
+FORMS = "use sqlite:////PATH/store.db or postgresql+psycopg://USER@HOST/DATABASE"
+
 T = TypeVar("T")
 
 
@@ -54,11 +57,16 @@ LEASE = Timeouts(connect_s=3.0, tcp_s=5.0, lock_s=3.0, statement_s=5.0, idle_s=5
 
 
 def parse_url(url: str) -> URL:
-    """Parse a URL. Raises StoreError, without the password."""
+    """Parse a URL of a database that we support. Raises StoreError, without the password."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise no_url() from None
+        raise StoreError(
+            "store.url is not a database URL",
+            hint=f"{FORMS}; in a password write @ as %40, / as %2F, : as %3A",
+        ) from None
+    if parsed.drivername not in DRIVERS:
+        raise StoreError(f"store.url: {parsed.drivername}:// is not supported", hint=FORMS)
     beside = f"{parsed.username}{parsed.host}{parsed.database}"
     if not _is_sqlite(parsed) and "@" in beside:
         raise StoreError(
@@ -66,14 +74,6 @@ def parse_url(url: str) -> URL:
             hint="in user and password write @ as %40, / as %2F, : as %3A",
         )
     return parsed
-
-
-def no_url() -> StoreError:
-    return StoreError(
-        "store.url is not a database URL",
-        hint="use sqlite:////PATH/store.db or postgresql+psycopg://USER@HOST/DATABASE; "
-        "in a password write @ as %40, / as %2F, : as %3A",
-    )
 
 
 def mask_password(url: URL) -> str:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import psycopg
 from sqlalchemy import Engine, select, text
-from sqlalchemy.exc import DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, sessionmaker
@@ -28,7 +28,6 @@ from agentrl.db.engine import (
     Timeouts,
     make_engine,
     mask_password,
-    no_url,
     parse_url,
 )
 from agentrl.db.failures import (
@@ -230,10 +229,7 @@ def open_store(
     transaction, until `stop` is set. Without it an unavailable database is an error at once.
     """
     parsed = parse_url(url)
-    try:
-        engine = make_engine(parsed, threads, timeouts, stop)
-    except NoSuchModuleError as error:
-        raise no_url() from error
+    engine = make_engine(parsed, threads, timeouts, stop)
     retry = Retry("store", is_transient, limit_s=FOREVER if stop else PATIENCE_S, stop=stop)
     store = Store(engine, retry, timeouts)
     try:

@@ -12,9 +12,10 @@ from agentrl.core.config.config import Config
 from agentrl.core.config.secrets import secret
 from agentrl.core.config.sections.policies import Model, PolicyServer
 from agentrl.core.config.sections.tasks import Envs
-from agentrl.core.errors import ConfigError, ItemError, nearest, with_hint
+from agentrl.core.errors import ConfigError, ItemError, StoreError, nearest, with_hint
 from agentrl.core.http.access import require_token
 from agentrl.core.types import CURRENT
+from agentrl.db.engine import parse_url
 from agentrl.db.registry import tracks
 from agentrl.db.registry.external_policies import track_of
 from agentrl.envs import registry
@@ -87,6 +88,7 @@ def check(config: Config) -> None:
         raise ConfigError(
             "the configuration has no task", hint="add one, for example [tasks.dbbench]"
         )
+    check_store(config)
     presets.resolve_settings(config.trainer)
     presets.inbox_bytes(config.trainer, config.dispatch, config.sampling)
     check_task_weights(config)
@@ -112,6 +114,18 @@ def check(config: Config) -> None:
     check_eval(config)
     for tracker in config.trackers.use:  # the process that tells it would fail for ever
         factory.check(tracker)
+
+
+def check_store(config: Config) -> None:
+    """Check that the database is one that we support, unless this machine lacks a variable."""
+    try:
+        url = config.store_url()
+    except ConfigError:
+        return
+    try:
+        parse_url(url)
+    except StoreError as error:
+        raise ConfigError(str(error), hint=error.hint) from error
 
 
 def check_task_weights(config: Config) -> None:

@@ -172,6 +172,21 @@ def test_a_valid_file_names_the_secrets_that_this_machine_lacks(
     assert "missing" not in report(file)
 
 
+@pytest.mark.parametrize("driver", ["postgres", "mysql", "sqlite+foo"])
+def test_a_database_that_cannot_be_used_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str
+) -> None:
+    file = tmp_path / "my.toml"
+    monkeypatch.setenv("STORE_PASSWORD", "hunter2")
+    text = config_loading.to_toml(config(tmp_path))
+    url = f"{driver}://u:${{STORE_PASSWORD}}@h/d"
+    file.write_text(text.replace('url = "embedded"', f'url = "{url}"', 1))
+    with pytest.raises(ConfigError) as refused:
+        report(file)
+    assert str(refused.value) == f"{file}: store.url: {driver}:// is not supported"
+    assert "postgresql+psycopg://USER@HOST/DATABASE" in refused.value.hint
+
+
 @pytest.mark.parametrize(
     ("key", "keys"),
     [
