@@ -30,6 +30,12 @@ def lasting_console(stream: TextIO) -> Console:
     return Console(file=cast(TextIO, BestEffortStream(stream)), emoji=False)
 
 
+def one_line(text: str, most: int) -> str:
+    """Return the words of a text on one line of at most so many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
 def print_line(console: Console, line: str) -> None:
     """Print a line as it is, on any terminal."""
     console.print(

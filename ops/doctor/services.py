@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,12 +26,9 @@ def store(config: Config) -> str:
     url = config.store_url()
     if url.startswith("sqlite") and not Path(url.partition(":///")[2]).is_file():
         return f"none yet; `agentrl up` creates {url.partition(':///')[2]}"
-    opened = open_readonly(url)
-    try:
+    with closing(open_readonly(url)) as opened:
         migrate.require_current(opened)
         return f"{opened.url} at schema {migrate.head()}"
-    finally:
-        opened.close()
 
 
 def broker(url: str) -> str:
@@ -127,12 +124,9 @@ def _images_by_task(config: Config) -> dict[str, list[str]]:
 def _require_images(images: Sequence[str]) -> str:
     from agentrl.envs.sandbox.docker_engine import Engine
 
-    engine = Engine(run="doctor")
-    try:
+    with closing(Engine(run="doctor")) as engine:
         for image in images:
             engine.images.require(image)
-    finally:
-        engine.close()
     return f"has {images[0] if len(images) == 1 else f'{len(images)} images'}"
 
 

@@ -16,7 +16,7 @@ from agentrl.db.transitions import runs
 from agentrl.db.transitions.trajectories import recordings
 from agentrl.db.transitions.trajectories.recordings import EpisodeFilter
 from agentrl.ops.export.episodes import ExportRequest, export_sft
-from agentrl.ops.tables import console, plain
+from agentrl.ops.tables import console, one_line, plain
 
 COLUMN = "episode_id"
 SHOWN = 80  # characters of a rule in the table
@@ -49,7 +49,7 @@ def curate(request: ExportRequest, rules: Sequence[str]) -> str:
     written = export_sft(replace(request, only=chosen))
     table = plain("rule", "passed", "kept")
     for each in counts:
-        table.add_row(_shorten(each.rule), str(each.passed), str(each.kept))
+        table.add_row(one_line(each.rule, SHOWN), str(each.passed), str(each.kept))
     console().print(table)
     return written
 
@@ -66,8 +66,9 @@ def apply_rules(
         counts.append(RuleCount(rule, len(passed), len(kept)))
         if not kept:
             also = " with the rules before it" if passed else ""
+            short = one_line(rule, SHOWN)
             raise StoreError(
-                f"rule {_shorten(rule)!r}: none of {len(every)} finished episodes passes it{also}",
+                f"rule {short!r}: none of {len(every)} finished episodes passes it{also}",
                 hint="ask it with `agentrl sql CONFIG -c RULE`, and choose the run with --run",
             )
     return kept, counts
@@ -77,8 +78,9 @@ def _select(store: Store, rule: str) -> frozenset[str]:
     """Return the ids that a rule selects. Raises StoreError."""
     answer = ask(store, _read_rule(rule) if rule.endswith(".sql") else rule)
     if COLUMN not in answer.columns:
+        short = one_line(rule, SHOWN)
         raise StoreError(
-            f"rule {_shorten(rule)!r} has no column {COLUMN}, only {', '.join(answer.columns)}",
+            f"rule {short!r} has no column {COLUMN}, only {', '.join(answer.columns)}",
             hint="write SELECT episode_id FROM …",
         )
     place = answer.columns.index(COLUMN)
@@ -90,8 +92,3 @@ def _read_rule(file: str) -> str:
         return Path(file).read_text("utf-8")
     except (OSError, UnicodeError) as error:
         raise StoreError(f"rule {file}: {error}", hint="name a text file in UTF-8") from error
-
-
-def _shorten(rule: str) -> str:
-    line = " ".join(rule.split())
-    return line if len(line) <= SHOWN else f"{line[: SHOWN - 1]}…"

@@ -76,12 +76,9 @@ def quickstart(recipe: Recipe, choices: Choices, runs_folder: Path = Path("runs"
         run_id, is_over = begin(config, paused=MEASURED_FIRST), False
     except RunOver as error:
         run_id, is_over = error.run_id, True
-    store = open_store(config.store_url())
-    try:
+    with closing(open_store(config.store_url())) as store:
         story = Quickstart(recipe, config, run_id, store, stop)
         outcome = story.run(console, path, size.items, is_over=is_over)
-    finally:
-        store.close()
     report(console, config, path, outcome, as_json=choices.as_json)
     return outcome
 

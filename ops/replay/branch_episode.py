@@ -7,9 +7,9 @@ stored body ─▶ RecordedEpisode up to the step ─▶ EpisodeLoop ─▶ the 
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 
 from agentrl.broker.messages import EpisodeFinished, encode
-from agentrl.checkpoints import manifest
 from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError, EnvironmentFailure
 from agentrl.core.statistics import estimate, interval
@@ -28,14 +27,13 @@ from agentrl.core.types import SOLVED
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import open_store
 from agentrl.db.transitions.trajectories.recordings import Recording
-from agentrl.ops.configuration.configs import check_model
 from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint
 from agentrl.ops.evaluation.serve_target import serve_target
-from agentrl.ops.evaluation.target import Target, resolve
+from agentrl.ops.evaluation.target import Target, fit_config, resolve
 from agentrl.ops.replay.command import LOOSE
 from agentrl.ops.replay.recorded_episode import RecordedEpisode, Successor
 from agentrl.ops.replay.replayer import Replayer, find_recorded, open_replay, open_replayer
-from agentrl.ops.tables import console, plain
+from agentrl.ops.tables import console, one_line, plain
 
 SHOWN = 60  # characters of a call or an answer in a table
 
@@ -68,7 +66,8 @@ def branch_episode(path: Path, episode_id: str, request: BranchRequest, *, as_js
         target = resolve(request.policy, config)
         own = _for(config, target)
         with (
-            _hold(config, target),
+            closing(open_store(config.store_url())) as writable,
+            hold_checkpoint(writable, target),
             serve_target(own, target) as policy,
             open_replayer(config) as replayer,
         ):
@@ -80,16 +79,6 @@ def branch_episode(path: Path, episode_id: str, request: BranchRequest, *, as_js
         print(msgspec.json.encode(result).decode())
     else:
         _show(body, continuations, request, result)
-
-
-@contextmanager
-def _hold(config: Config, target: Target) -> Iterator[None]:
-    """Keep retention from deleting a checkpoint of the run; other targets need no lease."""
-    if target.run_id is None:
-        yield
-        return
-    with closing(open_store(config.store_url())) as store, hold_checkpoint(store, target):
-        yield
 
 
 def describe_branch(
@@ -123,17 +112,14 @@ def describe_branch(
 
 def _for(config: Config, target: Target) -> Config:
     """Serve the target. Raises ConfigError if its tokenizer differs."""
-    model = manifest.find_base(target.path) or target.path
-    check_model(model, config.model)
-    ours = Path(config.model.path) / "tokenizer.json"
-    if (model / "tokenizer.json").read_bytes() != ours.read_bytes():
+    own = fit_config(config, target)
+    model, ours = own.model.path, config.model.path
+    if Path(model, "tokenizer.json").read_bytes() != Path(ours, "tokenizer.json").read_bytes():
         raise ConfigError(
-            f"{model} has another tokenizer than {config.model.path}, so it cannot read "
-            "the episode's tokens",
+            f"{model} has another tokenizer than {ours}, so it cannot read the episode's tokens",
             hint="give a checkpoint of the same model, or external(NAME)",
         )
-    section = msgspec.structs.replace(config.model, path=str(model))
-    return msgspec.structs.replace(config, model=section, policy=[])
+    return own
 
 
 def _continue_episode(
@@ -251,14 +237,9 @@ def _cells(step: Mapping[str, Any] | None) -> tuple[str, str]:
     if step is None:
         return "", ""
     reward = f" [reward {step['reward']:.3g}]" if step["reward"] else ""
-    return _short(step["call"]), _short(step["answer"]) + reward
+    return one_line(step["call"], SHOWN), one_line(step["answer"], SHOWN) + reward
 
 
 def _words(body: Trajectory) -> str:
     reward = f"reward {body.environment_reward:g}"
     return f"{body.status}, {reward}, score {body.score:g}, {body.turns} turns"
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= SHOWN else f"{line[: SHOWN - 1]}…"

@@ -77,16 +77,13 @@ def open_run(config: Config, stop: threading.Event | None = None) -> Iterator[Op
     `stop`: set it to end waiting for an unavailable service, here and during later use.
     """
     refuse_absent(config.store_url())
-    store = open_store(config.store_url(), threads=16, stop=stop)
-    try:
+    with closing(open_store(config.store_url(), threads=16, stop=stop)) as store:
         migrate.require_current(store)
         run_id = store.ask(lambda session: runs.require_run(session, config.run.name).run_id)
         bind_process(run_id=run_id)
         least = config.broker.compress_above
         with closing(broker.connect(config.broker_url(), compress_above=least, stop=stop)) as link:
             yield OpenRun(run_id, store, link)
-    finally:
-        store.close()
 
 
 def begin(config: Config, *, paused: str = "", stop: threading.Event | None = None) -> str:

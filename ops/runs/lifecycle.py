@@ -7,7 +7,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,12 +68,8 @@ def find_run_place(target: str, store: str = "") -> RunPlace:
 
 def summaries(where: RunPlace) -> list[RunSummary]:
     """Return all runs of the store, newest first."""
-    store = open_history(where.url)
-    try:
-        with store.read() as session:
-            return lifecycle.summaries(session)
-    finally:
-        store.close()
+    with closing(open_history(where.url)) as store, store.read() as session:
+        return lifecycle.summaries(session)
 
 
 def control(where: RunPlace, action: str) -> str:
@@ -191,15 +187,12 @@ def current_config(
 def open_place(where: RunPlace, stop: threading.Event | None = None) -> Iterator[tuple[Store, Run]]:
     """Open an existing store, and return the detached run in it. `stop`: see `open_store`."""
     refuse_absent(where.url)
-    store = open_store(where.url, stop=stop)
-    try:
+    with closing(open_store(where.url, stop=stop)) as store:
         migrate.require_current(store)
         with store.read() as session:
             run = runs.require_run(session, where.run)
             session.expunge(run)
         yield store, run
-    finally:
-        store.close()
 
 
 def _over(store: Store, run: Run) -> AgentRLError:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -122,40 +123,36 @@ def _show_outages(found: Sequence[Outage]) -> None:
 
 def look(config: Config) -> dict[str, Any]:
     """Return the current status. Raises StoreError if the run does not exist."""
-    store = open_history(config.store_url())
-    try:
-        with store.read() as session:
-            run = runs.require_run(session, config.run.name)
-            return {
-                "run": run.name,
-                "run_id": run.run_id,
-                "reason": run.reason,
-                "totals": dataclasses.asdict(progress.totals(session, run.run_id)),
-                "success": progress.recent_success(session, run.run_id),
-                "groups": progress.groups_by_state(session, run.run_id),
-                "failed": {
-                    reason: episodes
-                    for state, reason, episodes, _ in balance.failed_counts(session, run.run_id)
-                    if state == EpisodeState.FAILED
-                },
-                "policies": [
-                    dataclasses.asdict(policy)
-                    for policy in checkpoints.live_policies(session, run.run_id)
-                ],
-                "problems": checkpoints.server_problems(session, run.run_id),
-                "alarms": [
-                    dataclasses.asdict(alarm) for alarm in alarms.raised_alarms(session, run.run_id)
-                ],
-                "leases": lifecycle.live_processes(session, run.run_id),
-                "processes": (processes := _processes(config)),
-                "metrics": _metrics(config.metrics.host, processes),
-                "outages": [
-                    dataclasses.asdict(each)
-                    for each in _outages(config) + outages.read_outages(session, run.run_id)
-                ],
-            }
-    finally:
-        store.close()
+    with closing(open_history(config.store_url())) as store, store.read() as session:
+        run = runs.require_run(session, config.run.name)
+        return {
+            "run": run.name,
+            "run_id": run.run_id,
+            "reason": run.reason,
+            "totals": dataclasses.asdict(progress.totals(session, run.run_id)),
+            "success": progress.recent_success(session, run.run_id),
+            "groups": progress.groups_by_state(session, run.run_id),
+            "failed": {
+                reason: episodes
+                for state, reason, episodes, _ in balance.failed_counts(session, run.run_id)
+                if state == EpisodeState.FAILED
+            },
+            "policies": [
+                dataclasses.asdict(policy)
+                for policy in checkpoints.live_policies(session, run.run_id)
+            ],
+            "problems": checkpoints.server_problems(session, run.run_id),
+            "alarms": [
+                dataclasses.asdict(alarm) for alarm in alarms.raised_alarms(session, run.run_id)
+            ],
+            "leases": lifecycle.live_processes(session, run.run_id),
+            "processes": (processes := _processes(config)),
+            "metrics": _metrics(config.metrics.host, processes),
+            "outages": [
+                dataclasses.asdict(each)
+                for each in _outages(config) + outages.read_outages(session, run.run_id)
+            ],
+        }
 
 
 def _metrics(host: str, processes: Mapping[str, Any]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """`agentrl db`: the schema of the database."""
 
+from contextlib import closing
 from pathlib import Path
 
 from alembic.util.exc import CommandError
@@ -15,11 +16,8 @@ from agentrl.db.store import open_store
 
 def upgrade(path: Path) -> str:
     """Apply what is missing; what to tell. Raises StoreError."""
-    store = open_store(config_loading.load(path).store_url())
-    try:
+    with closing(open_store(config_loading.load(path).store_url())) as store:
         return f"database {store.url} has schema {migrate.upgrade(store)}"
-    finally:
-        store.close()
 
 
 def reader(path: Path, variable: str) -> str:
@@ -28,29 +26,24 @@ def reader(path: Path, variable: str) -> str:
     Raises ConfigError, StoreError.
     """
     password = secret(variable)
-    store = open_store(config_loading.load(path).store_url())
-    try:
+    with closing(open_store(config_loading.load(path).store_url())) as store:
         with store.engine.begin() as connection:
             let_reader_log_in(connection, password)
         return f"{READER} can log in to database {store.url}"
-    finally:
-        store.close()
 
 
 def check(path: Path) -> str:
     """What to tell of a store that is as the models say. Raises StoreError for one that is not."""
     url = config_loading.load(path).store_url()
     refuse_absent(url)
-    store = open_store(url)
-    try:
-        migrate.require_current(store)
-        migrate.check(store)
+    with closing(open_store(url)) as store:
+        try:
+            migrate.require_current(store)
+            migrate.check(store)
+        except CommandError as error:
+            raise StoreError(
+                f"database {store.url}: {error}", hint="run `agentrl db upgrade CONFIG`"
+            ) from error
         return (
             f"database {store.url} has schema {migrate.head()} and matches this version of AgentRL"
         )
-    except CommandError as error:
-        raise StoreError(
-            f"database {store.url}: {error}", hint="run `agentrl db upgrade CONFIG`"
-        ) from error
-    finally:
-        store.close()

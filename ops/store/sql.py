@@ -4,6 +4,7 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any, Literal
 
 import msgspec
@@ -28,26 +29,20 @@ def sql(url: str, query: str, form: Format) -> None:
 
     Raises StoreError.
     """
-    store = open_readonly(url)
-    try:
+    with closing(open_readonly(url)) as store:
         if query:
             _print(ask(store, query), form)
         else:
             _converse(store, form)
-    finally:
-        store.close()
 
 
 def ask_question(where: RunPlace, name: str, form: Format) -> None:
     """Print a question's answer, of one run where one is named. Raises StoreError."""
-    store = open_history(where.url)
-    try:
+    with closing(open_history(where.url)) as store:
         run = ""
         if where.run:
             run = store.ask(lambda session: runs.require_run(session, where.run).name)
         _print(answer_question(store, name, run), form)
-    finally:
-        store.close()
 
 
 def list_questions(form: Format) -> None:
