@@ -23,7 +23,7 @@ from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
 from agentrl.db.models.updates import Checkpoint
-from agentrl.db.registry import checkpoints, policy_servers
+from agentrl.db.registry import policy_servers
 from agentrl.db.registry.tracks import parse_track, select_checkpoint
 from agentrl.db.store import Store
 from agentrl.serving.checkpoint_loader import MOST_OFF, CheckpointLoader, LoadingEngine
@@ -187,7 +187,7 @@ class Follower:
 
     def _find_present(self, checkpoint_id: str) -> Checkpoint | None:
         """Return a pinned checkpoint outside the live lineage."""
-        row = self._store.ask(lambda session: checkpoints.find_checkpoint(session, checkpoint_id))
+        row = self._store.ask(lambda session: session.get(Checkpoint, checkpoint_id))
         if row is None and checkpoint_id not in self._missing:
             self._missing.add(checkpoint_id)
             log.error("Pinned checkpoint does not exist", checkpoint_id=checkpoint_id)

@@ -12,7 +12,6 @@ from agentrl.checkpoints import manifest
 from agentrl.core.types import CheckpointState, RunState, Status
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint
-from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now
 from agentrl.envs.contract import Item, Message, Observation, Outcome, Tool, ToolCall, strings
 from agentrl.serving.engine_api import Completion, Request
@@ -113,4 +112,4 @@ def add_checkpoint(store: Store, run_id: str, path: Path, version: int) -> None:
         created_at=now(),
     )
     with store.write() as session:
-        checkpoints.register_checkpoint(session, row)
+        session.add(row)

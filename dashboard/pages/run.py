@@ -27,12 +27,12 @@ from agentrl.dashboard.viewmodels.run import (
     task_names,
 )
 from agentrl.dashboard.widgets import bars, chart, figures, live_part, page_title, plain_text, table
+from agentrl.db.models.updates import Update
 from agentrl.db.queries.curves import Point
 from agentrl.db.queries.delays import Delay
 from agentrl.db.registry.leases import Lease
 from agentrl.db.store import Store
 from agentrl.db.transitions.alarms import RaisedAlarm
-from agentrl.db.transitions.lifecycle import UpdateSummary
 
 NO_POLICY = "No policy is live. Episodes wait for one."
 CURVE_EVERY_S = 30.0  # it reads more than the rest, and changes less
@@ -168,17 +168,20 @@ def health(view: Now) -> str:
     return "Processes: " + " · ".join(texts)
 
 
-def update_rows(updates: Sequence[UpdateSummary]) -> list[dict[str, Any]]:
-    """Return the rows of the updates, with the metrics that any of them has."""
+def update_rows(updates: Sequence[Update]) -> list[dict[str, Any]]:
+    """Return the rows of the updates, with the metrics that any of them has.
+
+    Their seconds are from the batch's arrival to the commit.
+    """
     shown = [name for name in METRICS if any(name in row.metrics for row in updates)]
     return [
         {
             "version": row.version,
-            "state": row.state.value,
+            "state": row.state,
             "groups": row.groups,
             "episodes": row.episodes,
             "trained tokens": row.loss_tokens if row.state == UpdateState.COMMITTED else 0,
-            "seconds": round(row.seconds, 2),
+            "seconds": round(row.committed_at - row.started_at, 2),
             **{figure_of(name).title: row.metrics.get(name) for name in shown},
         }
         for row in updates

@@ -11,6 +11,7 @@ from agentrl.core.types import RUN_OVER, RunState
 from agentrl.dashboard.estimates import Rule, stop_rules, success
 from agentrl.dashboard.viewmodels.logs import log_files
 from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Update
 from agentrl.db.queries import curves, delays, progress
 from agentrl.db.queries.curves import Point
 from agentrl.db.queries.delays import Delay, Pace, Waiting
@@ -21,7 +22,6 @@ from agentrl.db.registry.leases import Lease
 from agentrl.db.store import Store
 from agentrl.db.transitions import alarms, lifecycle, runs
 from agentrl.db.transitions.alarms import RaisedAlarm
-from agentrl.db.transitions.lifecycle import UpdateSummary
 
 POINTS = 24  # of a curve
 POINT_GROUPS = 64  # that closed last before each of its points
@@ -104,7 +104,7 @@ class Flow:
     staleness: dict[str, float]
     delays: list[Delay]
     policies: list[LivePolicy]
-    updates: list[UpdateSummary]
+    updates: list[Update]
 
 
 def read_head(store: Store, run_id: str) -> Head:

@@ -35,11 +35,6 @@ class LivePolicy:
         return self.engine != MESSAGES
 
 
-def register_checkpoint(session: Session, checkpoint: Checkpoint) -> None:
-    """Add a complete checkpoint to the live lineage."""
-    session.add(checkpoint)
-
-
 def live_checkpoints(session: Session, run_id: str) -> list[Checkpoint]:
     """Return the live lineage, oldest version first."""
     query = (
@@ -95,21 +90,6 @@ def checkpoints_in_use(session: Session, run_id: str) -> set[str]:
         .distinct()
     )
     return {*session.scalars(served), *session.scalars(since), *session.scalars(sampled)}
-
-
-def latest_checkpoint(session: Session, run_id: str) -> Checkpoint | None:
-    """Return the newest checkpoint of the live lineage."""
-    return session.scalars(
-        select(Checkpoint)
-        .where(Checkpoint.run_id == run_id, Checkpoint.state == CheckpointState.LIVE)
-        .order_by(Checkpoint.version.desc())
-        .limit(1)
-    ).first()
-
-
-def find_checkpoint(session: Session, checkpoint_id: str) -> Checkpoint | None:
-    """Return the checkpoint of this id in any state."""
-    return session.get(Checkpoint, checkpoint_id)
 
 
 def latest_snapshot(session: Session, run_id: str) -> Checkpoint | None:

@@ -8,7 +8,7 @@ from sqlalchemy import delete, select, true
 from sqlalchemy.orm import Session
 
 from agentrl.core.errors import StoreError
-from agentrl.core.types import CheckpointState, EpisodeState, RunState, UpdateState
+from agentrl.core.types import CheckpointState, EpisodeState, RunState
 from agentrl.db.models.episodes import Episode, Group, JournaledStep, Step, StoredTrajectory
 from agentrl.db.models.evaluations import Evaluation, EvaluationEpisode
 from agentrl.db.models.processes import PolicyServer, ServiceOutage, Serving, Spending, Worker
@@ -226,22 +226,9 @@ def delete_run_rows(session: Session, run_id: str) -> int:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateSummary:
-    """Summary of an update. `seconds`: from the batch's arrival to the commit."""
-
-    version: int
-    state: UpdateState
-    groups: int
-    episodes: int
-    loss_tokens: int
-    seconds: float
-    metrics: dict[str, float]
-
-
 def latest_updates(
     session: Session, run_id: str, limit: int, *, only_live: bool = False
-) -> list[UpdateSummary]:
+) -> list[Update]:
     """Return the newest `limit` updates, newest first. `only_live`: none that was rolled back."""
     query = (
         select(Update)
@@ -249,15 +236,4 @@ def latest_updates(
         .order_by(Update.committed_at.desc(), Update.version.desc())
         .limit(limit)
     )
-    return [
-        UpdateSummary(
-            version=row.version,
-            state=UpdateState(row.state),
-            groups=row.groups,
-            episodes=row.episodes,
-            loss_tokens=row.loss_tokens,
-            seconds=row.committed_at - row.started_at,
-            metrics=dict(row.metrics),
-        )
-        for row in session.scalars(query)
-    ]
+    return list(session.scalars(query))

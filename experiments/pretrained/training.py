@@ -123,7 +123,7 @@ def described(config: Config, run_id: str, design: StudyDesign, arm: str) -> Tra
     """Summarize a finished run from its rows."""
     with closing(open_store(config.store_url())) as store, store.read() as session:
         totals = progress.totals(session, run_id)
-        newest = checkpoints.latest_checkpoint(session, run_id)
+        live = checkpoints.live_checkpoints(session, run_id)
         found = progress.disagreements(session, run_id)
         return Trained(
             design=design,
@@ -132,7 +132,7 @@ def described(config: Config, run_id: str, design: StudyDesign, arm: str) -> Tra
             seconds=round(totals.seconds, 1),
             updates=totals.updates,
             episodes=totals.episodes,
-            checkpoint=str(Path(newest.path)) if newest else "",
+            checkpoint=str(Path(live[-1].path)) if live else "",
             curve=_curve(session, run_id),
             tracks=dict(progress.policy_mix(session, run_id)),
             staleness=progress.staleness(session, run_id, of_all=True),

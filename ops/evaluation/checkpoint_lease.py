@@ -19,7 +19,8 @@ from agentrl.core.processes.threads import vital_thread
 from agentrl.core.types import CheckpointState
 from agentrl.db.models.processes import PolicyServer
 from agentrl.db.models.runs import Run
-from agentrl.db.registry import checkpoints, policy_servers
+from agentrl.db.models.updates import Checkpoint
+from agentrl.db.registry import policy_servers
 from agentrl.db.store import Store
 
 BEAT_S = 3.0
@@ -71,7 +72,7 @@ def _register(session: Session, server_id: str, target: LeasedCheckpoint) -> Non
     if session.get(PolicyServer, server_id) is not None:
         return
     run = session.get_one(Run, target.run_id, with_for_update=True)
-    row = checkpoints.find_checkpoint(session, target.checkpoint_id)
+    row = session.get(Checkpoint, target.checkpoint_id)
     if row is None or row.state == CheckpointState.DELETED:
         raise CheckpointError(
             f"checkpoint {target.checkpoint_id} was deleted",

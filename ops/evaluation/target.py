@@ -98,7 +98,7 @@ def find(session: Session, name: str, where: str) -> tuple[Checkpoint, str]:
     Raises ConfigError, StoreError. `where`: the store, for the error.
     """
     run, at, version = name.rpartition("@")
-    checkpoint = checkpoints.find_checkpoint(session, name)
+    checkpoint = session.get(Checkpoint, name)
     if at and checkpoint is None:
         checkpoint = lifecycle.checkpoint_at(session, runs.require_run(session, run), version)
     if checkpoint is None:

@@ -14,7 +14,6 @@ from agentrl.db.admin.readonly import ask, open_history
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.trajectories import recordings
-from agentrl.db.transitions.trajectories.recordings import EpisodeFilter
 from agentrl.ops.export.episodes import ExportRequest, export_sft
 from agentrl.ops.tables import console, one_line, plain
 
@@ -42,9 +41,7 @@ def curate(request: ExportRequest, rules: Sequence[str]) -> str:
     with closing(open_history(file.store_url())) as store:
         with store.read() as session:
             run_id = runs.require_run(session, request.run or file.run.name).run_id
-            names = recordings.finished_episodes(
-                session, run_id, EpisodeFilter(request.task, request.min_reward)
-            )
+            names = recordings.finished_episodes(session, run_id, request.task, request.min_reward)
         chosen, counts = apply_rules(store, names, rules)
     written = export_sft(replace(request, only=chosen))
     table = plain("rule", "passed", "kept")

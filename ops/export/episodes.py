@@ -22,7 +22,6 @@ from agentrl.db.queries.episodes.updates import EpisodeUpdate, episode_updates
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.trajectories import recordings
-from agentrl.db.transitions.trajectories.recordings import EpisodeFilter
 from agentrl.envs.contract import Message
 from agentrl.ops.export.card import write_card
 from agentrl.ops.export.messages import read_messages
@@ -133,8 +132,7 @@ def _episodes(
     """Yield the finished episodes in the order of their end, and count them."""
     with store.read() as session:
         run_id = runs.require_run(session, counts.run).run_id
-        wanted = EpisodeFilter(request.task, request.min_reward)
-        names = recordings.finished_episodes(session, run_id, wanted)
+        names = recordings.finished_episodes(session, run_id, request.task, request.min_reward)
     if request.only is not None:
         names = [name for name in names if name in request.only]
     for first in range(0, len(names), AT_ONCE):

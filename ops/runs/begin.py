@@ -31,7 +31,6 @@ from agentrl.db.admin import migrate
 from agentrl.db.admin.readonly import refuse_absent
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint
-from agentrl.db.registry import checkpoints as registry_checkpoints
 from agentrl.db.store import Store, now, open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.configuration import configs
@@ -254,7 +253,7 @@ def _first_checkpoint(
     """Publish the starting model as version 0, like every other checkpoint."""
     checkpoint_id = f"{run_id}-v000000"
     place = open_checkpoint_store(config, run_id, stop)
-    found = store.ask(lambda session: registry_checkpoints.find_checkpoint(session, checkpoint_id))
+    found = store.ask(lambda session: session.get(Checkpoint, checkpoint_id))
     if (
         found is not None and place.url
     ):  # another host may have begun the run, from files of its own
@@ -272,8 +271,7 @@ def _first_checkpoint(
     def register(session: Session) -> None:
         session.get_one(Run, run_id, with_for_update=True)
         if session.get(Checkpoint, checkpoint_id) is None:
-            registry_checkpoints.register_checkpoint(
-                session,
+            session.add(
                 Checkpoint(
                     checkpoint_id=checkpoint_id,
                     run_id=run_id,
@@ -281,7 +279,7 @@ def _first_checkpoint(
                     path=path,
                     state=CheckpointState.LIVE,
                     created_at=now(),
-                ),
+                )
             )
 
     store.transact(register)

@@ -6,7 +6,7 @@ from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.models.processes import PolicyServer
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint
-from agentrl.db.registry import checkpoints, policy_servers
+from agentrl.db.registry import policy_servers
 from agentrl.db.store import Store, now
 
 
@@ -36,7 +36,7 @@ def register(
         state=CheckpointState.LIVE, created_at=now(),
     )  # fmt: skip
     with store.write() as session:
-        checkpoints.register_checkpoint(session, row)
+        session.add(row)
         session.flush()
         session.expunge(row)
     return row

@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.checkpoints import manifest
 from agentrl.core.config.sections.training import Lora, Trainer
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, open_store
@@ -203,7 +204,7 @@ class VllmRun:
     def _model(self, name: str) -> Any:
         if name not in self.models:
             with self.store.read() as session:
-                row = checkpoints.find_checkpoint(session, name)
+                row = session.get(Checkpoint, name)
                 assert row is not None
                 path = Path(row.path)
             adapted = (path / "adapter_config.json").is_file()

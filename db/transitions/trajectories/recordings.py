@@ -56,27 +56,22 @@ def read_recording(session: Session, episode_id: str) -> Recording:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeFilter:
-    """Which episodes of a run. `task`: all where empty. `min_reward`: None: any."""
-
-    task: str = ""
-    min_reward: float | None = None
-
-
 def finished_episodes(
-    session: Session, run_id: str, episode_filter: EpisodeFilter
+    session: Session, run_id: str, task: str = "", min_reward: float | None = None
 ) -> Sequence[str]:
-    """Return the finished episodes in the order of their end."""
+    """Return the finished episodes in the order of their end.
+
+    `task`: all where empty. `min_reward`: None: any.
+    """
     query = (
         select(Episode.episode_id)
         .where(Episode.run_id == run_id, Episode.state == EpisodeState.FINISHED)
         .order_by(Episode.ended_at, Episode.episode_id)
     )
-    if episode_filter.task:
-        query = query.where(Episode.task == episode_filter.task)
-    if episode_filter.min_reward is not None:
-        query = query.where(Episode.reward >= episode_filter.min_reward)
+    if task:
+        query = query.where(Episode.task == task)
+    if min_reward is not None:
+        query = query.where(Episode.reward >= min_reward)
     return session.scalars(query).all()
 
 
