@@ -41,8 +41,7 @@ def status(path: Path, *, as_json: bool) -> None:
         processes.add_row(name, pid, str(row["restarts"]), *urls)
     if found["metrics"]:
         processes.add_row("supervisor", "", "", found["metrics"]["supervisor"])
-    start = "" if over else f"; start them with: {config_loading.command('up', path)}"
-    out.print(processes if found["processes"] else f"no processes{start}")
+    out.print(processes if found["processes"] else _describe_absence(path, found))
     policies = plain("track", "version", "checkpoint", "server")
     for row in found["policies"]:
         policies.add_row(row["track"], str(row["version"]), row["checkpoint_id"], row["url"])
@@ -91,6 +90,16 @@ def _describe_state(state: str, reason: str) -> str:
     if state in RUN_OVER:
         return f" is over ({state}: {reason})"
     return f": {state} ({reason})" if state == RunState.PAUSED and reason else f": {state}"
+
+
+def _describe_absence(path: Path, found: dict[str, Any]) -> str:
+    """Say that no supervisor runs here, and who is alive, or how to start the processes."""
+    if found["leases"]:
+        alive = ", ".join(found["leases"])
+        return f"no supervised process on this machine; others are alive: {alive}"
+    if found["totals"]["state"] in RUN_OVER:
+        return "no processes"
+    return f"no processes; start them with: {config_loading.command('up', path)}"
 
 
 def _resume_line(path: Path, reason: str, *, is_supervised: bool) -> str:

@@ -65,15 +65,32 @@ def test_status_counts_failed_episodes_by_reason_and_says_where_to_look(
     assert "failed episodes: 3 with env_error; the workers' logs say why" in told
 
 
-def test_a_run_whose_processes_have_ended_is_not_called_running(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def end_leases(config: Path) -> None:
+    """End the leases of all processes."""
     url = f"sqlite:///{config.parent / 'store.db'}"
     with closing(open_store(url)) as store, store.write() as session:
         session.execute(update(Run).values(trainer_until=0.0))
         session.execute(update(PolicyServer).values(lease_until=0.0))
+
+
+def test_a_run_whose_processes_have_ended_is_not_called_running(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end_leases(config)
     status(config, as_json=False)
     assert "run run: no process runs · version 2" in capsys.readouterr().out
+
+
+def test_processes_that_no_supervisor_of_this_machine_runs_are_named(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status(config, as_json=True)
+    (server,) = [name for name in json.loads(capsys.readouterr().out)["leases"] if "policy" in name]
+    status(config, as_json=False)
+    told = capsys.readouterr().out.replace("\n", " ")
+    assert "no supervised process on this machine; others are alive: " in told
+    assert server in told
+    assert "start them" not in told
 
 
 def test_status_and_up_tell_what_keeps_a_policy_server_from_serving(
@@ -125,8 +142,11 @@ def test_only_a_run_that_is_not_over_can_be_started_and_one_that_is_says_so_firs
     config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status(config, as_json=False)
+    assert capsys.readouterr().out.startswith("run run: running")
+    end_leases(config)
+    status(config, as_json=False)
     told = capsys.readouterr().out
-    assert told.startswith("run run: running")
+    assert told.startswith("run run: no process runs")
     assert f"no processes; start them with: agentrl up {config}" in told
     monkeypatch.setenv("AGENTRL__WORKERS", "3")
     status(config, as_json=False)
@@ -214,6 +234,7 @@ def test_status_says_which_services_processes_wait_for_also_without_the_database
         row = {"event": AWAY, "service": service, "waited_s": 61.0, "error": "refused"}
         line = json.dumps(row | {"timestamp": datetime.now(UTC).isoformat()})
         (tmp_path / f"logs/{process}.log").write_text(line + "\n")
+    end_leases(config)
     told = [
         "recorder waits for broker consumer (61 s): refused",
         "trainer waits for checkpoints (61 s): refused",
