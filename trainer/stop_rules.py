@@ -1,10 +1,13 @@
 """Stop rules: a run ends after a number of updates or hours, or when every task is solved."""
 
+from statistics import fmean
+
 from sqlalchemy.orm import Session
 
 from agentrl.db.queries import progress
 from agentrl.db.queries.progress import RECENT_UPDATES
 from agentrl.db.store import Store
+from agentrl.db.transitions import item_streams
 from agentrl.trainer.ledger_config import LedgerConfig
 
 
@@ -28,13 +31,24 @@ class StopRules:
         return ""
 
     def _is_solved(self, version: int, share: float) -> bool:
-        """Return whether every task has that recent success, over enough groups."""
+        """Return whether every task has that recent success, over enough groups.
 
-        def look(session: Session) -> tuple[int, dict[str, float]]:
+        A task without recent groups, as when all its items are retired, counts by its last ones.
+        """
+        tasks, fewest = self._config.tasks, self._config.min_groups
+
+        def look(session: Session) -> tuple[int, list[float]]:
             closed = progress.recent_groups(session, self._run_id, RECENT_UPDATES)
-            return closed, progress.recent_success(session, self._run_id)
+            recent = progress.recent_success(session, self._run_id)
+            earlier = {
+                task: item_streams.recent_success(session, self._run_id, task, fewest)
+                for task in tasks
+                if task not in recent
+            }
+            last = {task: fmean(groups) for task, groups in earlier.items() if groups}
+            return closed, [(recent | last).get(task, -1.0) for task in tasks]
 
         closed, success = self._store.ask(look)
-        if version < RECENT_UPDATES and closed < RECENT_UPDATES * self._config.min_groups:
+        if version < RECENT_UPDATES and closed < RECENT_UPDATES * fewest:
             return False
-        return all(success.get(task, -1.0) >= share for task in self._config.tasks)
+        return all(each >= share for each in success)

@@ -21,7 +21,7 @@ class Run(Section, frozen=True):
     """The run ends this long after it was created."""
     stop_success: Share | None = None
     """The run ends when every task reaches this success over the last ten updates. A task without
-    episodes in them, such as one whose items are all retired, keeps it going."""
+    groups in them counts by its last `trainer.min_groups` groups."""
 
 
 class Store(Section, frozen=True):

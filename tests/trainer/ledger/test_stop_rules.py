@@ -8,6 +8,8 @@ from agentrl.core.config.config import Config
 from agentrl.core.config.sections.run import Run
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.types import RunState
+from agentrl.db.queries import progress
+from agentrl.db.queries.progress import RECENT_UPDATES
 from agentrl.db.transitions.updates import TrainerReplaced
 from agentrl.trainer.checkpoint_writer import Position
 
@@ -65,6 +67,27 @@ def test_success_is_that_of_the_worst_task(world: World, ledgers: LedgerFactory)
     assert not ledger.end_if_due(Position(10, "c"))
     world.sql("UPDATE episodes SET score = 1 WHERE task = 'alfworld'")
     assert ledger.end_if_due(Position(10, "c"))
+
+
+def test_a_task_without_new_groups_counts_by_its_last_ones(
+    world: World, ledgers: LedgerFactory
+) -> None:
+    """As when `dispatch.retire_at` has retired all its items."""
+    tasks = {"dbbench": Task(), "alfworld": Task()}
+    ledger = ledgers.open(Config(tasks=tasks, run=Run(stop_success=0.5)))
+    learner = CountingLearner()
+    at = ledger.resume(learner)
+    at = step(world, ledger, learner, at, 0)
+    world.sql("UPDATE groups SET task = 'alfworld'")
+    world.sql("UPDATE episodes SET task = 'alfworld', score = 1")
+    for position in range(1, RECENT_UPDATES + 1):
+        at = step(world, ledger, learner, at, position)
+    with world.store.read() as session:
+        assert set(progress.recent_success(session, world.run_id)) == {"dbbench"}
+    world.sql("UPDATE episodes SET score = 0 WHERE task = 'alfworld' AND member > 0")
+    assert not ledger.end_if_due(at)
+    world.sql("UPDATE episodes SET score = 1 WHERE task = 'alfworld'")
+    assert ledger.end_if_due(at)
 
 
 def test_hours_count_from_the_creation_of_the_run(world: World, ledgers: LedgerFactory) -> None:
