@@ -20,12 +20,13 @@ class TrackerCursor:
 
     Updates are committed in the order of (trainer_epoch, version), whatever the clock does. If the
     database lost updates, those of the same epoch and version are exported after a restart only.
-    `evaluations`: exported episodes of each; an evaluation that has grown is exported again.
+    `evaluations`: episodes and creation of each one exported; an evaluation that has grown, or was
+    measured anew, is exported again.
     """
 
     update: tuple[int, int] = (0, 0)
     alarm_id: int = 0
-    evaluations: Mapping[str, int] = field(default_factory=dict)
+    evaluations: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,10 @@ def tracker_rows(
         name = f"alarm/{alarm.task or 'update'}/{alarm.name}"
         rows.append(TrackerRow(alarm.version, {name: float(alarm.ended_at is None)}, cursor))
     for row in _evaluations(session, run_id):
-        if cursor.evaluations.get(row.evaluation_id) == row.episodes:
+        state = row.episodes, row.created_at
+        if cursor.evaluations.get(row.evaluation_id) == state:
             continue
-        known = {**cursor.evaluations, row.evaluation_id: row.episodes}
+        known = {**cursor.evaluations, row.evaluation_id: state}
         cursor = TrackerCursor(cursor.update, cursor.alarm_id, known)
         rows.append(TrackerRow(row.version or 0, _evaluation_metrics(row), cursor))
     return rows

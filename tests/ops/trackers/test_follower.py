@@ -25,7 +25,7 @@ from agentrl.db.models.updates import Alarm, Update
 from agentrl.db.queries import tracker_cursor
 from agentrl.db.queries.tracker_cursor import TrackerCursor
 from agentrl.db.store import Store
-from agentrl.db.transitions import runs
+from agentrl.db.transitions import evaluations, runs
 from agentrl.ops.chaos.proxy import Proxy
 from agentrl.ops.trackers.base import (
     Figure,
@@ -203,7 +203,7 @@ def test_rows_of_an_update_that_was_rolled_back_are_left_out(begun: tuple[Store,
     assert [row.version for row in rows if "loss" in row.metrics] == [1, 2]
 
 
-def test_an_evaluation_that_grows_is_told_again_and_one_under_way_is_not(
+def test_an_evaluation_that_grows_or_is_measured_anew_is_told_again_and_one_under_way_is_not(
     config: Config, begun: tuple[Store, str]
 ) -> None:
     store, run_id = begun
@@ -219,6 +219,17 @@ def test_an_evaluation_that_grows_is_told_again_and_one_under_way_is_not(
     with store.read() as session:
         [line] = tracker_cursor.tracker_rows(session, run_id, before[-1].cursor)
         assert line.metrics["eval/dbbench/test/T0/success"] == 0.5
+        assert tracker_cursor.tracker_rows(session, run_id, line.cursor) == []
+        found = session.get_one(Evaluation, "e3")
+        again = {
+            column.name: getattr(found, column.name) for column in Evaluation.__table__.columns
+        }
+    with store.write() as session:  # as `agentrl eval --again` does
+        evaluations.delete_evaluation(session, "e3")
+        session.add(Evaluation(**again | {"success": 0.25, "created_at": again["created_at"] + 9}))
+    with store.read() as session:
+        [line] = tracker_cursor.tracker_rows(session, run_id, line.cursor)
+        assert line.metrics["eval/dbbench/test/T0/success"] == 0.25
         assert tracker_cursor.tracker_rows(session, run_id, line.cursor) == []
 
 
