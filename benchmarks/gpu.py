@@ -21,7 +21,8 @@ ceiling     what the hardware could do at best. make: seconds of the disk. train
             only multiplies. swap: seconds of the disk and, on a GPU, of the bus. overlap: seconds
             of the longer of both alone
 tolerance   probe: what policy servers accept. mismatch: where alarms begin
-plan_bytes  train: what `agentrl doctor` plans for the trainer
+plan_bytes  what `agentrl doctor` plans on the device, with trajectories of --length tokens. train:
+            for the trainer. serve: for the local engine. swap, overlap: for both
 
 `benchmarks/gpu.sh` runs all of them. `--device cpu --model tiny` rehearses them anywhere.
 """
@@ -70,6 +71,7 @@ from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
 Figures = dict[str, Any]
+BOTH = "trainer", "policy"  # processes of a run
 
 
 def make(chosen: argparse.Namespace) -> Figures:
@@ -104,7 +106,7 @@ def train(chosen: argparse.Namespace) -> Figures:
         "vs_bare": bare_s / update_s,
         "mfu": device_speed.operations(spec, batch) / update_s / ceiling,
         "peak_bytes": peak,
-        "plan_bytes": planned_bytes(chosen, spec),
+        "plan_bytes": planned_bytes(chosen, spec, "trainer"),
         "ceiling": ceiling / 1e12,
     }
 
@@ -179,7 +181,7 @@ def serve(chosen: argparse.Namespace) -> Figures:
     asked = chosen.device, chosen.repeats
     speed = device_speed.copy_speed(*asked, chosen.device), device_speed.matmul_speed(*asked)
     ceiling = {n: device_speed.decoding_ceiling(spec, n, *speed) for n in chosen.concurrent}
-    return found | {"ceiling": ceiling}
+    return found | {"plan_bytes": planned_bytes(chosen, spec, "policy"), "ceiling": ceiling}
 
 
 def vllm_in_two_ways(chosen: argparse.Namespace, vocabulary: int) -> Figures:
@@ -201,16 +203,22 @@ def vllm_in_two_ways(chosen: argparse.Namespace, vocabulary: int) -> Figures:
 
 
 def swap(chosen: argparse.Namespace) -> Figures:
+    spec, ranks = read_spec(chosen.folder), {"full": 0, "lora": chosen.rank or 16}
     options = argparse.Namespace(
-        device=chosen.device, dtype=DTYPE, rank=chosen.rank or 16, repeats=3, updates=1, folder=None
+        device=chosen.device, dtype=DTYPE, rank=ranks["lora"], repeats=3, updates=1, folder=None
     )
-    rows = {way: weights.measure(chosen.model, way, "local", options) for way in ("full", "lora")}
+    rows = {way: weights.measure(chosen.model, way, "local", options) for way in ranks}
     found = {f"{way}_{key}": row[key] for way, row in rows.items() for key in ("total", "disk")}
     bus = math.inf  # bytes a second; the CPU needs none
     if chosen.device != "cpu":
         bus = device_speed.copy_speed(chosen.device, chosen.repeats, "cpu")
+    plans = {
+        way: planned_bytes(argparse.Namespace(**vars(chosen) | {"rank": rank}), spec, *BOTH)
+        for way, rank in ranks.items()
+    }
     crossings = {way: 2 * row["mib"] * 2**20 / bus for way, row in rows.items()}  # there and back
-    return found | {"ceiling": {way: rows[way]["disk"] + s for way, s in crossings.items()}}
+    ceiling = {way: rows[way]["disk"] + s for way, s in crossings.items()}
+    return found | {"plan_bytes": plans, "ceiling": ceiling}
 
 
 def overlap(chosen: argparse.Namespace) -> Figures:
@@ -246,6 +254,7 @@ def overlap(chosen: argparse.Namespace) -> Figures:
         "generation_s": generation,
         "together_s": together,
         "vs_in_turn": (training + generation) / together,
+        "plan_bytes": planned_bytes(chosen, spec, *BOTH),
         "ceiling": max(training, generation),
     }
 

@@ -18,6 +18,8 @@ PARTS = {
     2: ["make", "serve", "swap", "overlap", "overlap"],
 }
 
+PLANNED = {"train", "serve", "swap", "overlap"}
+
 
 def documented(part: int) -> list[str]:
     """Return the command of a rehearsal, from the head of the script."""
@@ -59,4 +61,7 @@ def test_a_rehearsal_prints_the_figures_and_the_bounds_of_each_command(
         assert all(math.isfinite(number) for number in numbers(line))
         bound = line.get("ceiling", line.get("tolerance"))
         assert (line["command"] == "kernels") or min(numbers(bound)) > 0
-        assert ("plan_bytes" in line) == (line["command"] == "train")
+        assert ("plan_bytes" in line) == (line["command"] in PLANNED)
+        assert min(numbers(line.get("plan_bytes", 1))) > 0
+        if line["command"] == "swap":
+            assert line["plan_bytes"]["lora"] < line["plan_bytes"]["full"]

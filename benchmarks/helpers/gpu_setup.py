@@ -11,8 +11,8 @@ import numpy as np
 
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.base import Dtype
-from agentrl.core.config.sections.episodes import Sampling
-from agentrl.core.config.sections.policies import Model
+from agentrl.core.config.sections.episodes import Sampling, Worker
+from agentrl.core.config.sections.policies import Model, PolicyServer
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.config.sections.training import Lora, Trainer
 from agentrl.core.trajectory import Trajectory
@@ -50,18 +50,20 @@ def hardware(chosen: argparse.Namespace) -> Hardware:
     return Hardware.from_config(model_of(chosen), Trainer())
 
 
-def planned_bytes(chosen: argparse.Namespace, spec: ModelSpec) -> int:
-    """Bytes that `agentrl doctor` plans for the trainer on the device."""
+def planned_bytes(chosen: argparse.Namespace, spec: ModelSpec, *processes: str) -> int:
+    """Bytes that `agentrl doctor` plans on the device for `trainer`, `policy` or both."""
     config = Config(
         tasks={"task": Task()},
         model=model_of(chosen),
         sampling=Sampling(max_tokens=chosen.length),
         trainer=trainer_of(chosen),
+        worker=Worker(concurrency=max(chosen.concurrent)),
+        policy=[PolicyServer(name="local")],
     )
     return sum(
         item.size
         for item in memory_items(config, spec, Machine(None, {}))
-        if item.process.startswith("trainer") and item.device == device_of(config)
+        if item.process.startswith(processes) and item.device == device_of(config)
     )
 
 
