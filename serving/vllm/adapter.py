@@ -71,6 +71,14 @@ def digests(path: Path) -> dict[str, str]:
     return by_name
 
 
+def weights_size(path: Path) -> int:
+    """Return the bytes of a directory's weight files. Raises CheckpointError."""
+    try:
+        return sum(file.stat().st_size for file in _files(path))
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
 def check_digests(actual: Mapping[str, str], expected: Mapping[str, str], path: Path) -> None:
     """Raise VllmError if a worker did not read exactly the tensors of a directory."""
     for name in sorted(actual.keys() | expected.keys()):

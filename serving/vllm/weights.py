@@ -19,6 +19,7 @@ from agentrl.serving.vllm.adapter import (
     digests,
     same_model,
     shapes,
+    weights_size,
     write_zero,
 )
 from agentrl.serving.vllm.calls import VllmCalls
@@ -136,12 +137,13 @@ class VllmWeights:
 
     def _verify(self, method: str, path: Path, expected: dict[str, str]) -> None:
         """Call a method of `vllm_worker.Weights`; raise VllmError if a worker read other bytes."""
+        size = weights_size(path)
         rpc = {
             "method": method,
             "kwargs": {"weights_path": str(path.absolute())},
-            "timeout": self._calls.limit_s,
+            "timeout": self._calls.limit_s(size),
         }
-        for result in _results(self._calls.post("/collective_rpc", rpc)):
+        for result in _results(self._calls.post("/collective_rpc", rpc, size)):
             check_digests(result, expected, path)
 
     def _put_back(self, former: Path) -> None:

@@ -7,6 +7,7 @@ A fault is a status, `once` (500, the first time only), `hang` (until the file c
 `wrong` loads other weights, and `torn` the right ones of which one tensor had other bytes. Like
 vLLM's own server it closes a connection after a 500, without a header that says so.
 `token_s`: seconds of a sampled token. folder/sampling: a request of LONG tokens or more has one.
+folder/rpc.json: the last call of a worker's method.
 """
 
 import hashlib
@@ -148,6 +149,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _collective_rpc(self, body: dict[str, Any], fault: Any) -> Any:
         path = Path(body["kwargs"]["weights_path"])
+        (self.state.folder / "rpc.json").write_text(json.dumps(body))
         if body["method"] == "exchange_weights":
             self.state.weights["base"] = "other" if fault == "wrong" else digest(path)
         read = tensor_digests(path)

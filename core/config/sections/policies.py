@@ -49,7 +49,8 @@ class Vllm(Section, frozen=True):
     start_s: Seconds = 600.0
     """Time limit of the start."""
     call_s: Seconds = 60.0
-    """Time limit of a call other than a completion."""
+    """Time limit of a call other than a completion. Reading weights may take a second longer for
+    each 64 MiB."""
     max_adapters: Positive = 4
     """LoRA adapters in one batch."""
     cpu_adapters: Positive = 16

@@ -1,5 +1,6 @@
 """Weights exchanged in place: what happens to running requests, and to an exchange that fails."""
 
+import json
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from fake_vllm import set_faults
 from vllm_bench import VllmBench
 
 from agentrl.serving.engine_api import Completion, EngineAway
+from agentrl.serving.vllm.calls import SLOWEST
 
 Start = Callable[..., VllmBench]
 SHORT_S = 5.0  # of a call that is to hang; others last that long on no machine
@@ -23,6 +25,15 @@ def test_weights_are_exchanged_in_place(start: Start) -> None:
     assert bench.ask("c1").result(60).logprobs != first
     assert bench.rows() == [("c0", False), ("c1", True)]
     assert len(bench.launches()) == 1
+
+
+def test_the_time_limit_of_an_exchange_grows_with_the_bytes_of_the_weights(start: Start) -> None:
+    bench = start(call_s=20.0)
+    bench.serve_next()
+    bench.serve_next()  # the first exchange has the time limit of the start
+    size = (bench.folder / "c1" / "model.safetensors").stat().st_size
+    rpc = json.loads((bench.folder / "rpc.json").read_text())
+    assert rpc["timeout"] == 20.0 + size / SLOWEST
 
 
 def test_an_exchange_waits_for_requests_and_refuses_new_ones_meanwhile(start: Start) -> None:
