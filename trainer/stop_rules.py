@@ -1,7 +1,5 @@
 """Stop rules: a run ends after a number of updates or hours, or when every task is solved."""
 
-from statistics import fmean
-
 from sqlalchemy.orm import Session
 
 from agentrl.db.queries import progress
@@ -31,24 +29,14 @@ class StopRules:
         return ""
 
     def _is_solved(self, version: int, share: float) -> bool:
-        """Return whether every task has that recent success, over enough groups.
-
-        A task without recent groups, as when all its items are retired, counts by its last ones.
-        """
+        """Return whether every task has that recent success, over enough groups."""
         tasks, fewest = self._config.tasks, self._config.min_groups
 
-        def look(session: Session) -> tuple[int, list[float]]:
+        def look(session: Session) -> tuple[int, dict[str, float]]:
             closed = progress.recent_groups(session, self._run_id, RECENT_UPDATES)
-            recent = progress.recent_success(session, self._run_id)
-            earlier = {
-                task: item_streams.recent_success(session, self._run_id, task, fewest)
-                for task in tasks
-                if task not in recent
-            }
-            last = {task: fmean(groups) for task, groups in earlier.items() if groups}
-            return closed, [(recent | last).get(task, -1.0) for task in tasks]
+            return closed, item_streams.success_of_tasks(session, self._run_id, tasks, fewest)
 
         closed, success = self._store.ask(look)
         if version < RECENT_UPDATES and closed < RECENT_UPDATES * fewest:
             return False
-        return all(each >= share for each in success)
+        return all(success.get(task, -1.0) >= share for task in tasks)

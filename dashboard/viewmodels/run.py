@@ -8,7 +8,7 @@ from agentrl.core import config_loading
 from agentrl.core.errors import ConfigError
 from agentrl.core.telemetry.outages import Outage, read_outages
 from agentrl.core.types import RUN_OVER, RunState
-from agentrl.dashboard.estimates import Rule, stop_rules, success
+from agentrl.dashboard.estimates import Rule, stop_rules
 from agentrl.dashboard.viewmodels.logs import log_files
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Update
@@ -20,7 +20,7 @@ from agentrl.db.registry import checkpoints, leases, outages
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.registry.leases import Lease
 from agentrl.db.store import Store
-from agentrl.db.transitions import alarms, lifecycle, runs
+from agentrl.db.transitions import alarms, item_streams, lifecycle, runs
 from agentrl.db.transitions.alarms import RaisedAlarm
 
 POINTS = 24  # of a curve
@@ -132,7 +132,7 @@ def read_now(store: Store, run_id: str) -> Now:
             seconds=seconds,
             learned=progress.learned_totals(session, run_id),
             pace=delays.recent_pace(session, run_id, WINDOW_S),
-            rules=_rules(run, seconds, delays.update_s(session, run_id, DELAY_UPDATES), recent),
+            rules=_rules(session, run, seconds),
             alarms=alarms.raised_alarms(session, run_id),
             recent=recent,
             leases=leases.leases(session, run_id, LEASES),
@@ -168,7 +168,7 @@ def task_names(store: Store) -> list[str]:
         return runs.configured_tasks(session)
 
 
-def _rules(run: Run, seconds: float, update_s: float | None, recent: list[Point]) -> list[Rule]:
+def _rules(session: Session, run: Run, seconds: float) -> list[Rule]:
     """Return the stop rules; None if the run is over or has another version's configuration."""
     if run.state in RUN_OVER:
         return []
@@ -176,7 +176,8 @@ def _rules(run: Run, seconds: float, update_s: float | None, recent: list[Point]
         config = config_loading.from_json(run.config, f"run {run.name}")
     except ConfigError:
         return []
-    shares = {point.task: success(point).mean for point in recent}
-    tasks = config.tasks if shares else ()
-    worst = min((shares.get(task, 0.0) for task in tasks), default=None)
+    fewest = config.trainer.min_groups or config.dispatch.groups_per_update
+    shares = item_streams.success_of_tasks(session, run.run_id, config.tasks, fewest)
+    worst = min(shares.get(task, 0.0) for task in config.tasks) if shares else None
+    update_s = delays.update_s(session, run.run_id, DELAY_UPDATES)
     return stop_rules(config.run, run.version, seconds, update_s, worst)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, exists, func, select
@@ -9,6 +10,7 @@ from sqlalchemy.orm import Session, aliased
 
 from agentrl.core.types import GROUP_UNTRAINED, EpisodeState, GroupState
 from agentrl.db.models.episodes import Episode, Group
+from agentrl.db.queries import progress
 from agentrl.db.query_parts import columns_of, share_solved
 
 CLOSED = GROUP_UNTRAINED | {GroupState.TRAINED}
@@ -104,6 +106,21 @@ def latest_success(
     return {
         (task, item_id): LatestSuccess(place, float(mean)) for task, item_id, place, mean in rows
     }
+
+
+def success_of_tasks(
+    session: Session, run_id: str, tasks: Collection[str], groups: int
+) -> dict[str, float]:
+    """Return the recent success of the tasks, in the order of their names.
+
+    A task without recent groups, as when all its items are retired, counts by its last `groups`
+    ones; one without any group is left out.
+    """
+    found = progress.recent_success(session, run_id)
+    for task in set(tasks) - found.keys():
+        if last := recent_success(session, run_id, task, groups):
+            found[task] = fmean(last)
+    return {task: found[task] for task in sorted(found.keys() & set(tasks))}
 
 
 def recent_success(session: Session, run_id: str, task: str, groups: int) -> list[float]:
