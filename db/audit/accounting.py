@@ -233,7 +233,8 @@ FROM ranked WHERE place = 1
 """
 
 # Of the episodes themselves, so that it is right while an evaluation still goes on. Success, score
-# and reward are means over items, whose numbers of repeats may differ.
+# and reward are means over items, whose numbers of repeats may differ. As in `undone_checkpoints`,
+# what was rolled back is left out.
 MEASURED = """
 SELECT v.evaluation_id, v.run_id, r.name AS run, v.policy, v.checkpoint_id, v.version, v.task,
        v.split, v.temperature, v.items, v.repeats, v.planned,
@@ -255,6 +256,9 @@ LEFT JOIN (
            AVG(score) AS score, AVG(reward) AS reward
     FROM evaluation_episodes GROUP BY evaluation_id, item_id) i
   GROUP BY evaluation_id) q ON q.evaluation_id = v.evaluation_id
+WHERE v.checkpoint_id NOT IN (
+  SELECT checkpoint_id FROM checkpoints WHERE state = 'rolled_back'
+  UNION ALL SELECT checkpoint_id FROM updates WHERE state = 'rolled_back')
 """
 
 EACH_ITEM = """
@@ -262,6 +266,9 @@ SELECT v.evaluation_id, v.run_id, v.policy, v.version, v.task, v.split, v.temper
        COUNT(*) AS episodes, AVG(CASE WHEN p.score >= 1.0 THEN 1.0 ELSE 0.0 END) AS success,
        AVG(p.score) AS score, AVG(p.turns * 1.0) AS turns
 FROM evaluations v JOIN evaluation_episodes p ON p.evaluation_id = v.evaluation_id
+WHERE v.checkpoint_id NOT IN (
+  SELECT checkpoint_id FROM checkpoints WHERE state = 'rolled_back'
+  UNION ALL SELECT checkpoint_id FROM updates WHERE state = 'rolled_back')
 GROUP BY v.evaluation_id, v.run_id, v.policy, v.version, v.task, v.split, v.temperature, p.item_id
 """
 
