@@ -25,7 +25,7 @@ def build(config: Path | None = OPTIONAL) -> None:
     The key trainer.deepspeed.offload selects what is offloaded. Compiling is needed once per
     machine and once per version of torch and DeepSpeed.
 
-    Example: agentrl deepspeed build configs/quickstart.toml
+    Example: agentrl deepspeed build CONFIG
     """
     from agentrl.ops.doctor.deepspeed_build import build as compiled
 

@@ -10,7 +10,7 @@ from agentrl.ops.interruption import handle_interruption
 
 
 def build(path: Path | None) -> str:
-    """Compile what is missing; what to tell of it.
+    """Compile what is missing. Return a line about the result.
 
     Raises ConfigError, and KeyboardInterrupt at SIGINT and SIGTERM, after its compilers ended.
     """
@@ -23,5 +23,6 @@ def build(path: Path | None) -> str:
 
     if deepspeed_build.is_built(section.extensions):
         return f"already compiled: {deepspeed_build.build_folder(section.extensions)}"
+    print("compiling cpu_adam for DeepSpeed, a few minutes …", flush=True)
     with handle_interruption():
         return f"compiled: {deepspeed_build.build_optimizer(section.extensions)}"

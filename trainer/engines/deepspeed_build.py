@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,6 +32,7 @@ from agentrl.core.errors import ConfigError
 NAME = "cpu_adam"
 FACTS = "built.json"
 BUILD_S = 1800.0
+KILLED_S = 5.0  # for killed processes to end
 COMPILE = """
 from deepspeed.ops.op_builder import CPUAdamBuilder
 CPUAdamBuilder().load(verbose=False)
@@ -105,13 +107,35 @@ def _compile(scratch: Path) -> Path:
     except subprocess.TimeoutExpired as error:
         raise ConfigError(f"{NAME} was not compiled within {BUILD_S:.0f} s") from error
     finally:
-        with suppress(ProcessLookupError):  # its compilers, too
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill_session(process.pid)
     if process.returncode:
         lines = [line for line in said.splitlines() if line.strip()]
         words = lines[-1] if lines else f"exit code {process.returncode}"
         raise ConfigError(f"{NAME} cannot be compiled: {words}", hint="install g++ and ninja")
     return next(scratch.rglob(f"{NAME}*.so"))
+
+
+def _kill_session(session: int) -> None:
+    """Kill all processes of a session and wait: ninja gives each compiler its own group."""
+    deadline = time.monotonic() + KILLED_S
+    with suppress(ProcessLookupError):
+        os.killpg(session, signal.SIGKILL)
+    while (members := _live_processes(session)) and time.monotonic() < deadline:
+        for pid in members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _live_processes(session: int) -> list[int]:
+    """Return the processes of a session, without zombies; none where there is no /proc."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended just now
+            state, _parent, _group, its_session = stat.read_text().rpartition(")")[2].split()[:4]
+            if state != "Z" and int(its_session) == session:
+                found.append(int(stat.parent.name))
+    return found
 
 
 @contextmanager

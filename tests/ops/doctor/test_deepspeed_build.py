@@ -16,10 +16,10 @@ from agentrl.ops.doctor.deepspeed_build import build
 sys.executable = {compiler!r}
 build(Path({config!r}))
 """
-COMPILER = """#!/bin/sh
-sleep 60 &
-touch "$TORCH_EXTENSIONS_DIR/begun"
-wait
+# Like ninja, it gives its child a process group of its own.
+COMPILER = f"""#!/bin/sh
+{sys.executable} -c 'import os, time; os.setpgid(0, 0); print(flush=True); time.sleep(60)' |
+    (read line; touch "$TORCH_EXTENSIONS_DIR/begun"; cat)
 """
 
 
