@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import docker
 import psycopg
@@ -23,6 +23,9 @@ from torch_device import require_test_device
 
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
+
+if TYPE_CHECKING:
+    from run_transitions import World
 
 ROOT = Path(__file__).parents[1]
 
@@ -164,6 +167,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
             yield opened
     finally:
         _empty(url)
+
+
+@pytest.fixture
+def world(store: Store) -> "World":
+    """A run that has begun, on each database in turn."""
+    from run_transitions import World
+
+    return World.begin(store)
 
 
 def _empty(url: str) -> None:

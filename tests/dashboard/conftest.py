@@ -11,6 +11,15 @@ from streamlit.testing.v1 import AppTest
 from agentrl.db.store import Store, open_store
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_scan_of_packages() -> Iterator[None]:
+    """Streamlit looks through all installed packages for components at each run of an AppTest."""
+    scan = "streamlit.components.v2.manifest_scanner.scan_component_manifests"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scan, lambda: [])
+        yield
+
+
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'store.db'}"

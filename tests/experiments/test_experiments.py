@@ -173,16 +173,16 @@ def test_a_report_of_nothing_and_of_a_broken_file_is_refused(tmp_path: Path) -> 
         report.write(tmp_path)
 
 
-def test_a_study_told_to_stop_leaves_no_half_a_file(config: Path) -> None:
+def test_a_training_told_to_stop_keeps_no_policy_and_no_thread(config: Path) -> None:
     small = request(config, "found", "current")
     made = study.study_config(small)
-    design = designed(small)
-    stop = threading.Event()
-    stop.set()
+    stop, kept = threading.Event(), config.parent / "policy"
     arm = study.arm_config("current", made)
-    trainee = Trainee(made, task_sources(made), design, arm, 0, lambda *_: None, stop)
+    trainee = Trainee(
+        made, task_sources(made), designed(small), arm, 0, lambda *_: stop.set(), stop, kept
+    )
     with pytest.raises(Interrupted):
         trainee.train()
-    assert threading.active_count() == 1 or not any(
-        thread.name == "strand" for thread in threading.enumerate()
-    )
+    assert stop.is_set()
+    assert not kept.exists()
+    assert not [thread for thread in threading.enumerate() if thread.name == "strand"]

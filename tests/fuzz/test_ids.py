@@ -4,7 +4,6 @@ import itertools
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_transitions import World
@@ -14,7 +13,6 @@ from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core.errors import ItemError
 from agentrl.core.trajectory import Trajectory
 from agentrl.db.models.runs import Run
-from agentrl.db.store import Store
 from agentrl.db.transitions import groups
 from agentrl.db.transitions.groups import NewGroup
 from agentrl.envs.contract import Item
@@ -25,11 +23,6 @@ NAMES = st.one_of(
     st.sampled_from(["x" * 200, "x" * 201, "é" * 200, "\0", "a\0b", "\N{GRINNING FACE}" * 201]),
 )
 FIELDS = ("server_id", "track", "checkpoint_id")
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def named(body: Trajectory, names: dict[str, Any], finish_reason: str) -> Trajectory:

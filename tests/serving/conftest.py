@@ -37,12 +37,18 @@ def save_model(tmp_path_factory: pytest.TempPathFactory) -> Save:
 
 
 @pytest.fixture(params=["recorded", "one by one"])
-def engine(save_model: Save, request: pytest.FixtureRequest) -> Iterator[LocalEngine]:
-    """A local engine with the policies `a` and `b`. Without a GPU a recorded pass is repeated."""
+def recorders(request: pytest.FixtureRequest) -> Recorders:
+    """Passes recorded, or not. Without a GPU a recorded pass is repeated."""
     capture = None
     if request.param == "recorded":
         capture = CudaCapture(torch.device(DEVICE)) if DEVICE != "cpu" else lambda run: run
-    engine = LocalEngine(DEVICE, max_batch=8, recorders=Recorders(capture, 0.01, unrecorded=0))
+    return Recorders(capture, 0.01, unrecorded=0)
+
+
+@pytest.fixture
+def engine(save_model: Save, recorders: Recorders) -> Iterator[LocalEngine]:
+    """A local engine with the policies `a` and `b`."""
+    engine = LocalEngine(DEVICE, max_batch=8, recorders=recorders)
     engine.load("a", save_model("a"))
     engine.load("b", save_model("b"))
     yield engine

@@ -24,7 +24,6 @@ from agentrl.core.telemetry.exposition import serve_metrics
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import EpisodeState, GroupState, Reason, RunState
 from agentrl.db.models.updates import Checkpoint
-from agentrl.db.store import Store
 from agentrl.db.transitions import runs, updates
 from agentrl.db.transitions.updates import TrainerReplaced
 from agentrl.trainer.batch import TrainableGroup
@@ -53,11 +52,6 @@ class StopAfterLooks(threading.Event):
     def is_set(self) -> bool:
         self._left -= 1
         return self._left < 0 or super().is_set()
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import RunState
 from agentrl.db.models.updates import Update
-from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.updates import TrainerReplaced
 from agentrl.trainer.batch import TakenGroups, TrainableGroup
@@ -33,11 +32,6 @@ from agentrl.trainer.loop import _update_metrics
 MakeTrajectory = Callable[..., Trajectory]
 
 SNAPSHOTS = "SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL"
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def fail_with(

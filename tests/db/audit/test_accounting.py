@@ -1,19 +1,12 @@
 """Each disagreement is planted alone, and the view names that one alone."""
 
-import pytest
 from run_transitions import World
 from sqlalchemy import text
 
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import GroupState, Reason, Status
 from agentrl.db.queries import progress
-from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, groups
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def _trained(world: World, version: int = 1, position: int = 0) -> list[Trajectory]:

@@ -3,18 +3,11 @@
 from contextlib import closing
 from pathlib import Path
 
-import pytest
 from run_history import begun, trained
 from run_transitions import World
 
 from agentrl.core.types import UpdateState
 from agentrl.db.queries import curves, progress
-from agentrl.db.store import Store
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def test_hours_are_those_since_the_run_was_made(world: World) -> None:

@@ -1,17 +1,10 @@
-import pytest
 from run_transitions import World
 from sqlalchemy.orm import Session
 
 from agentrl.db.models.updates import Update
 from agentrl.db.queries.recorded_updates import seen_members
 from agentrl.db.registry import checkpoints
-from agentrl.db.store import Store
 from agentrl.db.transitions import updates
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def _seen(world: World, version: int) -> list[tuple[str, bool]]:

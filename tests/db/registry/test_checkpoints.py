@@ -5,12 +5,6 @@ from run_transitions import World
 from sqlalchemy import event
 
 from agentrl.db.registry import checkpoints
-from agentrl.db.store import Store
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def test_tracks_follow_the_live_lineage_never_the_highest_version(world: World) -> None:

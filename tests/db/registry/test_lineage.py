@@ -1,6 +1,5 @@
 """Checkpoints of a run that forked and rolled back, and who served them."""
 
-import pytest
 from run_history import evaluation
 from run_transitions import World
 
@@ -8,12 +7,6 @@ from agentrl.core.types import CheckpointState
 from agentrl.db.models.processes import PolicyServer, Serving
 from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import lineage, policy_servers
-from agentrl.db.store import Store
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def made(world: World, version: int, parent: int, suffix: str = "", state: str = "live") -> str:

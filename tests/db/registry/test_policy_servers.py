@@ -1,13 +1,6 @@
-import pytest
 from run_transitions import World
 
 from agentrl.db.registry import checkpoints, policy_servers
-from agentrl.db.store import Store
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def _live(world: World) -> list[tuple[str, int]]:

@@ -8,16 +8,10 @@ from sqlalchemy import event
 
 from agentrl.core.types import EpisodeState, GroupState, Reason, RunState, Status
 from agentrl.db.models.runs import Run
-from agentrl.db.store import Store
 from agentrl.db.transitions import due_episodes, episodes, groups, runs
 from agentrl.db.transitions.episodes import ClaimedEpisode
 
 MANY = 3
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def _retry(world: World, claimed: ClaimedEpisode, reason: Reason = Reason.ENV_ERROR) -> bool:

@@ -1,14 +1,7 @@
-import pytest
 from run_transitions import World
 
-from agentrl.db.store import Store
 from agentrl.db.transitions import item_streams
 from agentrl.db.transitions.item_streams import LatestSuccess, StreamPlace
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def test_the_next_position_follows_the_highest_taken_in_any_state(world: World) -> None:

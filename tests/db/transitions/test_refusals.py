@@ -2,22 +2,15 @@
 
 from collections.abc import Callable
 
-import pytest
 from run_transitions import World
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import GroupState, Reason, RunState, Status, Transition
-from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, groups, refusals, runs
 from agentrl.db.transitions.episodes import ClaimedEpisode
 
 MANY = 3
 Refused = tuple[str, str, int | None, str, int | None]
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def _refusals(world: World) -> list[Refused]:

@@ -1,14 +1,7 @@
-import pytest
 from run_transitions import World
 
 from agentrl.core.types import RunState
-from agentrl.db.store import Store
 from agentrl.db.transitions import dispatcher_lease, runs
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def test_a_run_that_is_over_stays_so(world: World) -> None:

@@ -12,7 +12,6 @@ from agentrl.core.types import CheckpointState, GroupState, Reason
 from agentrl.db.audit.trained_hashes import find_different_hashes
 from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints
-from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, item_streams, updates
 from agentrl.db.transitions.updates import (
     LineageChanged,
@@ -21,11 +20,6 @@ from agentrl.db.transitions.updates import (
     TrainerReplaced,
     UpdateRefused,
 )
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def _update(world: World, version: int, epoch: int, bodies: list[Trajectory]) -> NewUpdate:

@@ -67,7 +67,7 @@ def test_data_that_cannot_be_read_is_told_and_nothing_else_is_wrong(
     rows = found(capsys)
     assert rows["dbbench", "agentbench"]["ok"] is False
     finding = str(rows["dbbench", "agentbench"]["finding"])
-    assert "agentbench_dev.jsonl" in finding or "line 1" in finding
+    assert f"{DEV}:1: " in finding
     assert rows["bfcl", "v4"]["ok"]  # of a package, whatever the folder holds
     others = rows.keys() - {("dbbench", "agentbench"), ("bfcl", "v4")}
     assert {rows[key]["ok"] for key in others} == {None}

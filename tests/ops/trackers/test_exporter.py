@@ -13,10 +13,8 @@ import msgspec
 import psutil
 import pytest
 import wandb_file
-from mlflow.tracking import MlflowClient
 from running import ROOT, eventually
 from sqlalchemy import select
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tracker_runs import begin_tracked_run, tracker_config
 
 from agentrl.core import config_loading
@@ -58,12 +56,16 @@ def read(name: str, config: Config, run_id: str) -> Rows:
     """What a tracker holds, as its own library reads it, by version and name."""
     folder = config.home() / "trackers" / name
     if name == "tensorboard":
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
         found = EventAccumulator(str(folder / run_id), size_guidance={"scalars": 0})
         found.Reload()
         tags = found.Tags()["scalars"]
         return sorted((e.step, tag, e.value) for tag in tags for e in found.Scalars(tag))
     if name == "wandb":
         return sorted(wandb_file.figures(folder, run_id))
+    from mlflow.tracking import MlflowClient
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # as the tracker says to its own MLflow
         client = MlflowClient(folder.as_uri())

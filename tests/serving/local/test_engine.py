@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,14 @@ from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.checkpoint_loader import verify_weights
 from agentrl.serving.engine_api import Completion, Request
 from agentrl.serving.local.engine import LocalEngine, make
+from agentrl.serving.local.recorded_passes import Recorders
 
 Save = Callable[[str], Path]
 VOCABULARY = 96
 auto: Any = AutoModelForCausalLM
 
 
+@cache
 def plain_model(path: Path) -> Any:
     return auto.from_pretrained(path).eval()
 
@@ -191,9 +194,13 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_company(engine: LocalEngine) 
         future.result(timeout=60)
 
 
-def test_tokens_are_drawn_from_the_distribution_that_is_reported(engine: LocalEngine) -> None:
-    futures = [engine.submit(Request("a", [3, 1, 4], 1, temperature=0.7)) for _ in range(4000)]
-    drawn = [future.result(timeout=60) for future in futures]
+def test_tokens_are_drawn_from_the_distribution_that_is_reported(
+    save_model: Save, recorders: Recorders
+) -> None:
+    with closing(LocalEngine(DEVICE, max_batch=128, recorders=recorders)) as engine:
+        engine.load("a", save_model("a"))
+        futures = [engine.submit(Request("a", [3, 1, 4], 1, temperature=0.7)) for _ in range(4000)]
+        drawn = [future.result(timeout=60) for future in futures]
     probability: dict[int, float] = {}
     for completion in drawn:
         probability[completion.token_ids[0]] = float(torch.tensor(completion.logprobs[0]).exp())

@@ -10,6 +10,7 @@ import pytest
 import rank_processes
 import torch
 import transformers
+from backends import NEEDS_DEEPSPEED
 from engine_updates import (
     BASE,
     LORA,
@@ -24,8 +25,7 @@ from engine_updates import (
 from agentrl.core.config.sections.training import Trainer
 from agentrl.trainer.batch import Batch
 
-pytest.importorskip("deepspeed", reason="pip install 'agentrl-system[deepspeed]'")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), NEEDS_DEEPSPEED]
 
 GPT2 = {"vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 LLAMA = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}

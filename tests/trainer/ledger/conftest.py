@@ -10,12 +10,6 @@ from ledgers import LedgerFactory
 from run_transitions import World
 
 from agentrl.broker.api import Broker, Consumer
-from agentrl.db.store import Store
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 @pytest.fixture

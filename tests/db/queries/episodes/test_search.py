@@ -18,12 +18,6 @@ from agentrl.db.queries.episodes.search import (
     search,
     tasks_of,
 )
-from agentrl.db.store import Store
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def found(

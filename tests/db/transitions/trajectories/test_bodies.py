@@ -5,17 +5,11 @@ from run_transitions import World
 from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import EpisodeState, GroupState, Reason
-from agentrl.db.store import Store
 from agentrl.db.transitions import groups, lifecycle
 from agentrl.db.transitions.trajectories import bodies
 from agentrl.db.transitions.trajectories.bodies import UnstorableBody
 
 MANY = 3
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 def test_bodies_come_back_as_they_travelled(world: World) -> None:

@@ -8,18 +8,12 @@ from steps_kept import append, kept, new_step
 
 from agentrl.core.types import GroupState, Reason, RunState, Status
 from agentrl.db.admin import retention
-from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, groups, lifecycle, runs
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.db.transitions.trajectories import journal
 from agentrl.db.transitions.trajectories.journal import FormerStep, chain
 
 MANY = 3
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    return World.begin(store)
 
 
 @pytest.fixture

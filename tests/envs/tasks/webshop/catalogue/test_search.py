@@ -65,7 +65,7 @@ def test_no_two_threads_share_a_stemmer(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @given(st.text(max_size=60) | st.text(string.printable, max_size=60))
-def test_any_text_has_terms(text: str) -> None:
+def test_no_text_has_an_empty_term(text: str) -> None:
     assert all(terms(text))
 
 
