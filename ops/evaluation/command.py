@@ -292,6 +292,7 @@ def describe_result(target: Target, one: PlanResult) -> Mapping[str, object]:
         "version": target.version,
         **msgspec.to_builtins(one.plan),
         **{k: v for k, v in msgspec.to_builtins(one).items() if k != "plan"},
+        "items": one.items,
         "over_repeats": None if over is None else [over.low, over.high],
     }
 

@@ -129,6 +129,11 @@ class PlanResult:
     machine_s: float
 
     @property
+    def items(self) -> int:
+        """The number of items asked for: a plan may name more than its split has."""
+        return (self.episodes + self.failed) // self.plan.repeats
+
+    @property
     def over_repeats(self) -> Estimate | None:
         """None of fewer than two repeats."""
         return estimate(self.by_repeat) if len(self.by_repeat) > 1 else None

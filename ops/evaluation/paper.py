@@ -114,14 +114,13 @@ def show(results: Sequence[tuple[Target, PlanResult]], absent: Mapping[Plan, Age
     )  # fmt: skip
     for target, one in results:
         protocol, plan = PROTOCOLS[one.plan.task], one.plan
-        ours = (one.episodes + one.failed) // plan.repeats
         failed = f"{one.failed} failed, in no rate" if one.failed else ""
         table.add_row(
             target.name or target.checkpoint_id,
             plan.task,
             plan.split,
             str(protocol.max_turns),
-            f"{ours}" if ours == protocol.items else f"{ours} of {protocol.items}",
+            f"{one.items}" + ("" if one.items == protocol.items else f" of {protocol.items}"),
             f"{one.success:.1%}",
             f"{one.low:.1%} – {one.high:.1%}",
             f"{one.score:.1%}",

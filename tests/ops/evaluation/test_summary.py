@@ -1,9 +1,13 @@
+from dataclasses import replace
+
 import pytest
 
 from agentrl.core.statistics import interval
 from agentrl.core.types import Status
+from agentrl.ops.evaluation.command import describe_result
 from agentrl.ops.evaluation.evaluate import EpisodeScore, Plan, PlanResult
 from agentrl.ops.evaluation.summary import summarise
+from agentrl.ops.evaluation.target import EXPERT
 
 
 def summary(wins: dict[str, list[int]]) -> PlanResult:
@@ -38,6 +42,13 @@ def test_of_equal_repeats_success_is_the_share_of_episodes() -> None:
     # variance of the mean: ((1 − 3/8)² + (1/2 − 3/8)² + 2 (3/8)²) / 16
     effective = (3 / 8 * 5 / 8) / ((25 + 1 + 18) / 64 / 16)
     assert (found.low, found.high) == pytest.approx(interval(3 / 8 * effective, effective))
+
+
+def test_json_gives_the_number_of_items_also_of_a_whole_split() -> None:
+    played = EpisodeScore("a", 0, Status.COMPLETED, 1.0, 1.0, 1, 9, 5, 4, 1.0)
+    again = replace(played, repeat=1)
+    found = summarise(Plan("kg", "test", 1.0, 10**9, 2), [played, again, None, None])
+    assert describe_result(EXPERT, found)["items"] == 2
 
 
 def test_of_no_episode_nothing_is_known() -> None:
