@@ -276,6 +276,15 @@ def test_a_skipped_update_has_learned_nothing(told: Store) -> None:
     assert episodes == [(2, 0), (1, 4), (0, None)]
 
 
+@pytest.mark.parametrize("name", ["cost-per-success", "slow-steps"])
+def test_copies_cost_nothing_again(told: Store, name: str) -> None:
+    with told.write() as session:
+        session.connection().exec_driver_sql(
+            "UPDATE groups SET origin_id = 'original' WHERE task = 'alfworld'"
+        )
+    assert {row[1] for row in answer_question(told, name, RUN).rows} == {"dbbench"}
+
+
 def test_an_empty_store_answers_every_question_with_nothing(store: Store) -> None:
     for each in questions():
         answer = answer_question(store, each.name)
