@@ -31,7 +31,7 @@ from agentrl.db.models.updates import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs, updates
-from agentrl.db.transitions.updates import UpdateRefused
+from agentrl.db.transitions.updates import RunEnded, UpdateRefused
 from agentrl.trainer import retention
 from agentrl.trainer.alarm_recorder import AlarmRecorder
 from agentrl.trainer.batch import TakenGroups
@@ -94,12 +94,17 @@ class Ledger:
         """Start a new epoch from the newest snapshot; later updates are rolled back.
 
         Without a snapshot the run starts at its first checkpoint, which the learner has loaded.
-        Raises CheckpointError if snapshots exist but none can be used.
+        Raises CheckpointError if snapshots exist but none can be used, and RunEnded if the run is
+        over, or if a stop rule ends it before it would be rolled back.
         """
         self.epoch = self._store.transact(lambda session: runs.begin_epoch(session, self._run_id))
         self._commit_kept()
-        restart = find_restart(self._store.ask(self._live), self._checkpoint_files.home)
-        checkpoint = restart.checkpoint
+        live = self._store.ask(self._live)
+        restart = find_restart(live, self._checkpoint_files.home)
+        checkpoint, newest = restart.checkpoint, live[-1].version
+        if checkpoint.version < newest and (rule := self._stop_rules.find_met_rule(newest)):
+            self._store.transact(partial(self._end, rule))
+            raise RunEnded(f"the run has reached {rule} at version {newest}")
         if restart.state is not None:
             learner.load_state(restart.state)
             self._snapshots.newest = checkpoint.version

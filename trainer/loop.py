@@ -68,8 +68,8 @@ def train(
     Raises TrainerReplaced if a newer trainer has taken over, and UpdateRefused to start again.
     Raises PolicyError, after a snapshot, if a teacher cannot score.
     """
-    at = ledger.resume(learner)
     try:
+        at = ledger.resume(learner)
         try:
             while then := _update(inbox, learner, ledger, settings, at, stop):
                 at = then
@@ -77,8 +77,8 @@ def train(
             ledger.snapshot(learner, at)
             raise
         ledger.snapshot(learner, at)
-    except RunEnded as error:  # a person was faster; the weights are beyond the last commit
-        log.info("Last update not committed", reason=str(error))
+    except RunEnded as error:  # a person was faster; the weights may be beyond the last commit
+        log.info("Trainer ends with its run", reason=str(error))
     except (StoreUnavailable, WeightsAway) as error:
         if not stop.is_set():
             raise

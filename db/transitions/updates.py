@@ -34,7 +34,7 @@ class UpdateRefused(StoreError):
 
 
 class RunEnded(UpdateRefused):
-    """The run ended before the update was committed."""
+    """The run is over: it takes no update and undoes none."""
 
 
 class LineageChanged(UpdateRefused):
@@ -288,9 +288,11 @@ def roll_back(session: Session, run_id: str, checkpoint: Checkpoint, *, epoch: i
     """Restart from `checkpoint` and roll back later updates. Returns the number of these updates.
 
     Their groups, also those left out, become rolled_back, and their items return to the stream.
-    Raises TrainerReplaced, LineageChanged.
+    Raises TrainerReplaced, LineageChanged, and RunEnded, since nothing would replace them.
     """
     run = lock_run(session, run_id, epoch)
+    if run.state in RUN_OVER:
+        raise RunEnded(f"run {run.name} is over at version {run.version}")
     undone_updates = select(Update.update_id).where(
         Update.run_id == run_id, Update.version > checkpoint.version, Update.is_live
     )

@@ -1,6 +1,7 @@
 """The trainer's loop end to end: a tiny model, real rows, bodies from a real queue."""
 
 import errno
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -274,6 +275,18 @@ def test_a_trainer_told_to_stop_while_the_disk_is_full_ends_without_an_error(
     _train(world, learner, tmp_path, stop=stop)
     assert world.run().version == 0
     assert "trained" not in {state for (state,) in world.ask("SELECT state FROM groups")}
+
+
+def test_a_trainer_that_starts_in_a_stopped_run_ends_and_rolls_back_nothing(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    """As when it starts while a person stops the run."""
+    _train(world, HookedLearner(tiny), tmp_path, stop_updates=2)
+    world.sql("UPDATE checkpoints SET snapshot_path = NULL")
+    for snapshot in (tmp_path / "checkpoints").glob("*.snapshot"):
+        shutil.rmtree(snapshot)
+    _train(world, HookedLearner(tiny), tmp_path, stop_updates=9)
+    assert (world.run().state, world.run().version) == (RunState.COMPLETED, 2)
 
 
 def test_a_run_stopped_during_an_update_ends_without_it(

@@ -259,6 +259,7 @@ def test_groups_left_out_of_an_update_share_its_fate(world: World) -> None:
             world.sql("UPDATE runs SET state = 'stopped'")
             with pytest.raises(RunEnded):
                 world.store.transact(partial(updates.commit_update, new=new))
+            world.sql("UPDATE runs SET state = 'running'")
             break
         world.store.transact(partial(updates.commit_update, new=new))
         group = world.group(left_out[0].group_id)

@@ -1,7 +1,9 @@
 """From which snapshot a trainer that starts again goes on, and which updates it rolls back."""
 
+from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ledgers import (
@@ -17,7 +19,9 @@ from run_transitions import World
 
 from agentrl.core.errors import CheckpointError
 from agentrl.core.trained_hash import ROOT, running_hash
-from agentrl.db.transitions.updates import LineageChanged, TrainerReplaced
+from agentrl.core.types import RunState
+from agentrl.db.transitions import runs
+from agentrl.db.transitions.updates import LineageChanged, RunEnded, TrainerReplaced
 from agentrl.trainer.batch import TakenGroups
 from agentrl.trainer.engines.learner import Metrics
 
@@ -41,6 +45,44 @@ def test_a_resume_continues_the_snapshot_and_rolls_back_later_updates(
     with pytest.raises(TrainerReplaced):
         step(world, ledger, learner, at, 7)
     at = step(world, after, fresh, again, 8)
+    assert saved_counts(world) == {1: 1, 2: 2, 3: 3}
+    assert world.accounting() == []
+
+
+def test_a_trainer_rolls_back_nothing_of_a_run_that_was_stopped(
+    world: World, ledgers: LedgerFactory
+) -> None:
+    """The version that it ended at stays: it can be served, evaluated and forked."""
+    ledgers.train(SNAPSHOT_EVERY + 1)
+    world.store.transact(
+        lambda session: runs.move_run(session, world.run_id, RunState.STOPPED, "by command")
+    )
+    with pytest.raises(RunEnded):
+        ledgers.open().resume(CountingLearner())
+    assert (world.run().state, world.run().version) == (RunState.STOPPED, SNAPSHOT_EVERY + 1)
+    assert saved_counts(world) == {1: 1, 2: 2, 3: 3}
+    assert world.ask("SELECT DISTINCT state FROM groups") == [("trained",)]
+    assert world.accounting() == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ({"stop_hours": 1.5}, "1.5 hours"),
+        ({"stop_updates": SNAPSHOT_EVERY + 1}, f"{SNAPSHOT_EVERY + 1} updates"),
+    ],
+)
+def test_a_trainer_ends_a_run_that_met_its_stop_rule_before_it_rolls_back(
+    world: World, ledgers: LedgerFactory, rule: Mapping[str, Any], reason: str
+) -> None:
+    """It would undo the updates since the snapshot, and learn nothing in their place."""
+    ledgers.train(SNAPSHOT_EVERY + 1)
+    world.sql("UPDATE runs SET created_at = created_at - 7200")
+    with pytest.raises(RunEnded):
+        ledgers.open(**rule).resume(CountingLearner())
+    run = world.run()
+    assert (run.state, run.reason) == (RunState.COMPLETED, reason)
+    assert run.version == SNAPSHOT_EVERY + 1
     assert saved_counts(world) == {1: 1, 2: 2, 3: 3}
     assert world.accounting() == []
 
