@@ -245,19 +245,8 @@ class Ledger:
         record = pending_update.find_update(
             self._checkpoint_files.home, self._run_id, live[-1].checkpoint_id
         )
-        if record is None:
-            return
-        if not record.arrived:
-            if not self._publisher.writer.holds(record.checkpoint_id):
-                log.error("Pending update lost its weights", version=record.version)
-                return
-            self._publisher.writer.upload(record.checkpoint_id)
-        try:
-            self._publisher.commit(record, self.epoch)
-        except UpdateRefused as error:
-            log.warning("Pending update refused", reason=str(error))
-        else:
-            log.info("Pending update committed", version=record.version)
+        if record is not None:
+            self._publisher.commit_pending(record, self.epoch)
 
     def snapshot(self, learner: Learner, at: Position) -> None:
         """Settle the last update and save a snapshot of it before the trainer stops.

@@ -12,11 +12,13 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
+from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from agentrl.broker.messages import CheckpointPublished, Message
-from agentrl.checkpoints.checkpoint_store import CheckpointStore
+from agentrl.checkpoints.checkpoint_store import CheckpointStore, is_url
 from agentrl.core.errors import BrokerError, StoreError
 from agentrl.core.logging import get_logger
 from agentrl.core.processes.threads import DaemonExecutor
@@ -109,6 +111,33 @@ class UpdatePublisher:
             return self._alarms.commit(session, record.rows(self._run_id, epoch))
 
         log_alarms(self._store.transact(write), record.version, record.skipped)
+
+    def commit_pending(self, record: UpdateRecord, epoch: int) -> None:
+        """Commit the pending update of the previous trainer; a refused update is lost."""
+        path = self._place_weights(record)
+        if path is None:
+            log.error("Pending update lost its weights", version=record.version)
+            return
+        try:
+            self.commit(replace(record, path=path), epoch)
+        except UpdateRefused as error:
+            log.warning("Pending update refused", reason=str(error))
+        else:
+            log.info("Pending update committed", version=record.version)
+
+    def _place_weights(self, record: UpdateRecord) -> str | None:
+        """Return the path of a pending update's checkpoint, after its upload; None: it is lost.
+
+        The storage of checkpoints may have changed since it was recorded, or the folder's place.
+        """
+        checkpoint_id = record.checkpoint_id
+        if not record.arrived:
+            is_complete = self.writer.holds(checkpoint_id)
+            return self.writer.upload(checkpoint_id) if is_complete else None
+        if is_url(record.path) or Path(record.path).is_dir():
+            return record.path
+        moved = self._checkpoint_files.home / checkpoint_id
+        return str(moved) if moved.is_dir() else None
 
     def _publish(
         self,

@@ -34,7 +34,8 @@ log = get_logger()
 class UpdateRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The data of an update's commit. `path`, `snapshot_path`: of its checkpoint and snapshot.
 
-    `arrived`: whether the checkpoint is at `path`; else it is in the local cache.
+    `snapshot_path`: of a pending update the folder in which it was found. `arrived`: whether the
+    checkpoint is at `path`; else it is in the local cache.
     """
 
     checkpoint_id: str
@@ -101,9 +102,8 @@ def members(
 
 def save_update(record: UpdateRecord, snapshot: Path) -> None:
     """Save the update for the next trainer. Raises OSError."""
-    kept = msgspec.structs.replace(record, snapshot_path=str(snapshot))
     partial = snapshot / f".{FILE}.partial"
-    partial.write_bytes(msgspec.json.encode(kept))
+    partial.write_bytes(msgspec.json.encode(record))
     partial.rename(snapshot / FILE)
 
 
@@ -118,5 +118,5 @@ def find_update(home: Path, run_id: str, parent_id: str) -> UpdateRecord | None:
         except (OSError, msgspec.MsgspecError, CheckpointError) as error:
             log.error("Pending update cannot be used", path=str(path), error=str(error))
             continue
-        return record
+        return msgspec.structs.replace(record, snapshot_path=str(path.parent))
     return None

@@ -4,12 +4,21 @@ import json
 import shutil
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import faulty_filesystem
 import pytest
 from faulty_filesystem import FaultyFileSystem
-from ledgers import METRICS, CountingLearner, LedgerFactory, commit, ready_groups, step
+from ledgers import (
+    METRICS,
+    CountingLearner,
+    LedgerFactory,
+    commit,
+    ready_groups,
+    saved_counts,
+    step,
+)
 from run_transitions import World
 from sqlalchemy import event
 
@@ -18,6 +27,7 @@ from agentrl.core.config.config import Config
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import StoreError, StoreUnavailable
 from agentrl.core.types import GroupState, Reason
+from agentrl.db.transitions import lifecycle
 from agentrl.db.transitions.updates import TeacherScore
 from agentrl.trainer.batch import TakenGroups, TrainableGroup
 from agentrl.trainer.engines.learner import Metrics
@@ -104,17 +114,37 @@ def test_an_update_whose_group_changed_since_is_not_committed(
     assert [*(ledgers.home / "checkpoints").glob("*.snapshot")] == []
 
 
-def _remote_ledger(ledgers: LedgerFactory, stop: threading.Event | None = None) -> Ledger:
+def test_a_pending_update_moves_with_the_folder_of_the_run(
+    world: World, ledgers: LedgerFactory
+) -> None:
+    (group,) = ready_groups(world, 7)
+    _interrupt_commit(world, ledgers, group, StoreUnavailable("away"))
+    moved = (ledgers.home / "checkpoints").rename(ledgers.home / "moved")
+    present = {path.name for path in moved.iterdir()}
+    world.store.transact(lambda s: lifecycle.relocate(s, world.run_id, moved, present))
+    fresh = CountingLearner()
+    assert ledgers.open(checkpoints=CheckpointStore(moved)).resume(fresh).version == 2
+    assert fresh.count == 2
+    assert saved_counts(world) == {1: 1, 2: 2}
+    ((snapshot,),) = world.ask("SELECT snapshot_path FROM checkpoints WHERE version = 2")
+    assert Path(snapshot).parent == moved
+
+
+def _remote_ledger(
+    ledgers: LedgerFactory, stop: threading.Event | None = None, url: str = "faulty://far"
+) -> Ledger:
     """Open a ledger whose checkpoints lie under a URL; each file is tried once."""
     limits = TransferLimits(upload_s=0.0, fetch_s=0.0, call_s=60.0)
     folders = (ledgers.home / "checkpoints", ledgers.home / "cache")
-    checkpoints = CheckpointStore(*folders, "faulty://far", stop or threading.Event(), limits)
+    checkpoints = CheckpointStore(*folders, url, stop or threading.Event(), limits)
     return ledgers.open(Config(tasks={"dbbench": Task()}), checkpoints=checkpoints)
 
 
+@pytest.mark.parametrize("url", ["faulty://far", "faulty://other"])
 def test_an_update_that_the_object_store_did_not_take_is_committed_by_the_next_trainer(
-    world: World, ledgers: LedgerFactory
+    world: World, ledgers: LedgerFactory, url: str
 ) -> None:
+    """Also if `run.checkpoints` has changed in between."""
     faulty_filesystem.register()
     stop, learner = threading.Event(), CountingLearner()
     ledger = _remote_ledger(ledgers, stop)
@@ -128,9 +158,10 @@ def test_an_update_that_the_object_store_did_not_take_is_committed_by_the_next_t
     assert world.run().version == 1
     FaultyFileSystem.faults.clear()
     fresh = CountingLearner()
-    again = _remote_ledger(ledgers).resume(fresh)
+    again = _remote_ledger(ledgers, url=url).resume(fresh)
     assert (again.version, fresh.count, world.run().version) == (2, 2, 2)
     ((path,),) = world.ask("SELECT path FROM checkpoints WHERE version = 2")
+    assert path.startswith(url)
     fetched = fetch(path, ledgers.home / "elsewhere")
     assert json.loads((fetched / "count.json").read_text()) == 2
     assert world.accounting() == []
