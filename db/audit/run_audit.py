@@ -66,16 +66,6 @@ def audit(
     return sorted(found)
 
 
-def trained_members(session: Session, run_id: str) -> list[UpdateGroup]:
-    """Return the members that live updates trained on."""
-    query = (
-        select(UpdateGroup)
-        .join(Update, Update.update_id == UpdateGroup.update_id)
-        .where(Update.run_id == run_id, Update.is_live)
-    )
-    return list(session.scalars(query))
-
-
 def _views(session: Session, run_id: str) -> Iterator[Finding]:
     for kind, detail in disagreements(session, run_id):
         if kind == "trained_twice":
@@ -115,22 +105,34 @@ def _missing_bodies(session: Session, run_id: str) -> Iterator[Finding]:
 
 
 def _damaged_bodies(session: Session, run_id: str) -> Iterator[Finding]:
-    """Check that every stored body decodes to a trajectory with its hash."""
+    """Check that every stored body decodes to a trajectory with its hash, and has as many tokens in
+    the loss as the live update that learned from it says.
+    """
+    live = select(Update.update_id).where(Update.run_id == run_id, Update.is_live)
     query = (
         select(
             StoredTrajectory.episode_id,
             StoredTrajectory.fence,
             StoredTrajectory.sha256,
             StoredTrajectory.body,
+            UpdateGroup.loss_tokens,
+        )
+        .outerjoin(
+            UpdateGroup,
+            same_attempt(UpdateGroup, StoredTrajectory) & UpdateGroup.update_id.in_(live),
         )
         .where(StoredTrajectory.run_id == run_id, func.length(StoredTrajectory.body) > 0)
         .execution_options(yield_per=100)
     )
-    for episode_id, fence, sha256, body in session.execute(query):
+    for episode_id, fence, sha256, body, trained in session.execute(query):
         try:
-            body_of(body, sha256)
+            tokens = int(body_of(body, sha256).mask().sum())
         except MessageError as error:
             yield Finding("lost", "body_unreadable", f"{episode_id} fence {fence}: {error}")
+            continue
+        if trained is not None and trained != tokens:
+            detail = f"{episode_id}: {tokens} tokens, {trained} trained"
+            yield Finding("unbalanced", "body_differs", detail)
 
 
 def _stream(session: Session, run_id: str, rules: AuditRules) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The audit of a run under faults: rows, their bodies, and leftovers."""
+"""The audit of a run under faults: rows with their bodies, weights, and leftovers."""
 
 import time
 from collections.abc import Iterator
@@ -7,15 +7,13 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from agentrl import broker
-from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.checkpoints import manifest
-from agentrl.core.errors import BrokerError, EnvironmentFailure, MessageError
+from agentrl.core.errors import BrokerError, EnvironmentFailure
 from agentrl.core.trained_hash import ROOT
 from agentrl.db.audit import run_audit
 from agentrl.db.audit.run_audit import AuditRules, Finding
 from agentrl.db.queries import liveness
 from agentrl.db.registry import checkpoints
-from agentrl.db.transitions.trajectories import bodies
 from agentrl.envs.sandbox.inventory import ContainerInventory
 from agentrl.ops.chaos.observer import RunObserver
 from agentrl.ops.supervisor.env_server_host import hosts_envs
@@ -34,8 +32,7 @@ def audit_run(observer: RunObserver) -> list[Finding]:
     def read(session: Session) -> list[Finding]:
         rows = run_audit.audit(session, observer.run_id, observer.claims, rules)
         dated = _without_ambiguous(session, observer, rows)
-        weights = compare_weights(session, observer.run_id)
-        return [*dated, *_bodies(session, observer.run_id), *weights]
+        return [*dated, *compare_weights(session, observer.run_id)]
 
     return [*observer.store.ask(read), *_leftovers(observer)]
 
@@ -46,29 +43,6 @@ def _without_ambiguous(
     """Without steps of which no clock can tell whether their checkpoint was served then."""
     undated = liveness.steps_between(session, observer.run_id, observer.ambiguous)
     return [each for each in findings if each.kind != "unserved_step" or each.detail not in undated]
-
-
-def _bodies(session: Session, run_id: str) -> Iterator[Finding]:
-    """Every trained body decodes, has the hash that was trained and as many tokens."""
-    members = run_audit.trained_members(session, run_id)
-    wires = bodies.read_bodies(session, [(member.episode_id, member.fence) for member in members])
-    for member in members:
-        wire = wires.get((member.episode_id, member.fence))
-        if wire is None:  # told by the audit of rows
-            continue
-        try:
-            message = decode(wire)
-        except MessageError as error:
-            yield Finding("lost", "body_undecodable", f"{member.episode_id}: {error}")
-            continue
-        if not isinstance(message, EpisodeFinished):
-            yield Finding("unbalanced", "body_of_another_kind", member.episode_id)
-            continue
-        body = message.trajectory
-        tokens = int(body.mask().sum())
-        if body.sha256 != member.sha256 or tokens != member.loss_tokens:
-            detail = f"{member.episode_id}: {tokens} tokens, {member.loss_tokens} trained"
-            yield Finding("unbalanced", "body_differs", detail)
 
 
 def compare_weights(session: Session, run_id: str) -> Iterator[Finding]:

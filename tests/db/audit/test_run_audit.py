@@ -125,9 +125,17 @@ def test_an_episode_may_have_no_step_in_the_loss(books: Books) -> None:
         "UPDATE updates SET loss_tokens = loss_tokens - 10 WHERE update_id ="
         f" (SELECT update_id FROM update_groups WHERE episode_id = {EPISODE})"
     )
-    assert books.after(untrained + counted) == []
+    assert books.after(untrained + counted) == [("unbalanced", "body_differs")]
     assert books.after(untrained) == [("unbalanced", "tokens_differ")]
     assert ("unbalanced", "tokens_differ") in books.after(counted)
+
+
+def test_a_body_has_as_many_loss_tokens_as_the_live_update_that_trained_it(books: Books) -> None:
+    fewer = f"UPDATE update_groups SET loss_tokens = 9 WHERE episode_id = {EPISODE};"
+    assert ("unbalanced", "body_differs") in books.after(fewer)
+    trainer = f"({FIRST.format('update_id')})"
+    undone = f"UPDATE updates SET state = 'rolled_back' WHERE update_id = {trainer}"
+    assert ("unbalanced", "body_differs") not in books.after(fewer + undone)
 
 
 def test_steps_that_do_not_say_whether_they_are_in_the_loss_are_not_compared(books: Books) -> None:
