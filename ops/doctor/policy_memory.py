@@ -31,7 +31,6 @@ from agentrl.ops.doctor.memory_items import (
     vllm_devices,
 )
 from agentrl.serving.local.pass_sizes import (
-    RECORDED,
     ROWS,
     WIDTH,
     PassSizes,
@@ -50,7 +49,7 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
     policies, token = len(server.tracks), width * 2 * shape.layers * shape.keys
     rows = min(server.max_batch, config.workers * config.worker.concurrency)
     one = width * shape.parameters
-    is_recorded = device != HOST and one <= RECORDED
+    is_recorded = device != HOST and one <= server.graph_bytes
     caches, tokens = policies + 1, PassSizes.on(config.model.device).group
     length = row_length(config.model.device, config.sampling.max_tokens)
     if is_recorded:  # caches of unloaded policies are kept; sizes are rounded up
@@ -72,7 +71,7 @@ def local_items(config: Config, server: PolicyServer, shape: ModelSpec) -> Itera
         "weights": (weights, "policy.tracks"),
         "weights while read": (read, ""),
         "packed weights": (packed, "" if lora.rank else "policy.tracks"),
-        "CUDA graphs": (recorded, ""),
+        "CUDA graphs": (recorded, "policy.graph_bytes"),
         "prefix cache": (server.cache_tokens * token, "policy.cache_tokens"),
         "KV cache of running sequences": (running * token, "policy.max_batch"),
         "a forward pass": (work, ""),

@@ -210,10 +210,12 @@ def make(
     model = config.model
     check_device(model.device, torch.cuda.device_count(), "model.device")
     torch.set_num_threads(server.threads)
+    tolerance = checkpoint_loader.tolerance(model.dtype, server.tolerance)
     return LocalEngine(
         model.device,
         model.dtype,
         server.max_batch,
         server.cache_tokens,
-        tolerance=checkpoint_loader.tolerance(model.dtype, server.tolerance),
+        tolerance=tolerance,
+        recorders=recorders_on(model.device, tolerance, server.graph_bytes),
     )

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-RECORDED = 8 * 2**30  # bytes of the largest model whose passes a GPU records
 ROW = 128  # tokens: the shortest row of the KV cache; rows grow by so much on a CPU
 ROWS, COLUMNS, WIDTH = 16, 16, 512  # fewest rows and columns of a recorded pass; steps of its width
 

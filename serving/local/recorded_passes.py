@@ -21,9 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from agentrl.core.config.sections.policies import GRAPH_BYTES
 from agentrl.core.logging import get_logger
 from agentrl.serving.local.kv_cache import RowCache
-from agentrl.serving.local.pass_sizes import COLUMNS, RECORDED, ROWS, WIDTH, double_until
+from agentrl.serving.local.pass_sizes import COLUMNS, ROWS, WIDTH, double_until
 from agentrl.serving.local.served_model import ServedModel, expected_gap
 from agentrl.serving.rotary import CHOOSING, find_rotary
 
@@ -169,7 +170,7 @@ class Recorders:
         most_off: float,
         *,
         unrecorded: int = UNRECORDED,
-        largest: int = RECORDED,
+        largest: int = GRAPH_BYTES,
     ) -> None:
         """`capture`: None records nothing. `most_off`, `unrecorded`: see PassRecorder. `largest`:
         bytes of the largest model that is recorded.
@@ -201,10 +202,11 @@ class Recorders:
         return replace(model, recorder=recorder, cache=recorder.take_cache(model.cache))
 
 
-def recorders_on(device: str, most_off: float) -> Recorders:
+def recorders_on(device: str, most_off: float, largest: int = GRAPH_BYTES) -> Recorders:
     """Return the recorders of an engine on a device: on a GPU, those of CUDA graphs."""
     place = torch.device(device)
-    return Recorders(CudaCapture(place) if place.type == "cuda" else None, most_off)
+    capture = CudaCapture(place) if place.type == "cuda" else None
+    return Recorders(capture, most_off, largest=largest)
 
 
 class CudaCapture:

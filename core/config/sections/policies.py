@@ -18,6 +18,7 @@ from agentrl.core.config.sections.base import (
 )
 
 EVALUATED = "pinned"  # the track of the evaluator's server, which no [[policy]] can have
+GRAPH_BYTES = 8 * 2**30
 
 
 class Model(Section, frozen=True):
@@ -115,6 +116,9 @@ class PolicyServer(Section, frozen=True):
     cache_tokens: Positive = 131_072
     """Tokens in the KV cache of `engine = "local"`, of conversations that may go on. Every
     checkpoint that samples one has its own copy. The log says if the cache is too small."""
+    graph_bytes: Natural = GRAPH_BYTES
+    """Bytes of the largest model whose passes `engine = "local"` records as CUDA graphs, which hold
+    its weights once more. 0: no pass is recorded."""
     threads: Positive = 1
     """CPU threads of `engine = "local"`."""
     beat_s: Seconds = 1.0

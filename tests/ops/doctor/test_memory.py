@@ -133,9 +133,12 @@ def test_a_local_engine_holds_every_policy_and_the_next(small: Path) -> None:
     one = (16 + 1) * 256 * token
     assert held["KV cache of running sequences"] == 4.5 * one  # half of a cache while one grows
     assert held["CUDA graphs"] == 0
-    card, _ = plan_memory(config(small, 'model.device = "cuda"\nmodel.dtype = "bfloat16"\n' + more))
+    gpu = 'model.device = "cuda"\nmodel.dtype = "bfloat16"\n'
+    card, _ = plan_memory(config(small, gpu + more))
     held = sizes(card, "policy p")
     assert held["CUDA graphs"] == 2 * PARAMETERS + 2 * 4 * 16 * SMALL["vocab_size"]
+    without, _ = plan_memory(config(small, gpu + more + "graph_bytes = 0\n"))
+    assert sizes(without, "policy p")["CUDA graphs"] == 0
     # caches of unloaded policies are kept; lengths in steps of 512
     assert held["KV cache of running sequences"] == 2 * 3 * (16 + 1) * 512 * token // 2
 
