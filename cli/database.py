@@ -45,6 +45,8 @@ def sql(
     from agentrl.ops.runs.lifecycle import find_run_place
     from agentrl.ops.store import sql
 
+    if (query != "") + (question != "") + listed > 1:
+        raise typer.BadParameter("-c, --question and --questions exclude each other")
     if listed:
         sql.list_questions(form.value)
     elif question:

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from agentrl.cli.options import CONFIG, JSON_ARRAY, TEMPERATURE
+from agentrl.cli.options import CONFIG, JSON_ARRAY, TEMPERATURE, choose_temperature
 
 ABOUT = """Evaluate policies on tasks, or compare two policies.
 
@@ -94,7 +94,7 @@ def measure(
         splits=_words(splits),
         items=items,
         repeats=repeats,
-        temperature=0.0 if greedy else temperature,
+        temperature=choose_temperature(temperature, greedy=greedy),
         again=again,
         paper=paper,
     )

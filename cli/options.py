@@ -11,6 +11,13 @@ def _check_temperature(value: float | None) -> float | None:
     return value
 
 
+def choose_temperature(temperature: float | None, *, greedy: bool) -> float | None:
+    """Return the temperature to sample at; None: the configuration's. Raises BadParameter."""
+    if greedy and temperature is not None:
+        raise typer.BadParameter("give either --greedy or --temperature")
+    return 0.0 if greedy else temperature
+
+
 CONFIG = typer.Argument(
     ..., metavar="CONFIG", help="Configuration file of the run (TOML).", show_default=False
 )

@@ -86,6 +86,8 @@ def export(
         raise typer.BadParameter("give either --dataset or --sft")
     if not (dataset or sft) and (run or task or min_reward is not None):
         raise typer.BadParameter("--run, --task and --min-reward need --dataset or --sft")
+    if (dataset or sft) and (config or merge_lora):
+        raise typer.BadParameter("--config and --merge-lora are of a checkpoint, not of episodes")
     if dataset or sft:
         from agentrl.ops.export.episodes import ExportRequest, export_dataset, export_sft
 

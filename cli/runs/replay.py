@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.options import CONFIG, JSON_ARRAY, SET, TEMPERATURE
+from agentrl.cli.options import CONFIG, JSON_ARRAY, SET, TEMPERATURE, choose_temperature
 
 EPISODE = typer.Argument(
     "", metavar="EPISODE", help="Id of the episode. Omit it with --all.", show_default=False
@@ -17,6 +17,8 @@ OUT = typer.Option(
     None, "--out", help="File for the new trajectory (encoded message). Default: none."
 )
 
+LIMIT = 100  # episodes of --all
+
 
 def add(app: typer.Typer) -> None:
     """Register the commands."""
@@ -28,7 +30,9 @@ def replay(
     config: Path = CONFIG,
     episode: str = EPISODE,
     run: str = typer.Option("", "--all", help="Replay the newest episodes of this run."),
-    limit: int = typer.Option(100, min=1, help="Largest number of episodes for --all."),
+    limit: int | None = typer.Option(
+        None, min=1, help="Largest number of episodes for --all. Default: 100."
+    ),
     policy: str = typer.Option("", "--policy", help=POLICY),
     from_step: int | None = typer.Option(
         None, min=0, help="First step that --policy samples (counted from 0)."
@@ -48,6 +52,8 @@ def replay(
     """
     if bool(episode) == bool(run):
         raise typer.BadParameter("give either an episode or --all RUN")
+    if episode and limit is not None:
+        raise typer.BadParameter("--limit needs --all")
     if policy:
         if run or from_step is None:
             raise typer.BadParameter("--policy also needs EPISODE and --from-step")
@@ -55,7 +61,8 @@ def replay(
             raise typer.BadParameter("--out writes one trajectory and needs --repeats 1")
         from agentrl.ops.replay.branch_episode import BranchRequest, branch_episode
 
-        request = BranchRequest(policy, from_step, 0.0 if greedy else temperature, repeats, out)
+        chosen = choose_temperature(temperature, greedy=greedy)
+        request = BranchRequest(policy, from_step, chosen, repeats, out)
         branch_episode(config, episode, request, as_json=as_json)
         return
     if from_step is not None or greedy or temperature is not None or repeats > 1 or out:
@@ -66,7 +73,7 @@ def replay(
     from agentrl.ops.replay.command import replay_all
 
     if not (
-        replay_all(config, run, limit, as_json=as_json)
+        replay_all(config, run, limit or LIMIT, as_json=as_json)
         if run
         else play(config, episode, as_json=as_json)
     ):

@@ -10,6 +10,8 @@ from agentrl.core.types import EpisodeState
 
 STATE = typer.Option(EpisodeState.FINISHED, "--state", help="List episodes in this state.")
 
+LIMIT = 20  # listed episodes
+
 
 def add(app: typer.Typer) -> None:
     """Register the commands."""
@@ -51,7 +53,9 @@ def episodes(
     item: str = typer.Option("", "--item", help="List episodes of this item only."),
     state: EpisodeState = STATE,
     text: str = typer.Option("", "--text", help="Text in a call or an answer, ignoring case."),
-    limit: int = typer.Option(20, min=1, help="Largest number of listed episodes."),
+    limit: int | None = typer.Option(
+        None, min=1, help="Largest number of listed episodes. Default: 20."
+    ),
     store: str = STORE,
     as_json: bool = typer.Option(
         False, "--json", help="Print one JSON array, or one JSON object for EPISODE."
@@ -68,12 +72,15 @@ def episodes(
     from agentrl.ops.runs.episodes import list_episodes, show_episode
     from agentrl.ops.runs.lifecycle import find_run_place
 
+    is_filtered = bool(task or item or text) or state != EpisodeState.FINISHED
+    if episode and (is_filtered or limit is not None):
+        raise typer.BadParameter("EPISODE excludes --task, --item, --state, --text and --limit")
     where = find_run_place(run, store)
     if episode:
         show_episode(where, episode, as_json=as_json)
         return
     wanted = EpisodeFilter(state=state, task=task, item_id=item, words=text)
-    list_episodes(where, wanted, limit, as_json=as_json)
+    list_episodes(where, wanted, limit or LIMIT, as_json=as_json)
 
 
 def pause(run: str = RUN, store: str = STORE) -> None:

@@ -316,6 +316,34 @@ def test_a_mistake_about_tasks(person: Person, words: tuple[str, ...], error: st
     assert error in person.types(*words)
 
 
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("eval FILE --greedy --temperature 1", "give either --greedy or --temperature"),
+        (
+            "replay FILE e --policy p --from-step 1 --greedy --temperature 1",
+            "give either --greedy or --temperature",
+        ),
+        ("replay FILE e --limit 3", "--limit needs --all"),
+        ("sql FILE -c x --question accounting", "exclude each other"),
+        ("sql FILE --questions --question accounting", "exclude each other"),
+        ("episodes FILE e --task dbbench", "EPISODE excludes"),
+        ("episodes FILE e --item i", "EPISODE excludes"),
+        ("episodes FILE e --state failed", "EPISODE excludes"),
+        ("episodes FILE e --text t", "EPISODE excludes"),
+        ("episodes FILE e --limit 20", "EPISODE excludes"),
+        ("export FILE out --dataset --merge-lora", "--config and --merge-lora are of a checkpoint"),
+        ("export FILE out --sft --config FILE", "--config and --merge-lora are of a checkpoint"),
+    ],
+)
+def test_options_of_which_one_would_be_ignored_are_refused(
+    person: Person, words: str, error: str
+) -> None:
+    code, said = person.runs(*words.replace("FILE", str(person.file)).split())
+    assert code == 2
+    assert error in " ".join(said.replace("│", " ").split())
+
+
 def test_data_that_cannot_be_read_are_exit_code_one(
     person: Person, capsys: pytest.CaptureFixture[str]
 ) -> None:
