@@ -2,6 +2,8 @@
 
 import typer
 
+MOST_ROWS = 2**31 - 1  # that a query can be asked for
+
 
 def _check_temperature(value: float | None) -> float | None:
     from agentrl.ops.configuration.configs import check_temperature

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.options import CONFIG, JSON_ARRAY, SET, TEMPERATURE, choose_temperature
+from agentrl.cli.options import CONFIG, JSON_ARRAY, MOST_ROWS, SET, TEMPERATURE, choose_temperature
 
 EPISODE = typer.Argument(
     "", metavar="EPISODE", help="Id of the episode. Omit it with --all.", show_default=False
@@ -31,7 +31,7 @@ def replay(
     episode: str = EPISODE,
     run: str = typer.Option("", "--all", help="Replay the newest episodes of this run."),
     limit: int | None = typer.Option(
-        None, min=1, help="Largest number of episodes for --all. Default: 100."
+        None, min=1, max=MOST_ROWS, help="Largest number of episodes for --all. Default: 100."
     ),
     policy: str = typer.Option("", "--policy", help=POLICY),
     from_step: int | None = typer.Option(

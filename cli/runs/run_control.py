@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from agentrl.cli.options import JSON_ARRAY, OPTIONAL_CONFIG, RUN, STORE
+from agentrl.cli.options import JSON_ARRAY, MOST_ROWS, OPTIONAL_CONFIG, RUN, STORE
 from agentrl.core.types import EpisodeState
 
 STATE = typer.Option(EpisodeState.FINISHED, "--state", help="List episodes in this state.")
@@ -54,7 +54,7 @@ def episodes(
     state: EpisodeState = STATE,
     text: str = typer.Option("", "--text", help="Text in a call or an answer, ignoring case."),
     limit: int | None = typer.Option(
-        None, min=1, help="Largest number of listed episodes. Default: 20."
+        None, min=1, max=MOST_ROWS, help="Largest number of listed episodes. Default: 20."
     ),
     store: str = STORE,
     as_json: bool = typer.Option(

@@ -28,14 +28,17 @@ class SeenMember:
 def find_update(session: Session, run: Run, name: str) -> Update:
     """Find an update by id, or by its version on the live lineage. Raises StoreError."""
     query = select(Update).where(Update.run_id == run.run_id)
-    if name.isdecimal():
-        query = query.where(Update.version == int(name), Update.is_live)
-    else:
+    if not name.isdecimal():
         query = query.where(Update.update_id == name)
+    else:  # a larger version may be no number of the database
+        version = min(int(name), run.version + 1)
+        query = query.where(Update.version == version, Update.is_live)
     found = session.scalars(query).one_or_none()
     if found is None:
+        known = f"choose a version from 1 to {run.version}"
         raise StoreError(
-            f"run {run.name} has no update {name}", hint=f"choose a version from 1 to {run.version}"
+            f"run {run.name} has no update {name}",
+            hint=known if run.version else "the run has no update yet",
         )
     return found
 

@@ -344,6 +344,14 @@ def test_options_of_which_one_would_be_ignored_are_refused(
     assert error in " ".join(said.replace("│", " ").split())
 
 
+@pytest.mark.parametrize("words", ["episodes FILE", "replay FILE --all mistake"])
+def test_a_limit_that_no_database_can_hold_is_refused(person: Person, words: str) -> None:
+    command = words.replace("FILE", str(person.file)).split()
+    code, said = person.runs(*command, "--limit", "9" * 20)
+    assert code == 2
+    assert "'--limit'" in said
+
+
 def test_data_that_cannot_be_read_are_exit_code_one(
     person: Person, capsys: pytest.CaptureFixture[str]
 ) -> None:

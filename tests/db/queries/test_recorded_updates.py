@@ -1,8 +1,10 @@
 from run_transitions import World
 from sqlalchemy.orm import Session
 
+from agentrl.core.errors import StoreError
+from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Update
-from agentrl.db.queries.recorded_updates import seen_members
+from agentrl.db.queries.recorded_updates import find_update, seen_members
 from agentrl.db.registry import checkpoints
 from agentrl.db.transitions import updates
 
@@ -48,3 +50,17 @@ def test_an_update_that_was_rolled_back_has_seen_what_it_left_out(world: World) 
     }
     assert _roll_back(world) == 2
     assert {version: _seen(world, version) for version in (1, 2)} == seen
+
+
+def test_an_update_that_does_not_exist_is_refused_with_those_that_do(world: World) -> None:
+    def refused(name: str) -> StoreError:
+        with world.store.read() as session, pytest.raises(StoreError) as error:
+            find_update(session, session.get_one(Run, world.run_id), name)
+        return error.value
+
+    assert refused("1").hint == "the run has no update yet"
+    _commit_two(world)
+    for name in ("0", "3", "9" * 20, "u3"):
+        error = refused(name)
+        assert f"has no update {name}" in str(error)
+        assert error.hint == "choose a version from 1 to 2"
