@@ -42,7 +42,7 @@ def _list(store: Store, here: Here) -> None:
     at = episodes.cursor(parameters)
     result = episodes.read_page(store, here.run_id, criteria, at)
     if result.rows:
-        linked_table(episodes.rows(result, here), "episodes.csv")
+        linked_table(episodes.rows(result, here, criteria.state), "episodes.csv")
     else:
         st.info(episodes.nothing(result, first=at is None))
     _pages(result, here, criteria, first=at is None)

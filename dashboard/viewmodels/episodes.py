@@ -17,6 +17,7 @@ from agentrl.core import config_loading
 from agentrl.core.errors import AgentRLError, MessageError
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.trajectory_body import body_of
+from agentrl.core.types import EpisodeState
 from agentrl.dashboard.links import Here
 from agentrl.dashboard.markup import Cell, Link
 from agentrl.db.queries.episodes.detail import (
@@ -27,7 +28,7 @@ from agentrl.db.queries.episodes.detail import (
     episode_detail,
     model_directories,
 )
-from agentrl.db.queries.episodes.filter import EpisodeFilter
+from agentrl.db.queries.episodes.filter import OPEN, EpisodeFilter
 from agentrl.db.queries.episodes.search import PageCursor, SearchResult, search
 from agentrl.db.queries.episodes.updates import EpisodeUpdate
 from agentrl.db.store import Store
@@ -103,14 +104,20 @@ def nothing(result: SearchResult, *, first: bool) -> str:
     return "No episode matches." if first else "No more episodes."
 
 
-def rows(result: SearchResult, here: Here) -> list[dict[str, Cell]]:
-    """Return the rows of the page, with links to the episodes."""
+def time_column(state: EpisodeState) -> str:
+    """Return the name of the time by which episodes of a state are listed."""
+    return "queued, UTC" if state in OPEN else "ended, UTC"
+
+
+def rows(result: SearchResult, here: Here, state: EpisodeState) -> list[dict[str, Cell]]:
+    """Return the rows of the page, with links to the episodes, all of which have one state."""
+    at = time_column(state)
     return [
         {
             "episode": Link(here.short(each.episode_id), here.to(PAGE, episode=each.episode_id)),
             "task": each.task,
             "item": each.item_id,
-            "ended, UTC": moment(each.at),
+            at: moment(each.at),
             "status": each.status or each.reason or "–",
             "reward": each.reward,
             "score": each.score,

@@ -17,13 +17,14 @@ from agentrl.dashboard.viewmodels.episodes import (
     moment,
     read_episode,
     readable,
+    time_column,
     trajectory_of,
     update_name,
 )
 from agentrl.dashboard.viewmodels.tokens import token_view
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.queries.episodes.detail import EpisodeDetail, Member
-from agentrl.db.queries.episodes.filter import OPEN, EpisodeFilter
+from agentrl.db.queries.episodes.filter import EpisodeFilter
 from agentrl.db.queries.episodes.search import (
     SEARCH_LIMITS,
     EpisodeRow,
@@ -68,8 +69,16 @@ def list_episodes(
     if as_json:
         print(msgspec.json.encode(found).decode())
         return
-    at = "queued, UTC" if wanted.state in OPEN else "ended, UTC"
-    heads = ("episode", "item", at, "status", "reward", "turns", "tokens", "trained in")
+    heads = (
+        "episode",
+        "item",
+        time_column(wanted.state),
+        "status",
+        "reward",
+        "turns",
+        "tokens",
+        "trained in",
+    )
     table = plain(*heads)
     for each in found:
         table.add_row(here.short(each.episode_id), *_cells(each))

@@ -107,9 +107,23 @@ def test_no_such_episode_is_said_of_all_that_were_looked_at_alone() -> None:
 def test_every_row_links_to_its_episode(world: World) -> None:
     bodies = world.ready(0, (0.0, 1.0))
     found = episodes.read_page(world.store, world.run_id, EpisodeFilter(), None)
-    listed = [row["episode"] for row in episodes.rows(found, Here(world.run_id, "run"))]
-    links = {each.address for each in listed if isinstance(each, Link)}
+    rows = episodes.rows(found, Here(world.run_id, "run"), EpisodeState.FINISHED)
+    links = {each.address for row in rows if isinstance(each := row["episode"], Link)}
     assert links == {f"/episodes?run=run&episode={body.episode_id}" for body in bodies}
+    assert all("ended, UTC" in row for row in rows)
+
+
+@pytest.mark.parametrize("state", [EpisodeState.QUEUED, EpisodeState.RUNNING])
+def test_the_time_of_an_open_episode_is_when_it_was_queued(
+    world: World, state: EpisodeState
+) -> None:
+    (group_id,) = world.admit(0)
+    if state == EpisodeState.RUNNING:
+        world.claimed(group_id)
+    found = episodes.read_page(world.store, world.run_id, EpisodeFilter(state=state), None)
+    rows = episodes.rows(found, Here(world.run_id, "run"), state)
+    assert rows
+    assert all(row.get("queued, UTC", "–") != "–" and "ended, UTC" not in row for row in rows)
 
 
 def test_the_sibling_whose_reward_differs_most_is_shown_beside_it(world: World) -> None:
