@@ -95,7 +95,7 @@ def one_task(store: Store, run_id: str, task: str) -> None:
         if turns := histogram(view.ends):
             chart(charts.columns(turns, "turns", "episodes"), f"Finished episodes. {OF_LATE}")
         else:
-            st.info("No episode has finished yet.")
+            st.info("No episode of these groups has finished yet.")
     with right:
         st.subheader("pass@k")
         if rows := pass_rows(view, task):
@@ -185,12 +185,19 @@ def _choice(tasks: list[str]) -> str:
     return task
 
 
+def nothing_unsolved(items: ItemSummary) -> str:
+    """Return the text for a task without an unsolved item."""
+    if not items.played:
+        return "No episode of these groups has finished yet."
+    return "None. Each played item was solved."
+
+
 def _items(store: Store, run_id: str, task: str, late: ItemSummary) -> None:
     """Show unsolved items of recent groups; on request of the whole run."""
     st.subheader("Unsolved items")
     whole = st.toggle("Whole run", help="Reads every episode of the task.")
     items = all_items(store, run_id, task) if whole else late
-    table([asdict(each) for each in items.listed], "None. Each played item was solved.")
+    table([asdict(each) for each in items.listed], nothing_unsolved(items))
     of = "every group" if whole else f"the last {ITEM_GROUPS} groups"
     st.caption(
         f"{items.unsolved} of the {items.played} items in {of} of the task are unsolved. At most "

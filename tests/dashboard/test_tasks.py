@@ -3,9 +3,29 @@ from typing import Any
 import pytest
 
 from agentrl.core.types import GroupState
-from agentrl.dashboard.pages.tasks import end_rows, histogram, pass_rows, spread_rows, statuses
+from agentrl.dashboard.pages.tasks import (
+    end_rows,
+    histogram,
+    nothing_unsolved,
+    pass_rows,
+    spread_rows,
+    statuses,
+)
 from agentrl.dashboard.viewmodels.tasks import closed_groups, read_task, read_tasks
-from agentrl.db.queries.task_outcomes import EndCount
+from agentrl.db.queries.task_outcomes import EndCount, ItemSummary
+
+
+@pytest.mark.parametrize(
+    ("summary", "said"),
+    [
+        (ItemSummary(0, 0, []), "No episode of these groups has finished yet."),
+        (ItemSummary(3, 0, []), "None. Each played item was solved."),
+    ],
+)
+def test_no_unsolved_item_means_solved_only_where_one_was_played(
+    summary: ItemSummary, said: str
+) -> None:
+    assert nothing_unsolved(summary) == said
 
 
 def test_all_groups_of_a_task_are_a_share_by_how_they_ended(runs: Any) -> None:
