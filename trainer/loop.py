@@ -143,10 +143,19 @@ def _compute_update(
         give_up_if_stopped()
         ledger.settle()
 
+    def require_wanted() -> None:
+        try:
+            wanted = is_wanted()
+        except StoreUnavailable:  # the snapshot needs no database
+            give_up_if_stopped()
+            raise
+        if not wanted:
+            raise _UpdateUnwantedError
+
     def compute() -> Metrics:
         nonlocal is_retry
-        if is_retry and not is_wanted():
-            raise _UpdateUnwantedError
+        if is_retry:
+            require_wanted()
         is_retry = True
         return learner.update(batch, Gates(give_up_if_stopped, before_step))
 

@@ -193,6 +193,22 @@ def test_a_trainer_told_to_stop_while_a_teacher_is_away_saves_what_it_has(
     assert states == [("ready", 2), ("trained", 1)]
 
 
+def test_a_trainer_told_to_stop_while_a_teacher_and_the_database_are_away_saves_what_it_has(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    stop = threading.Event()
+
+    class Unanswering(Inbox):
+        def is_over(self, epoch: int) -> bool:
+            del epoch
+            stop.set()
+            raise StoreUnavailable("the database is away")
+
+    learner = make_learner(tiny, 2, fail_with(TeacherAway), fail_with(TeacherAway))
+    _train(world, learner, tmp_path, stop=stop, inbox=Unanswering)
+    assert (world.ask(SNAPSHOTS), learner.number) == ([(1,)], 2)
+
+
 @pytest.mark.parametrize("moment", ["starting", "during"])
 def test_a_trainer_told_to_stop_gives_up_an_update_before_its_first_step(
     world: World, tiny: Path, tmp_path: Path, moment: str
