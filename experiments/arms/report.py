@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import asdict
-
 from agentrl.experiments.arms.declaration import ArmStudy
 from agentrl.experiments.findings import Training, read_study
 from agentrl.experiments.report.comparison import Comparison, verdict
@@ -25,7 +23,7 @@ from agentrl.experiments.report.markdown import (
     table,
 )
 from agentrl.experiments.report.measures import UPDATES, updates
-from agentrl.experiments.report.page import write_figures, write_page
+from agentrl.experiments.report.page import facts, write_figures, write_page
 from agentrl.experiments.report.plots import learning_curves, picture
 
 COMMAND = """\
@@ -52,18 +50,13 @@ def compare_arms(study: ArmStudy, trainings: Sequence[Training]) -> Comparison[T
 
 
 def lines(study: ArmStudy, out: Path, comparison: Comparison[Training]) -> Iterator[str]:
-    design = comparison.trainings[0].design
-    config = design.config
-    facts = asdict(design) | {
+    said = facts(comparison)
+    tasks = said["config"]["tasks"]
+    said |= {
         "name": study.name,
         "out": out,
         "seeds": max(len(seeds) for seeds in comparison.arms.values()),
-        "model": config["model"]["path"],
-        "groups": config["dispatch"]["groups_per_update"],
-        "size": config["dispatch"]["group_size"],
-        "turns": "/".join(str(task["max_turns"]) for task in config["tasks"].values()),
-        "temperature": config["sampling"]["temperature"],
-        "made": comparison.seeds(),
+        "turns": "/".join(str(task["max_turns"]) for task in tasks.values()),
     }
     measures = tuple(study.measures)
     compared = comparison.differences(measures, comparison.tasks)
@@ -71,9 +64,9 @@ def lines(study: ArmStudy, out: Path, comparison: Comparison[Training]) -> Itera
         compared += with_base(comparison, reference).differences(measures, [task])
     yield from verdict(compared)
     yield "## What was done\n"
-    yield (COMMAND + study.done).format(**facts)
-    yield from describe_tasks(config["tasks"])
-    yield study.meaning.format(**facts)
+    yield (COMMAND + study.done).format(**said)
+    yield from describe_tasks(tasks)
+    yield study.meaning.format(**said)
     for task in comparison.tasks:
         yield f"## {task}\n"
         rows = [dict(_cells(study, comparison, arm, task)) for arm in comparison.arms]

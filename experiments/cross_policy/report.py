@@ -17,7 +17,6 @@ from agentrl.experiments.cross_policy.measures import (
     compare_lags,
 )
 from agentrl.experiments.findings import (
-    Design,
     Drift,
     Training,
     read,
@@ -36,7 +35,7 @@ from agentrl.experiments.report.markdown import (
     share,
     table,
 )
-from agentrl.experiments.report.page import write_figures, write_page
+from agentrl.experiments.report.page import facts, write_figures, write_page
 from agentrl.experiments.report.plots import label, learning_curves, line, picture
 from agentrl.experiments.simulation.statistics import pass_curve
 
@@ -57,7 +56,7 @@ DONE = """\
 2 cores, no GPU, one thread; a seed repeats a training exactly. Policy: `{model}`. Every arm trains
 all weights (`experiments/configs/cross-policy.toml`) on the same items until it has sampled
 {tokens:,} tokens, in rounds of {groups} groups of {size} episodes and one update each. Seeds:
-{seeds}.
+{made}.
 """
 ARMS = """\
 - start: the policy that all arms begin with, untrained
@@ -94,7 +93,7 @@ def write(out: Path) -> Path:
     write_figures(out / "figures.csv", comparison)
     write_figures(out / "lags.csv", aged)
     draw(comparison, aged, out)
-    return write_page(out, TITLE, lines(out, comparison, aged, trainings[0].design))
+    return write_page(out, TITLE, lines(out, comparison, aged))
 
 
 def draw(comparison: Comparison[Training], aged: Comparison[Aged], folder: Path) -> None:
@@ -105,11 +104,9 @@ def draw(comparison: Comparison[Training], aged: Comparison[Aged], folder: Path)
         picture(folder / "lag.svg", aged.tasks, partial(_lag, aged))
 
 
-def lines(
-    out: Path, comparison: Comparison[Training], aged: Comparison[Aged], design: Design
-) -> Iterator[str]:
+def lines(out: Path, comparison: Comparison[Training], aged: Comparison[Aged]) -> Iterator[str]:
     yield from verdict(comparison.differences(COMPARED, comparison.tasks))
-    yield from _design(out, comparison, design)
+    yield from _design(out, comparison)
     yield from _final(comparison, out)
     yield "## Learning curves\n"
     yield "Held-out success of the newest checkpoint alone, by tokens sampled in training.\n"
@@ -128,24 +125,14 @@ def lines(
     yield figures_link(out, "figures.csv", "lags.csv")
 
 
-def _design(out: Path, comparison: Comparison[Training], design: Design) -> Iterator[str]:
-    config = design.config
+def _design(out: Path, comparison: Comparison[Training]) -> Iterator[str]:
+    said = facts(comparison)
+    config = said["config"]
     yield "## What was done\n"
-    yield DONE.format(
-        out=out,
-        model=config["model"]["path"],
-        tokens=design.tokens,
-        groups=config["dispatch"]["groups_per_update"],
-        size=config["dispatch"]["group_size"],
-        seeds=comparison.seeds(),
-    )
+    yield DONE.format(out=out, **said)
     yield from describe_tasks(config["tasks"])
-    yield ARMS.format(refresh=design.refresh, share=config["sampling"]["stale_share"])
-    yield MEASURED.format(
-        items=design.items,
-        attempts=design.attempts,
-        temperature=config["sampling"]["temperature"],
-    )
+    yield ARMS.format(share=config["sampling"]["stale_share"], **said)
+    yield MEASURED.format(**said)
 
 
 def _final(comparison: Comparison[Training], out: Path) -> Iterator[str]:

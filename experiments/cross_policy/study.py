@@ -7,7 +7,7 @@ Existing files are kept, so an interrupted study continues where it stopped.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,18 @@ from agentrl.core.errors import ConfigError, nearest
 from agentrl.core.types import CURRENT
 from agentrl.experiments.cross_policy import report
 from agentrl.experiments.cross_policy.drift import LAGS, drift
-from agentrl.experiments.findings import Drift, Training, require_same_design
+from agentrl.experiments.findings import Drift, require_same_design
 from agentrl.experiments.report.comparison import START
-from agentrl.experiments.runner import Sizes, Work, in_order, make_missing, require_known
-from agentrl.experiments.simulation.training import Arm, ReportProgress, Trainee, train_arm
+from agentrl.experiments.runner import (
+    Setup,
+    Sizes,
+    Work,
+    in_order,
+    make_missing,
+    plan_trainings,
+    require_known,
+)
+from agentrl.experiments.simulation.training import Arm, ReportProgress, Trainee
 from agentrl.ops.configuration.configs import check
 from agentrl.ops.tasks.task_sources import task_sources
 
@@ -59,32 +67,26 @@ def study(request: CrossPolicyRequest) -> Path:
     config = study_config(request)
     check(config)
     design = request.sizes.design(config, tokens=request.tokens, refresh=REFRESH)
-    request.out.mkdir(parents=True, exist_ok=True)
-    require_same_design(request.out, design, Training)
-    require_same_design(request.out, design, Drift, "drift")
     sources = task_sources(config)
 
-    def finding(
-        arm: str, seed: int, report_progress: ReportProgress, stop: threading.Event
-    ) -> Training | Drift:
-        trainee = Trainee(
-            config, sources, design, arm_config(arm, config), seed, report_progress, stop
-        )
-        return drift(trainee, request.drift_updates) if arm == "drift" else train_arm(trainee)
+    def prepare(arm: str, _seed: int) -> Setup:
+        made = arm_config(arm, config)
+        own = msgspec.structs.replace(config, sampling=made.sampling)
+        return Setup(own, sources, tracks=made.tracks)
 
-    works = [
-        Work(path, design.tokens, partial(finding, arm, seed))
-        for path, arm, seed in plan_works(request)
-    ]
+    def drifting(seed: int, report_progress: ReportProgress, stop: threading.Event) -> Drift:
+        arm = arm_config("drift", config)
+        trainee = Trainee(config, sources, design, arm, seed, report_progress, stop)
+        return drift(trainee, request.drift_updates)
+
+    arms = in_order(request.out, request.sizes.seeds, (START, *request.arms))
+    works = list(plan_trainings(request.out, arms, design, prepare))
+    require_same_design(request.out, design, Drift, "drift")
+    for seed in range(request.drift_seeds if request.drift_updates >= min(LAGS) else 0):
+        path = request.out / f"drift-{seed}.json"
+        works.append(Work(path, design.tokens, partial(drifting, seed)))
     make_missing(works, request.sizes.threads)
     return report.write(request.out)
-
-
-def plan_works(request: CrossPolicyRequest) -> Iterator[tuple[Path, str, int]]:
-    """Return file, arm and seed of everything, the first seeds of all arms first."""
-    yield from in_order(request.out, request.sizes.seeds, (START, *request.arms))
-    for seed in range(request.drift_seeds if request.drift_updates >= min(LAGS) else 0):
-        yield request.out / f"drift-{seed}.json", "drift", seed
 
 
 def study_config(request: CrossPolicyRequest) -> Config:

@@ -2,8 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+from msgspec.structs import asdict
+
+from agentrl.experiments.findings import Training
 from agentrl.experiments.report.comparison import Comparison, T
+from agentrl.experiments.staleness.findings import Course
 
 READING = "reading.md"  # what a person makes of the figures; stands first
 
@@ -18,6 +23,19 @@ def write_page(out: Path, title: str, lines: Iterable[str]) -> Path:
 def write_figures(path: Path, comparison: Comparison[T]) -> None:
     """Write every measured value."""
     path.write_text(comparison.as_csv(), "utf-8")
+
+
+def facts(comparison: Comparison[Training] | Comparison[Course]) -> dict[str, Any]:
+    """Return what the texts of a page may say of the design that its trainings share."""
+    design = comparison.trainings[0].design
+    config = design.config
+    return asdict(design) | {
+        "made": comparison.seeds(),
+        "model": config["model"]["path"],
+        "groups": config["dispatch"]["groups_per_update"],
+        "size": config["dispatch"]["group_size"],
+        "temperature": config["sampling"]["temperature"],
+    }
 
 
 def _reading(folder: Path) -> Iterator[str]:

@@ -29,7 +29,7 @@ from agentrl.experiments.report.markdown import (
     table,
 )
 from agentrl.experiments.report.measures import FINAL, final, success_at_check
-from agentrl.experiments.report.page import write_figures, write_page
+from agentrl.experiments.report.page import facts, write_figures, write_page
 from agentrl.experiments.report.plots import curves, label, line, picture
 from agentrl.experiments.staleness.findings import Course, Moment
 
@@ -47,7 +47,7 @@ DONE = """\
 
 2 cores, no GPU, one thread. Policy: `{model}`; `experiments/configs/staleness.toml`; {updates}
 updates a training, each of {groups} groups with spread of {size} episodes. Seeds:
-{seeds}.
+{made}.
 
 **Time is counted, not measured**. Episodes and updates are real; a clock counts when each would
 happen with one device for the engine and one for the trainer. Its costs are processor times of this
@@ -144,23 +144,16 @@ def lines(out: Path, comparison: Comparison[Course]) -> Iterator[str]:
 
 
 def _design(out: Path, comparison: Comparison[Course]) -> Iterator[str]:
-    design = comparison.trainings[0].design
-    config = design.config
+    said = facts(comparison)
+    config = said["config"]
     yield "## What was done\n"
     yield DONE.format(
         out=out,
         name=out.name,
         first=comparison.base(BOUND),
         second=comparison.base(INTERVAL),
-        model=config["model"]["path"],
-        updates=design.updates,
-        groups=config["dispatch"]["groups_per_update"],
-        size=config["dispatch"]["group_size"],
-        seeds=comparison.seeds(),
         bound=config["dispatch"]["max_staleness"],
-        attempts=design.attempts,
-        items=design.items,
-        temperature=config["sampling"]["temperature"],
+        **said,
     )
     yield from describe_tasks(config["tasks"])
 

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from agentrl.core.errors import ConfigError
-from agentrl.experiments.findings import Design, Training, read_study
+from agentrl.experiments.findings import Training, read_study
 from agentrl.experiments.report.comparison import (
     MEAN,
     START,
@@ -30,7 +30,7 @@ from agentrl.experiments.report.measures import (
     success_at_check,
     updates,
 )
-from agentrl.experiments.report.page import write_figures, write_page
+from agentrl.experiments.report.page import facts, write_figures, write_page
 from agentrl.experiments.report.plots import learning_curves, picture
 
 ARMS = ("none", "task", "weighted", "environment")
@@ -60,7 +60,7 @@ norms, at every update whose version is a multiple of {gradients}.
 """
 ABOUT = """\
 Policy `{model}`; `experiments/configs/task-norm-{part}.toml`; {tokens:,} tokens a training, in
-rounds of {groups} groups of {size} episodes and one update each. Seeds: {seeds}.
+rounds of {groups} groups of {size} episodes and one update each. Seeds: {made}.
 """
 Parts = Mapping[str, Comparison[Training]]
 
@@ -105,18 +105,8 @@ def gradient_share(training: Training, task: str) -> float | None:
 
 def lines(out: Path, parts: Parts) -> Iterator[str]:
     yield from verdict(_compared(parts))
-    design = _design(next(iter(parts.values())))
     yield "## What was done\n"
-    yield DONE.format(
-        out=out,
-        parts=",".join(parts),
-        attempts=design.attempts,
-        items=design.items,
-        checks=design.checks,
-        check_items=design.check_items,
-        gradients=design.gradients,
-        temperature=design.config["sampling"]["temperature"],
-    )
+    yield DONE.format(out=out, parts=",".join(parts), **facts(next(iter(parts.values()))))
     for name, comparison in parts.items():
         yield f"## Part `{name}`\n"
         yield from _about(name, comparison)
@@ -136,23 +126,12 @@ def _compared(parts: Parts) -> list[Compared]:
     ]
 
 
-def _design(comparison: Comparison[Training]) -> Design:
-    return comparison.trainings[0].design
-
-
 def _about(name: str, comparison: Comparison[Training]) -> Iterator[str]:
-    design = _design(comparison)
-    yield ABOUT.format(
-        part=name,
-        model=design.config["model"]["path"],
-        tokens=design.tokens,
-        groups=design.config["dispatch"]["groups_per_update"],
-        size=design.config["dispatch"]["group_size"],
-        seeds=comparison.seeds(),
-    )
-    weights = design.config["trainer"]["task_weights"]
+    said = facts(comparison)
+    yield ABOUT.format(part=name, **said)
+    weights = said["config"]["trainer"]["task_weights"]
     rows = []
-    for task, section in design.config["tasks"].items():
+    for task, section in said["config"]["tasks"].items():
         options = dict(section["options"])
         scale = options.pop("reward_scale", 1.0)
         items = ", ".join(f"{key} {value}" for key, value in options.items())
