@@ -132,11 +132,6 @@ class Retry:
                 with self._lock:
                     self._waiting -= 1
 
-    def away_s(self) -> float | None:
-        """Return the seconds since calls started to wait; None: the service is available."""
-        since = self._away_since
-        return None if since is None else self._backoff.clock() - since
-
     def _give_up(
         self, began: float, limit_s: float, asked_at: Callable[[], float]
     ) -> Callable[[tenacity.RetryCallState], bool]:
