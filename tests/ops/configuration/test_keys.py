@@ -265,7 +265,7 @@ def test_one_line_holds_a_row_where_there_is_no_terminal_and_a_narrow_one_cuts_n
     ("asked_for", "section", "count"),
     [
         ("[trainer.lora]", "trainer.lora", 3),
-        ("[[policy]]", "policy", 15),
+        ("[[policy]]", "policy", 16),
         ("trainer.lora.rank", "trainer.lora", 1),
         ("workers", "", 1),
         ("tasks.dbbench", "tasks", 9),
