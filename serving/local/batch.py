@@ -25,11 +25,10 @@ import torch
 from agentrl.core.errors import PolicyError
 from agentrl.serving.engine_api import Completion, Request
 from agentrl.serving.local.kv_cache import Prefix, Prefixes
-from agentrl.serving.local.pass_sizes import PassSizes
+from agentrl.serving.local.pass_sizes import PIECE, PassSizes
 from agentrl.serving.local.sampling import draw_tokens
 from agentrl.serving.local.served_model import ServedModel
 
-PIECE = 512  # tokens of one row in one pass
 SHARE = 32  # a prefix of another session is compared and copied in steps of this many tokens
 
 

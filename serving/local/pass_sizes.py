@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+PIECE = 512  # tokens of one row in one pass
 ROW = 128  # tokens: the shortest row of the KV cache; rows grow by so much on a CPU
 ROWS, COLUMNS, WIDTH = 16, 16, 512  # fewest rows and columns of a recorded pass; steps of its width
 

@@ -17,6 +17,7 @@ from agentrl.trainer.algorithm.losses.registry import known_losses
 Kind = Literal["none", "truncated", "icepop"]
 
 CHUNK_LOGITS = {"cpu": 2**22, "cuda": 2**27}  # by kind of device
+CLONING_LOGITS = 2**25  # in `agentrl warmstart`, on any device
 INBOX_BYTES = 512 * 1024 * 1024  # least of what the inbox may hold by default
 BYTES_PER_TOKEN = 18  # of an episode in memory: its arrays have 10, its texts about 8
 

@@ -18,6 +18,7 @@ from agentrl.core.config.sections.training import DeepSpeed
 from agentrl.core.errors import ConfigError
 from agentrl.trainer.engines.ranks import Ranks
 
+KEPT_WHOLE = 10_000  # elements: with ZeRO 3 every rank keeps tensors up to this size, like norms
 STEP = "step"  # of Adam's states the one that is no tensor of the weight's shape
 
 
@@ -55,7 +56,7 @@ def deepspeed_config(section: DeepSpeed, max_grad_norm: float, weights: str) -> 
         "allgather_bucket_size": section.bucket,
     }
     if section.zero == 3:
-        zero |= {"stage3_param_persistence_threshold": 10_000, "memory_efficient_linear": False}
+        zero |= {"stage3_param_persistence_threshold": KEPT_WHOLE, "memory_efficient_linear": False}
     if section.offload != "none":
         zero["offload_optimizer"] = {"device": "cpu"}
     if section.offload == "all":

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from agentrl.core.config.sections.base import Dtype
 from agentrl.core.errors import CheckpointError
+from agentrl.trainer.algorithm.presets import CLONING_LOGITS
 from agentrl.trainer.model.attention import hidden_states, pack
 from agentrl.trainer.model.files.loading import load_model
 from agentrl.trainer.model.token_scores import score_tokens
@@ -31,7 +32,6 @@ POOL = 16  # batches whose demonstrations are sorted by length together
 WARMUP = 20  # steps
 MATRICES = 6.0  # Muon's learning rate over AdamW's
 MUON_PARAMETERS = 20_000_000
-CHUNK_LOGITS = 2**25  # logits held at once, unless the configuration has another number
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Cloner:
 
     `rate`: AdamW's learning rate; Muon's is `MATRICES` times it. They rise over the first steps,
     then fall linearly, to a tenth at the last one. `dtype`: of the products; weights and optimizer
-    states stay as they are. `chunk_logits`: logits in memory at once; None: `CHUNK_LOGITS`.
+    states stay as they are. `chunk_logits`: logits in memory at once; None: `CLONING_LOGITS`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Cloner:
         chunk_logits: int | None = None,
     ) -> None:
         words: int = model.config.get_text_config().vocab_size
-        self._chunk = max(1, (chunk_logits or CHUNK_LOGITS) // words)  # rows
+        self._chunk = max(1, (chunk_logits or CLONING_LOGITS) // words)  # rows
         self.model = model
         self._device: torch.device = model.device
         self._dtype: torch.dtype = getattr(torch, dtype)
