@@ -1,3 +1,4 @@
+import pytest
 from run_transitions import World
 from sqlalchemy.orm import Session
 
