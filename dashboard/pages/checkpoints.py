@@ -52,8 +52,9 @@ def _draw_serving(registry: Registry, here: Here) -> None:
     st.subheader("Serving now")
     now = [each for each in registry.servings if each.live]
     for each in now:
+        version = f"**v{each.version}** as " if each.version >= 0 else ""
         st.markdown(
-            f"**{each.server}** ({each.engine}) serves **v{each.version}** as *{each.track}*, "
+            f"**{each.server}** ({each.engine}) serves {version}*{each.track}*, "
             f"for {each.until_min - each.from_min:.1f} minutes."
         )
     if not now:

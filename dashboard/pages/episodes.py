@@ -9,7 +9,7 @@ from agentrl.core.types import EpisodeState, Status
 from agentrl.dashboard import markup, vocabulary
 from agentrl.dashboard.links import Here
 from agentrl.dashboard.viewmodels import episodes, tokens
-from agentrl.dashboard.viewmodels.tokens import TokenView
+from agentrl.dashboard.viewmodels.tokens import TokenView, policy_name
 from agentrl.dashboard.widgets import linked_table, plain_text
 from agentrl.db.queries.episodes.detail import EpisodeDetail, Member, episode_steps
 from agentrl.db.queries.episodes.filter import EpisodeFilter, Order
@@ -229,7 +229,7 @@ def _sibling(store: Store, member: Member) -> None:
         steps = episode_steps(session, member.episode_id, member.fence, episodes.TEXT)
     for step in steps:
         paid = f" · reward {step.reward:.3g}" if step.reward else ""
-        st.caption(f"Step {step.number} · v{step.version} {step.track}{paid}")
+        st.caption(f"Step {step.number} · {policy_name(step.version, step.track)}{paid}")
         call = episodes.readable(step.call) or "–"
         st.html(markup.plain(f"{call}\n⟶ {step.answer}"))
     if not steps:

@@ -20,6 +20,7 @@ from agentrl.core.trajectory_body import body_of
 from agentrl.core.types import EpisodeState
 from agentrl.dashboard.links import Here
 from agentrl.dashboard.markup import Cell, Link
+from agentrl.dashboard.viewmodels.tokens import policy_name
 from agentrl.db.queries.episodes.detail import (
     EpisodeDetail,
     Member,
@@ -231,7 +232,7 @@ def headline(step: StepRow) -> str:
     """Describe a step in one line."""
     parts = [
         f"Step {step.number}",
-        f"v{step.version} {step.track}",
+        policy_name(step.version, step.track),
         f"{step.end - step.start} tokens",
         f"{step.policy_s:.2f} s policy",
         f"{step.env_s:.2f} s environment",

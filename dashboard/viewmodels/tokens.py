@@ -44,7 +44,7 @@ class TokenView:
         learned = bool(body.loss_mask[at])
         policy = body.policies[body.policy_index[at]]
         chance = exp(float(body.behaviour()[at])) if learned else None
-        parts = [f"token {int(body.tokens()[at])}", f"v{policy.version} {policy.track}"]
+        parts = [f"token {int(body.tokens()[at])}", policy_name(policy.version, policy.track)]
         parts.append("not in the loss" if chance is None else f"probability {chance:.3f}")
         if self.advantage is not None and learned:
             parts.append(f"advantage {self.advantage:+.3f}")
@@ -83,6 +83,11 @@ def of_policy(index: int) -> str:
     return _rgba(POLICIES[index % len(POLICIES)], 0.35)
 
 
+def policy_name(version: int, track: str) -> str:
+    """Return a policy's version and track; the track alone of an external model."""
+    return f"v{version} {track}" if version >= 0 else track
+
+
 def legend(mode: str, body: Trajectory) -> dict[str, str]:
     """Return labels and colours of a mode."""
     if mode == "probability":
@@ -91,7 +96,7 @@ def legend(mode: str, body: Trajectory) -> dict[str, str]:
     if mode == "advantage":
         return {"made more likely": advantage_text(1.0), "made less likely": advantage_text(-1.0)}
     return {
-        f"v{policy.version} {policy.track}": of_policy(place)
+        policy_name(policy.version, policy.track): of_policy(place)
         for place, policy in enumerate(body.policies)
     }
 

@@ -8,13 +8,14 @@ updates, as columns.
 
 from sqlalchemy import Connection
 
-# Lagged: sampled by another track than `current`.
+# Lagged: sampled by another track than `current`. An external model is of no version.
 EPISODE_POLICIES = """
 SELECT e.run_id, e.task, e.group_id, e.episode_id, e.score,
        CASE WHEN e.score >= 1.0 THEN 1 ELSE 0 END AS solved, COUNT(*) AS steps,
        SUM(CASE WHEN s.track = 'current' THEN 0 ELSE 1 END) AS lagged_steps,
        COUNT(DISTINCT s.checkpoint_id) AS checkpoints,
-       MIN(s.version) AS oldest_version, MAX(s.version) AS newest_version
+       MIN(CASE WHEN s.version >= 0 THEN s.version END) AS oldest_version,
+       MAX(CASE WHEN s.version >= 0 THEN s.version END) AS newest_version
 FROM episodes e JOIN steps s ON s.episode_id = e.episode_id AND s.fence = e.fence
 WHERE e.state = 'finished'
 GROUP BY e.run_id, e.task, e.group_id, e.episode_id, e.score

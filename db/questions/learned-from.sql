@@ -1,5 +1,6 @@
 -- What each update learned from
--- Groups, episodes, tokens and reward of each update. `oldest`: the oldest version that sampled.
+-- Groups, episodes, tokens and reward of each update. `oldest`: the oldest version that sampled; NULL:
+-- external models alone.
 SELECT r.name AS run, u.version, u.state, e.task, COUNT(DISTINCT m.group_id) AS groups_learned,
        COUNT(*) AS episodes, SUM(m.loss_tokens) AS trained_tokens,
        AVG(e.reward) AS trained_reward, MIN(p.oldest_version) AS oldest

@@ -1,5 +1,6 @@
 """The dataset card: README.md with the YAML header that the Hugging Face Hub reads."""
 
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,8 @@ configs:
 
 # Episodes of {run}
 
-{total} episodes that an LLM agent played during reinforcement learning with AgentRL, by policies of
-version {versions}. One row is one episode.
+{total} episodes that an LLM agent played during reinforcement learning with AgentRL{players}. One
+row is one episode.
 
 | task | episodes | mean reward |
 |---|---|---|
@@ -65,7 +66,16 @@ def write_card(path: Path, counts: "ExportCounts") -> None:
         f"| {task} | {number} | {counts.rewards[task] / number:.3f} |"
         for task, number in sorted(counts.episodes.items())
     )
-    versions = sorted(counts.versions)
-    told = " to ".join(str(each) for each in dict.fromkeys((versions[0], versions[-1])))
-    card = CARD.format(run=counts.run, size=size, total=counts.total, versions=told, tasks=tasks)
+    players = _describe_players(counts.versions)
+    card = CARD.format(run=counts.run, size=size, total=counts.total, players=players, tasks=tasks)
     path.write_text(card)
+
+
+def _describe_players(versions: Set[int]) -> str:
+    """Say which policies played; an external model's version is negative."""
+    own = sorted(version for version in versions if version >= 0)
+    told = " to ".join(str(each) for each in dict.fromkeys((own[0], own[-1]))) if own else ""
+    players = [f"by policies of version {told}"] if own else []
+    if own != sorted(versions):
+        players.append("and an external model" if own else "by an external model")
+    return "".join(f", {each}" for each in players)

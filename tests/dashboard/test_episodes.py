@@ -191,6 +191,15 @@ def test_a_step_of_a_branch_says_what_it_follows_and_what_the_branch_earned(
     assert episodes.headline(step).endswith(f"environment{said}")
 
 
+def test_a_step_of_an_external_model_has_no_version(world: World) -> None:
+    body = world.ready(0)[0]
+    world.sql("UPDATE steps SET version = -1, track = 'external(big)' WHERE number = 0")
+    with world.store.read() as session:
+        first, second = episode_steps(session, body.episode_id, body.fence)
+    assert episodes.headline(first).startswith("Step 0 · external(big) · ")
+    assert episodes.headline(second).startswith("Step 1 · v0 ")
+
+
 def test_a_step_says_what_the_judge_scored_its_turn(world: World) -> None:
     body = world.ready(0)[0]
     world.sql("UPDATE steps SET judge_score = 0.0 WHERE number = 0")

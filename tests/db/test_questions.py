@@ -276,6 +276,25 @@ def test_a_skipped_update_has_learned_nothing(told: Store) -> None:
     assert episodes == [(2, 0), (1, 4), (0, None)]
 
 
+def test_an_external_model_is_of_no_version(told: Store) -> None:
+    with told.write() as session:
+        for change in (
+            "UPDATE steps SET version = -1 WHERE episode_id IN ('g-a-0', 'g-a-1')",
+            "UPDATE steps SET version = -1 WHERE episode_id = 'g-b-0' AND number = 0",
+        ):
+            session.connection().exec_driver_sql(change)
+    success = [row[1:4] for row in answer_question(told, "success-by-version", RUN).rows]
+    assert success == [
+        ("alfworld", 0, 2),
+        ("alfworld", 1, 4),
+        ("dbbench", None, 2),
+        ("dbbench", 0, 1),
+        ("dbbench", 1, 4),
+    ]
+    oldest = [(row[1], row[3], row[8]) for row in answer_question(told, "learned-from", RUN).rows]
+    assert oldest[:2] == [(1, "alfworld", 0), (1, "dbbench", None)]
+
+
 @pytest.mark.parametrize("name", ["cost-per-success", "slow-steps"])
 def test_copies_cost_nothing_again(told: Store, name: str) -> None:
     with told.write() as session:
