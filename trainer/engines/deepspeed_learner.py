@@ -173,7 +173,8 @@ class DeepSpeedLearner:
             if self._ranks.rank == 0:
                 tensors[f"weights/{name}"] = master
                 tensors |= {f"optimizer/{key}/{name}": value for key, value in moments.items()}
-        return State(tensors, {"updates": self._steps, **generators.values})
+        values = optimizer.steps_to_save(self._settings, self._steps)
+        return State(tensors, {**values, **generators.values})
 
     def check_shapes(self, shapes: Mapping[str, list[int]]) -> None:
         """See RankWorker.check_shapes; then there is room for the state's moments."""
@@ -193,7 +194,7 @@ class DeepSpeedLearner:
             self._generators[name] = tensor
 
     def finish_load(self, values: Mapping[str, Any]) -> None:
-        self._steps = int(values["updates"])
+        self._steps = optimizer.saved_steps(self._settings, values)
         set_random_state(State(self._generators, values))
 
     def _pass(self, micro: MicroBatch) -> Floats:

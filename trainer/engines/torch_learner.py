@@ -91,8 +91,8 @@ class TorchLearner:
         for name, parameter in parameters.items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer/{key}/{name}"] = value.detach().cpu().clone()
-        values = {"updates": self._steps, **generators.values}
-        return State(tensors | dict(generators.tensors), values)
+        values = optimizer.steps_to_save(self._settings, self._steps)
+        return State(tensors | dict(generators.tensors), {**values, **generators.values})
 
     def load_state(self, state: State) -> None:
         parameters = trainable_parameters(self._model)
@@ -107,7 +107,7 @@ class TorchLearner:
             key, _, name = rest.partition("/")
             if kind == "optimizer":
                 self._optimizer.state[parameters[name]][key] = tensor.to(device, copy=True)
-        self._steps = int(state.values["updates"])
+        self._steps = optimizer.saved_steps(self._settings, state.values)
         set_random_state(state)
 
     def _step(self, batch: Batch, gates: Gates) -> tuple[Metrics, TokenRecord]:

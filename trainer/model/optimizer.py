@@ -1,6 +1,6 @@
 """The optimizer that `trainer.optimizer` selects, and its learning rate."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -51,3 +51,18 @@ def learning_rate(settings: Settings, steps: int) -> float:
     rise = (steps + 1) / (warmup + 1)
     gone = (steps - warmup) / max(1, decay - warmup) if decay else 0.0
     return settings.learning_rate * min(1.0, rise, 1.0 - (1.0 - LOWEST) * min(1.0, gone))
+
+
+def steps_to_save(settings: Settings, steps: int) -> dict[str, int]:
+    """Return the values of a snapshot from which `saved_steps` is read."""
+    return {"updates": steps, "optimizer_steps": settings.optimizer_steps}
+
+
+def saved_steps(settings: Settings, values: Mapping[str, Any]) -> int:
+    """Return the optimizer's steps so far, as if all updates had made today's number of steps.
+
+    So a changed `trainer.optimizer_steps` neither repeats nor skips a part of the learning rate's
+    course, which is in updates.
+    """
+    now = settings.optimizer_steps
+    return int(values["updates"]) * now // int(values.get("optimizer_steps", now))

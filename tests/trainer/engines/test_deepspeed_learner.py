@@ -28,6 +28,7 @@ from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
+from agentrl.trainer.model.optimizer import learning_rate
 from agentrl.trainer.snapshots import snapshots
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), NEEDS_DEEPSPEED]
@@ -59,6 +60,10 @@ def _equal() -> dict[str, Trainer]:
         BASE, 2, loss="gspo", old="behaviour", clip_high=0.5, mixed_sequences=True
     )
     return found
+
+
+def _more_steps() -> Trainer:
+    return deepspeed_trainer(BASE, 2, optimizer_steps=4, decay_updates=2)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +115,7 @@ def done(
         job(f"moved{stage}", deepspeed_trainer(BASE, stage), paths[1:], **given)
         for stage in (0, 2, 3)
     ]
+    jobs.append(job("more-steps", _more_steps(), paths[1:], **given))
     adapter = deepspeed_trainer(BASE, 3, lora=LORA)
     jobs.append(job("adapter", adapter, paths, save=str(folder / "adapter")))
     low = deepspeed_trainer(BASE, 3)
@@ -231,6 +237,14 @@ def test_a_snapshot_of_torch_goes_on_under_deepspeed(
     start, end = flatten(before, "weights/"), flatten(after, "weights/")
     found = flatten(done[0][f"moved{stage}"].tensors, "weights/")
     assert relative_distance(found - start, end - start) < 1e-4
+
+
+def test_the_learning_rate_goes_on_by_updates_under_another_number_of_steps(
+    done: tuple[dict[str, rank_processes.JobResult], Path],
+) -> None:
+    """One update of one step is one of four."""
+    expected = learning_rate(resolve_settings(_more_steps()), 4)
+    assert done[0]["more-steps"].metrics[0]["learning_rate"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

@@ -75,6 +75,24 @@ def test_training_resumed_from_a_snapshot_is_bit_exact(
     assert written[0] == written[1]  # the digests of their weights
 
 
+@pytest.mark.parametrize(
+    ("then", "steps"),
+    [({"optimizer_steps": 1}, 12), ({"optimizer_steps": 8}, 1), ({}, 3)],
+    ids=["fewer", "more", "of earlier code"],
+)
+def test_the_learning_rate_goes_on_by_updates_under_another_number_of_steps(
+    tiny: Path, then: dict[str, int], steps: int
+) -> None:
+    """`trainer.optimizer_steps` was changed to 4: 3 steps of one are 12, of eight 1."""
+    settings = replace(SETTINGS, optimizer_steps=4)
+    learner = TorchLearner(tiny, settings, Hardware(DEVICE))
+    state = learner.state()
+    assert state.values["optimizer_steps"] == 4
+    rest = {name: each for name, each in state.values.items() if name != "optimizer_steps"}
+    learner.load_state(State(state.tensors, {**rest, "updates": 3, **then}))
+    assert learner.state().values["updates"] == steps
+
+
 def test_random_generators_continue_where_they_were(tmp_path: Path) -> None:
     np.random.seed(3)
     np.random.standard_normal()  # leaves a half-used pair of the legacy generator
