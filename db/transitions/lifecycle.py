@@ -87,12 +87,23 @@ def checkpoint_at(session: Session, run: Run, version: str) -> Checkpoint:
     if version not in named:
         known = spans([checkpoint.version for checkpoint in live])
         is_deleted = version.isdecimal() and int(version) in _removed_versions(session, run.run_id)
+        if not live and not is_deleted:
+            raise StoreError(
+                f"run {run.name} has no checkpoint", hint=describe_continuation(session, run.run_id)
+            )
         raise StoreError(
             f"run {run.name} has no checkpoint at version {version}"
             + (": its files were deleted (see trainer.keep_checkpoints)" if is_deleted else ""),
             hint=f"choose one of {known}, latest" if known else "",
         )
     return named[version]
+
+
+def describe_continuation(session: Session, run_id: str) -> str:
+    """Say how to train on from a run that is over; one of copied episodes has no checkpoint."""
+    if checkpoints.live_checkpoints(session, run_id):
+        return "continue it with `agentrl run fork RUN --name NEW`"
+    return "train on its history with `agentrl train --from RUN --name NEW`"
 
 
 def _removed_versions(session: Session, run_id: str) -> set[int]:

@@ -32,7 +32,7 @@ from agentrl.db.admin.readonly import refuse_absent
 from agentrl.db.models.runs import Run
 from agentrl.db.models.updates import Checkpoint
 from agentrl.db.store import Store, now, open_store
-from agentrl.db.transitions import runs
+from agentrl.db.transitions import lifecycle, runs
 from agentrl.ops.configuration import configs
 from agentrl.ops.models import hub
 from agentrl.ops.runs import relocation
@@ -47,10 +47,10 @@ log = get_logger()
 class RunOver(StoreError):
     """The run is over, so there is nothing left to do."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, continuation: str) -> None:
         super().__init__(
             f"run {run.name} is over ({run.state}: {run.reason})",
-            hint="set another run.name, or continue it with `agentrl run fork`",
+            hint=f"set another run.name, or {continuation}",
         )
         self.run_id = run.run_id
 
@@ -219,7 +219,7 @@ def _find_or_make_run(store: Store, config: Config, paused: str) -> str:
             run = _new_run(config, paused)
             session.add(run)
         elif run.state in RUN_OVER:
-            raise RunOver(run)
+            raise RunOver(run, lifecycle.describe_continuation(session, run.run_id))
         text = config_loading.dumps(relocation.with_home(config, config.home()))
         changed[:] = config_loading.describe_changes(run.config, text) if run.config else ()
         run.config = text

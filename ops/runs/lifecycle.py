@@ -198,10 +198,8 @@ def open_place(where: RunPlace, stop: threading.Event | None = None) -> Iterator
 def _over(store: Store, run: Run) -> AgentRLError:
     with store.read() as session:
         state = runs.run_state(session, run.run_id)
-    return StoreError(
-        f"run {run.name} is over ({state})",
-        hint="continue it with `agentrl run fork RUN --name NEW`",
-    )
+        hint = lifecycle.describe_continuation(session, run.run_id)
+    return StoreError(f"run {run.name} is over ({state})", hint=hint)
 
 
 def _refuse_alive(store: Store, run: Run, config: Config) -> None:

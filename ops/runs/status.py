@@ -56,7 +56,7 @@ def status(path: Path, *, as_json: bool) -> None:
             raised.add_row(*_alarm_cells(row))
         out.print(raised)
     if over:
-        out.print("To train on, set another run.name, or continue it with `agentrl run fork`.")
+        out.print(f"To train on, set another run.name, or {found['continuation']}.")
 
 
 def _show_run(out: Console, found: dict[str, Any]) -> None:
@@ -138,6 +138,9 @@ def look(config: Config) -> dict[str, Any]:
             "run": run.name,
             "run_id": run.run_id,
             "reason": run.reason,
+            "continuation": lifecycle.describe_continuation(session, run.run_id)
+            if run.state in RUN_OVER
+            else "",
             "totals": dataclasses.asdict(progress.totals(session, run.run_id)),
             "success": progress.recent_success(session, run.run_id),
             "groups": progress.groups_by_state(session, run.run_id),

@@ -35,7 +35,7 @@ from agentrl.db.transitions import dispatcher_lease, evaluations, groups, runs
 from agentrl.db.transitions.groups import NewGroup
 from agentrl.db.transitions.lifecycle import checkpoint_at
 from agentrl.ops.runs import lifecycle
-from agentrl.ops.runs.begin import begin, checkpoints_home
+from agentrl.ops.runs.begin import RunOver, begin, checkpoints_home
 from agentrl.ops.runs.lifecycle import RunPlace, control, delete, find_run_place, fork, summaries
 
 
@@ -150,6 +150,32 @@ def test_who_names_no_checkpoint_is_told_of_all_there_are_and_of_those_that_were
     assert told("3") == f"run run has no checkpoint at version 3: {removed}"
     assert told("77") == "run run has no checkpoint at version 77"
     assert told("new") == "run run has no checkpoint at version new"
+    store.close()
+
+
+def test_a_run_without_a_checkpoint_is_trained_on_by_its_history(
+    config: Config, run: RunPlace
+) -> None:
+    """A rescored run has none."""
+    store = open_store(run.url)
+    with store.write() as session:
+        source = runs.require_run(session, run.run)
+        runs.move_run(session, source.run_id, RunState.COMPLETED, "rescored")
+    with pytest.raises(StoreError, match="is over") as refused:
+        control(run, "resume")
+    assert refused.value.hint == "continue it with `agentrl run fork RUN --name NEW`"
+    with store.write() as session:
+        session.execute(text("DELETE FROM checkpoints"))
+    hint = "train on its history with `agentrl train --from RUN --name NEW`"
+    with pytest.raises(StoreError, match=f"run {run.run} has no checkpoint$") as refused:
+        fork(run, "latest", "bolder")
+    assert refused.value.hint == hint
+    with pytest.raises(StoreError, match="is over") as refused:
+        control(run, "resume")
+    assert refused.value.hint == hint
+    with pytest.raises(RunOver) as refused:
+        begin(config)
+    assert refused.value.hint == f"set another run.name, or {hint}"
     store.close()
 
 

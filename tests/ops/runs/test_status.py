@@ -13,10 +13,11 @@ from sqlalchemy import select, update
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.processes.process import process_began
 from agentrl.core.telemetry.outages import AWAY, Outage
-from agentrl.core.types import MEASURED_FIRST, EpisodeState, Reason, RunState
+from agentrl.core.types import MEASURED_FIRST, CheckpointState, EpisodeState, Reason, RunState
 from agentrl.db.models.episodes import Episode
 from agentrl.db.models.processes import PolicyServer
 from agentrl.db.models.runs import Run
+from agentrl.db.models.updates import Checkpoint
 from agentrl.db.queries import progress
 from agentrl.db.registry import policy_servers
 from agentrl.db.registry.outages import put_outages
@@ -158,8 +159,15 @@ def test_only_a_run_that_is_not_over_can_be_started_and_one_that_is_says_so_firs
     status(config, as_json=False)
     told = capsys.readouterr().out
     assert told.startswith("run run is over (stopped: enough) · version 2 ·")
-    assert told.endswith("set another run.name, or continue it with `agentrl run fork`.\n")
+    fork = "continue it with `agentrl run fork RUN --name NEW`"
+    assert told.endswith(f"To train on, set another run.name, or {fork}.\n")
     assert "no processes\n" in told
+    url = f"sqlite:///{config.parent / 'store.db'}"
+    with closing(open_store(url)) as store, store.write() as session:
+        session.execute(update(Checkpoint).values(state=CheckpointState.DELETED))
+    status(config, as_json=False)
+    history = "train on its history with `agentrl train --from RUN --name NEW`"
+    assert capsys.readouterr().out.endswith(f"set another run.name, or {history}.\n")
 
 
 def test_status_tells_why_a_run_is_paused_and_how_it_goes_on(
