@@ -153,10 +153,10 @@ rolled-back
   1              2              2             1               2         20
 
 served
-  server  track      version  checkpoint_id  from_s  until_s
-  policy  current    0        c0             0.0     110.0
-  policy  lagged(1)  0        c0             0.0     NULL
-  policy  current    1        c1             90.0    NULL
+  server  track      version  checkpoint_id  from_s  until_s  lease_s
+  policy  current    0        c0             0.0     110.0    999999000000.0
+  policy  lagged(1)  0        c0             0.0     NULL     999999000000.0
+  policy  current    1        c1             90.0    NULL     999999000000.0
 
 slow-steps
   task      track      steps  policy_s  longest_policy_s  env_s  longest_env_s
