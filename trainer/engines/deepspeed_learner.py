@@ -173,11 +173,16 @@ class DeepSpeedLearner:
             if self._ranks.rank == 0:
                 tensors[f"weights/{name}"] = master
                 tensors |= {f"optimizer/{key}/{name}": value for key, value in moments.items()}
-        values = optimizer.steps_to_save(self._settings, self._steps)
-        return State(tensors, {**values, **generators.values})
+        values = {
+            **optimizer.steps_to_save(self._settings, self._steps),
+            **trainable_model.adapter_values(self._settings.lora),
+            **generators.values,
+        }
+        return State(tensors, values)
 
-    def check_shapes(self, shapes: Mapping[str, list[int]]) -> None:
-        """See RankWorker.check_shapes; then there is room for the state's moments."""
+    def check_state(self, shapes: Mapping[str, list[int]], values: Mapping[str, Any]) -> None:
+        """See RankWorker.check_state; then there is room for the state's moments."""
+        trainable_model.check_adapter(self._settings.lora, values)
         trainable_model.check_shapes(trainable_parameters(self._net.model), shapes)
         keys = {name.split("/")[1] for name in shapes if name.startswith("optimizer/")}
         self._shards.make_room(keys)

@@ -100,8 +100,8 @@ class RankWorker(Protocol):
     def state(self) -> State:
         """See Learner.state; whole on rank 0, without tensors elsewhere."""
 
-    def check_shapes(self, shapes: Mapping[str, list[int]]) -> None:
-        """Raise CheckpointError if a state with these tensors does not fit."""
+    def check_state(self, shapes: Mapping[str, list[int]], values: Mapping[str, Any]) -> None:
+        """Raise CheckpointError if a state with these tensors and values does not fit."""
 
     def load_tensor(self, name: str, tensor: Tensor) -> None:
         """Take this rank's part of a tensor, which every rank gets whole."""
@@ -171,7 +171,7 @@ class Rank0Coordinator:
     def load_state(self, state: State) -> None:
         """See Learner.load_state; accepts states of any engine and number of ranks."""
         shapes = {name: list(tensor.shape) for name, tensor in state.tensors.items()}
-        self._worker.check_shapes(shapes)
+        self._worker.check_state(shapes, state.values)
         types = {name: str(t.dtype).removeprefix("torch.") for name, t in state.tensors.items()}
         self._broadcast(LoadCommand(shapes, types, dict(state.values)))
         for name, tensor in state.tensors.items():
@@ -249,7 +249,7 @@ def follow_rank0(worker: RankWorker, ranks: Ranks) -> None:
 
 
 def _load(worker: RankWorker, ranks: Ranks, command: LoadCommand) -> None:
-    worker.check_shapes(command.shapes)
+    worker.check_state(command.shapes, command.values)
     for name, shape in command.shapes.items():
         blank = torch.empty(shape, dtype=getattr(torch, command.types[name]))
         worker.load_tensor(name, ranks.broadcast_tensor(blank))

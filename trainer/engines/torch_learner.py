@@ -33,6 +33,8 @@ from agentrl.trainer.engines.pass_budget import (
 from agentrl.trainer.model import optimizer
 from agentrl.trainer.model.packing import MicroBatch, micro_batches
 from agentrl.trainer.model.trainable_model import (
+    adapter_values,
+    check_adapter,
     check_shapes,
     make_probe,
     make_trainable,
@@ -91,11 +93,16 @@ class TorchLearner:
         for name, parameter in parameters.items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer/{key}/{name}"] = value.detach().cpu().clone()
-        values = optimizer.steps_to_save(self._settings, self._steps)
-        return State(tensors | dict(generators.tensors), {**values, **generators.values})
+        values = {
+            **optimizer.steps_to_save(self._settings, self._steps),
+            **adapter_values(self._settings.lora),
+            **generators.values,
+        }
+        return State(tensors | dict(generators.tensors), values)
 
     def load_state(self, state: State) -> None:
         parameters = trainable_parameters(self._model)
+        check_adapter(self._settings.lora, state.values)
         check_shapes(parameters, {name: list(each.shape) for name, each in state.tensors.items()})
         with torch.no_grad():
             for name, parameter in parameters.items():

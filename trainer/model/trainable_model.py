@@ -167,6 +167,24 @@ def check_shapes(parameters: Mapping[str, nn.Parameter], shapes: Mapping[str, li
             raise CheckpointError(f"the snapshot does not fit the model: shape of {name}")
 
 
+def adapter_values(lora: Lora) -> dict[str, float]:
+    """Return the values of a snapshot that `check_adapter` reads; empty without an adapter."""
+    return {"lora_alpha": lora.alpha} if lora.rank else {}
+
+
+def check_adapter(lora: Lora, values: Mapping[str, Any]) -> None:
+    """Raise CheckpointError if a state's adapter was trained under another alpha.
+
+    Its weights would be another policy. Their shapes say the rank.
+    """
+    saved = values.get("lora_alpha", lora.alpha)  # earlier code did not save it
+    if lora.rank and saved != lora.alpha:
+        raise CheckpointError(
+            f"the snapshot's adapter has alpha {saved:g}, trainer.lora.alpha is {lora.alpha:g}",
+            hint=f"set trainer.lora.alpha = {saved:g}, or begin a run under another run.name",
+        )
+
+
 def tensors_to_save(parameters: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     """Return copies on the host in the saved dtype."""
     return {name: value.detach().to("cpu", dtype, copy=True) for name, value in parameters.items()}

@@ -24,6 +24,7 @@ from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.model.files.export import export
 from agentrl.trainer.model.trainable_model import ADAPTER_WEIGHTS
+from agentrl.trainer.snapshots.snapshots import State
 
 LORA = Lora(rank=4)
 SETTINGS = resolve_settings(Trainer(learning_rate=1e-2, task_norm_min_tokens=8, lora=LORA))
@@ -118,6 +119,21 @@ def test_a_snapshot_of_whole_weights_does_not_fit_an_adapter(tiny: Path) -> None
     whole = learner(tiny, replace(SETTINGS, lora=Lora()))
     with pytest.raises(CheckpointError, match="does not fit the model"):
         learner(tiny).load_state(whole.state())
+
+
+def test_a_snapshot_under_another_alpha_is_refused(tiny: Path, batch: Batch) -> None:
+    """The same weights would be another policy."""
+    one = learner(tiny)
+    one.update(batch)
+    state = one.state()
+    other = learner(tiny, replace(SETTINGS, lora=Lora(rank=4, alpha=64.0)))
+    with pytest.raises(CheckpointError, match=r"adapter has alpha 16, trainer\.lora\.alpha is 64"):
+        other.load_state(state)
+    again = learner(tiny)
+    again.load_state(state)
+    assert torch.equal(logprobs(again._model), logprobs(one._model))
+    earlier = {name: each for name, each in state.values.items() if name != "lora_alpha"}
+    learner(tiny).load_state(State(state.tensors, earlier))
 
 
 def test_the_reference_is_the_model_without_its_adapter(tiny: Path, batch: Batch) -> None:
