@@ -78,7 +78,7 @@ class AttemptRunner:
         self, claimed: ClaimedEpisode, journal: AttemptJournal | None = None
     ) -> UnjudgedEpisode:
         """Play an episode to its end with an environment of its own."""
-        source, item = self.sources[claimed.task], self._item(claimed)
+        item, source = self._item(claimed), self.sources[claimed.task]
         steps = journal if self.config.worker.journal == "steps" else None
         task = self.config.tasks[claimed.task]
         limits = EpisodeLimits.of(self.config.worker, task, source.max_turns, claimed.horizon)
@@ -116,7 +116,10 @@ class AttemptRunner:
         return with_judgement(episode.trajectory, judgement, section, self.context.clock())
 
     def _item(self, claimed: ClaimedEpisode) -> Item:
-        item = self.items[claimed.task].get(claimed.item_id)
+        items = self.items.get(claimed.task)
+        if items is None:
+            raise ItemError(f"task {claimed.task} is not in the configuration")
+        item = items.get(claimed.item_id)
         if item is None:
             raise ItemError(f"task {claimed.task} has no item {claimed.item_id}")
         return item

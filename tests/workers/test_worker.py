@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from policy_servers import ScriptedEnvironment, ScriptedSource, won
 from run_transitions import World
+from structlog.testing import capture_logs
 from worker_runs import Begin, Checking, admit
 
 from agentrl.broker.messages import RunEpisode
@@ -70,6 +71,18 @@ def test_an_environment_that_fails_to_close_costs_no_episode(
 def test_an_unknown_item_fails_its_attempt(world: World, begin: Begin) -> None:
     worker, (command, _) = begin(), admit(world, ["no such item"])
     worker.run(command)
+    assert world.episode(command.episode_id).fence == 2
+
+
+def test_an_attempt_at_a_task_that_was_removed_fails_by_its_name(
+    world: World, begin: Begin
+) -> None:
+    worker, (command, _) = begin(), admit(world)
+    world.sql("UPDATE episodes SET task = 'removed'")
+    with capture_logs() as lines:
+        worker.run(command)
+    [error] = [line["error"] for line in lines if line["event"] == "Attempt failed"]
+    assert "task removed is not in the configuration" in error
     assert world.episode(command.episode_id).fence == 2
 
 

@@ -52,7 +52,8 @@ class Admission:
     def next_groups(self, session: Session, run: Run, free: int) -> list[NewGroup]:
         """Return at most `free` groups; none if all items are retired and nothing is repeated."""
         again = item_streams.positions_to_repeat(session, self._run_id)
-        new = [self._again(place) for place in again[:free]]
+        known = [place for place in again if place.task in self._tasks]
+        new = [self._again(place) for place in known[:free]]
         items = self._latest(session)
         weights = self._weights(items)
         if len(new) == free or not weights:

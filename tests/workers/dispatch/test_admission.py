@@ -4,6 +4,7 @@ import pytest
 from dispatching import BOUND, close, make_dispatcher, positions, stopped_event, tick
 from run_transitions import World
 
+from agentrl.broker.messages import RunEpisode
 from agentrl.core.types import RunState
 from agentrl.db.transitions import episodes
 
@@ -32,6 +33,27 @@ def test_groups_have_the_horizon_of_their_version_and_keep_it(world: World) -> N
 
 
 LONGER = [(4, 0, 8), (5, 0, 8), (6, 0, 8)]
+
+
+def test_rolled_back_groups_of_a_task_that_was_removed_are_not_played_again(
+    world: World,
+) -> None:
+    """No worker has its items; if the task comes back, they are."""
+
+    def tick_once(*tasks: str) -> list[RunEpisode]:
+        dispatcher = make_dispatcher(world, weights=dict.fromkeys(tasks, 1.0))
+        sent = tick(dispatcher)
+        dispatcher.serve(lambda _: None, stopped_event())
+        return sent
+
+    tick_once("a", "b")
+    close(world, "rolled_back")
+    again = "SELECT position FROM groups WHERE task = :t AND round = 1 ORDER BY position"
+    assert len(tick_once("a")) == 2 * BOUND
+    assert (world.ask(again, t="a"), world.ask(again, t="b")) == ([(0,), (1,)], [])
+    close(world)
+    tick_once("a", "b")
+    assert world.ask(again, t="b") == [(0,), (1,)]
 
 
 def test_items_outside_the_window_rest_and_come_back(world: World) -> None:
