@@ -5,7 +5,7 @@ Batch ─▶ each teacher: log-probabilities of its tasks' loss tokens ─▶ Le
 """
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -17,7 +17,14 @@ from agentrl.core.errors import ConfigError
 from agentrl.db.transitions.updates import TeacherScore
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.engines.learner import OPEN, Gates, Learner, Metrics, WeightsWriter
+from agentrl.trainer.engines.learner import (
+    OPEN,
+    Gates,
+    Learner,
+    Metrics,
+    WeightsWriter,
+    proceed,
+)
 from agentrl.trainer.snapshots.snapshots import State
 
 TOKENIZER = "tokenizer.json"
@@ -44,9 +51,10 @@ class ResolvedTeacher:
 class TeacherModel(Protocol):
     """What scores tokens for a teacher."""
 
-    def logprobs(self, batch: Batch) -> Floats:
+    def logprobs(self, batch: Batch, before_pass: Callable[[], object] = proceed) -> Floats:
         """Return [N] natural log-probabilities of the batch's loss tokens; of others any value.
 
+        `before_pass`: called before each pass of a local model, or before requests; it may raise.
         Raises TeacherAway while the model is away, or if the process is told to stop meanwhile, and
         keeps what has been scored for the next call; raises PolicyError if it refuses the tokens.
         """
@@ -58,14 +66,18 @@ class TeacherScorer:
     def __init__(self, teachers: Sequence[tuple[ResolvedTeacher, TeacherModel]]) -> None:
         self._teachers = teachers
 
-    def score(self, batch: Batch) -> Batch:
-        """Return the batch with the teachers' log-probabilities and weights. Raises TeacherAway."""
+    def score(self, batch: Batch, before_pass: Callable[[], object] = proceed) -> Batch:
+        """Return the batch with the teachers' log-probabilities and weights. Raises TeacherAway.
+
+        `before_pass`: see TeacherModel.
+        """
         logprobs, weights = np.zeros((2, batch.tokens.size), np.float32)
         for teacher, model in self._teachers:
             own = [index for index, task in enumerate(batch.tasks) if task in teacher.tasks]
             mask = batch.loss_mask & np.isin(batch.token_tasks, own)
             if mask.any():
-                logprobs[mask] = model.logprobs(replace(batch, loss_mask=mask))[mask]
+                own_tokens = replace(batch, loss_mask=mask)
+                logprobs[mask] = model.logprobs(own_tokens, before_pass)[mask]
                 weights[mask] = teacher.weight
         return replace(batch, teacher_logprobs=logprobs, teacher_weights=weights)
 
@@ -96,7 +108,7 @@ class DistillingLearner:
         self._learner, self._scorer = learner, scorer
 
     def update(self, batch: Batch, gates: Gates = OPEN) -> Metrics:
-        scored = self._scorer.score(batch)
+        scored = self._scorer.score(batch, gates.before_pass)
         figures = self._learner.update(scored, gates)
         lineage = self._scorer.lineage(scored, figures.reverse_kls)
         return replace(figures, teacher_scores=lineage)

@@ -23,7 +23,7 @@ from agentrl.core.processes.threads import DaemonExecutor
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.batch import Batch, Ints
-from agentrl.trainer.engines.learner import TeacherAway
+from agentrl.trainer.engines.learner import TeacherAway, proceed
 from agentrl.workers.policies.client import (
     PROBE_S,
     UNREADABLE,
@@ -90,13 +90,14 @@ class ExternalTeacher:
         self._scores: dict[bytes, list[float]] = {}  # of sequences of the last batch
         self._failing: _FailingSequence | None = None
 
-    def logprobs(self, batch: Batch) -> Floats:
+    def logprobs(self, batch: Batch, before_pass: Callable[[], object] = proceed) -> Floats:
         """See TeacherModel. Raises PolicyError if the model cannot score these tokens."""
         sequences = _sequences_to_score(batch)
         by_key = {tokens.tobytes(): tokens for tokens in sequences.values()}
         self._scores = {key: self._scores[key] for key in by_key.keys() & self._scores.keys()}
         missing = [tokens for key, tokens in by_key.items() if key not in self._scores]
         if missing:
+            before_pass()
             self._score(self._find(), missing)
         found = np.zeros(batch.tokens.size, np.float32)
         for start, tokens in sequences.items():

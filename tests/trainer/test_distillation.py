@@ -27,10 +27,11 @@ from agentrl.trainer.distillation import (
     TeacherScorer,
     check_tokenizer,
 )
-from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.learner import OPEN, Gates, Hardware, Metrics
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.model.files.export import export
 from agentrl.trainer.model.frozen_model import FrozenModel
+from agentrl.trainer.model.packing import micro_batches
 from agentrl.trainer.model.trainable_model import ADAPTER_WEIGHTS
 
 TRAINER = Trainer(learning_rate=3e-3, rewards=False, importance="none", micro_batch_tokens=100)
@@ -176,6 +177,33 @@ def test_each_trajectory_names_its_teacher_and_its_reverse_kl(
         assert score.reverse_kl == pytest.approx(float(expected), abs=1e-4)
     assert figures.values["kg/reverse_kl"] == figures.values["reverse_kl"]
     assert "db/reverse_kl" not in figures.values
+
+
+class StopRequested(Exception):
+    """Raised by a gate."""
+
+
+def test_an_update_is_given_up_between_two_passes_of_a_teacher(
+    tiny: Path, other: Path, batch: Batch
+) -> None:
+    passes = 0
+
+    def stop_before_the_second() -> None:
+        nonlocal passes
+        passes += 1
+        if passes == 2:
+            raise StopRequested
+
+    class Unreached(TorchLearner):
+        def update(self, batch: Batch, gates: Gates = OPEN) -> Metrics:
+            raise AssertionError(f"{batch} reached the policy through {gates}")
+
+    policy = Unreached(tiny, SETTINGS, Hardware())
+    learner = DistillingLearner(policy, scoring(teacher(other, "db", "kg")))
+    assert len(micro_batches(batch, SETTINGS.pass_tokens)) > 2
+    with pytest.raises(StopRequested):
+        learner.update(batch, Gates(stop_before_the_second))
+    assert passes == 2
 
 
 def test_a_learner_that_resumes_from_a_state_gets_the_same_weights(

@@ -36,9 +36,9 @@ def proceed() -> None:
 class Gates:
     """Where an update may be held up, or given up by an exception, while nothing has changed.
 
-    `before_pass`: called before each pass of the first gradient where one engine computes alone;
-    ranks that compute together cannot stop between passes. `before_step`: called when the first
-    gradient is computed, before the first optimizer step.
+    `before_pass`: called before each pass of a teacher, and of the first gradient where one engine
+    computes alone; ranks that compute together cannot stop between passes. `before_step`: called
+    when the first gradient is computed, before the first optimizer step.
     """
 
     before_pass: Callable[[], object] = proceed

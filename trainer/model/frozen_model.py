@@ -1,5 +1,6 @@
 """A frozen model of a directory that scores tokens: a whole model, or an adapter on its base."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.learner import Hardware, proceed
 from agentrl.trainer.model.files.export import Merge
 from agentrl.trainer.model.files.loading import load_model
 from agentrl.trainer.model.packing import micro_batches
@@ -33,10 +34,11 @@ class FrozenModel:
         self._objective = Objective(plain, frozen, nullcontext)
         self._budget = settings.pass_tokens
 
-    def logprobs(self, batch: Batch) -> Floats:
+    def logprobs(self, batch: Batch, before_pass: Callable[[], object] = proceed) -> Floats:
         """See TeacherModel; each token is scored at the temperature it was sampled at."""
         found = np.zeros(batch.tokens.size, np.float32)
         for micro in micro_batches(batch, self._budget):
+            before_pass()
             found[micro.sources] = self._objective.logprobs(self._model, micro)
         return found
 
