@@ -74,7 +74,11 @@ class Ledger:
         self._store = store
         self._checkpoint_files = checkpoint_files
         self._snapshots = SnapshotWriter(
-            checkpoint_files.home, store, self._drop_older_snapshots, background
+            checkpoint_files.home,
+            store,
+            self._drop_older_snapshots,
+            self._require_epoch,
+            background,
         )
         self.epoch = 0  # of this trainer, from `resume` on
         self._alarms = AlarmRecorder(config.alarms, config.max_grad_norm, run_id)
@@ -117,10 +121,8 @@ class Ledger:
 
         with count_refusals(self._store, self._run_id, self.epoch, Transition.ROLL_BACK):
             undone = self._store.transact(begin)
-        present = partial(checkpoints.undeleted_checkpoints, run_id=self._run_id)
-        left = retention.find_orphans(
-            self._store.ask(present), self._checkpoint_files, self._run_id
-        )
+        rows = self._store.ask(partial(checkpoints.undeleted_checkpoints, run_id=self._run_id))
+        left = retention.find_orphans(rows, self._checkpoint_files, self._run_id)
         retention.remove_directories(left, self._checkpoint_files.stop)
         log.info("Trainer started", version=checkpoint.version, epoch=self.epoch, undone=undone)
         return Position(checkpoint.version, checkpoint.checkpoint_id, restart.trained_hash)
@@ -282,6 +284,10 @@ class Ledger:
     def _end(self, rule: str, session: Session) -> None:
         updates.lock_run(session, self._run_id, self.epoch)
         runs.move_run(session, self._run_id, RunState.COMPLETED, rule)
+
+    def _require_epoch(self) -> None:
+        """Raise TrainerReplaced if another trainer has started."""
+        self._store.ask(partial(updates.run_state, run_id=self._run_id, epoch=self.epoch))
 
     def _drop_older_snapshots(self) -> bool:
         """Delete all snapshots except the newest; return whether there were any."""

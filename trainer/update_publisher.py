@@ -18,13 +18,13 @@ from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from agentrl.broker.messages import CheckpointPublished, Message
-from agentrl.checkpoints.checkpoint_store import CheckpointStore, is_url
-from agentrl.core.errors import BrokerError, StoreError
+from agentrl.checkpoints.checkpoint_store import CheckpointStore, WeightsAway, is_url
+from agentrl.core.errors import BrokerError, CheckpointError, StoreError
 from agentrl.core.logging import get_logger
 from agentrl.core.processes.threads import DaemonExecutor
 from agentrl.core.types import Transition
 from agentrl.db.store import Store
-from agentrl.db.transitions import refusals
+from agentrl.db.transitions import refusals, updates
 from agentrl.db.transitions.alarms import AlarmReading
 from agentrl.db.transitions.updates import UpdateRefused
 from agentrl.trainer import retention
@@ -147,8 +147,17 @@ class UpdatePublisher:
         epoch: int,
         on_commit: Callable[[], object],
     ) -> None:
-        """Publish, commit and announce. Raises what CheckpointWriter.publish and `commit` raise."""
-        path = self.writer.publish(copy, then, record.parent_id)
+        """Publish, commit and announce.
+
+        Raises what CheckpointWriter.publish and `commit` raise, and TrainerReplaced.
+        """
+        try:
+            path = self.writer.publish(copy, then, record.parent_id)
+        except WeightsAway:
+            raise
+        except CheckpointError:  # a trainer that starts removes what another is writing
+            self._store.ask(partial(updates.run_state, run_id=self._run_id, epoch=epoch))
+            raise
         try:
             with count_refusals(self._store, self._run_id, epoch, Transition.COMMIT):
                 self.commit(record, epoch)

@@ -14,7 +14,7 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from agentrl.checkpoints.checkpoint_store import WeightsAway
-from agentrl.core.errors import StoreUnavailable
+from agentrl.core.errors import CheckpointError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
@@ -38,14 +38,17 @@ class SnapshotWriter:
         home: Path,
         store: Store,
         make_room: Callable[[], bool],
+        require_epoch: Callable[[], object],
         background: Executor | None = None,
     ) -> None:
         """`home`: folder of the run. `make_room`: called once, by the writing thread, if the disk
-        is full; returns whether it freed space. `background`: runs the writes. None: a thread.
+        is full; returns whether it freed space. `require_epoch`: raises TrainerReplaced if another
+        trainer has started. `background`: runs the writes. None: a thread.
         """
         self._home = home
         self._store = store
         self._make_room = make_room
+        self._require_epoch = require_epoch
         self._background = background or ThreadPoolExecutor(1, "snapshot")
         self._writing: tuple[Position, Future[Path | None]] | None = None
         self._unnamed: dict[str, Path] = {}  # by checkpoint: not in the database yet
@@ -72,12 +75,17 @@ class SnapshotWriter:
     def collect(self, *, wait: bool) -> None:
         """Collect the result of the snapshot that was begun, if it is done or `wait`.
 
-        Raises CheckpointError if it may not be written at all.
+        Raises CheckpointError if it may not be written at all, and TrainerReplaced: a trainer that
+        starts removes what another is writing.
         """
         if self._writing is None or not (wait or self._writing[1].done()):
             return
         (at, future), self._writing = self._writing, None
-        path = future.result()
+        try:
+            path = future.result()
+        except CheckpointError:
+            self._require_epoch()
+            raise
         self.is_failed = path is None
         if path is not None:
             self.newest = at.version

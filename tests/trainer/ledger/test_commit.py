@@ -21,7 +21,7 @@ from agentrl.broker.api import Consumer
 from agentrl.broker.messages import CheckpointPublished
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, WeightsAway
-from agentrl.checkpoints.manifest import Probe
+from agentrl.checkpoints.manifest import Probe, SaveReport
 from agentrl.core.config.config import Config
 from agentrl.core.config.sections.tasks import Task
 from agentrl.core.errors import BrokerError
@@ -29,7 +29,7 @@ from agentrl.core.trained_hash import ROOT, running_hash
 from agentrl.core.types import GroupState
 from agentrl.db.transitions.updates import RunEnded, TrainerReplaced, UpdateRefused
 from agentrl.trainer.batch import TakenGroups
-from agentrl.trainer.engines.learner import Metrics
+from agentrl.trainer.engines.learner import Metrics, WeightsWriter
 
 
 def test_an_update_is_published_committed_and_announced(
@@ -118,6 +118,46 @@ def test_a_refused_update_leaves_neither_rows_nor_files(
     assert world.ask("SELECT transition, subject, fence, found FROM refusals") == [
         ("commit", world.run_id, 1, error.__name__)
     ]
+
+
+class ReplacedLearner(CountingLearner):
+    """Another trainer starts while this one's checkpoint is written, and removes what it finds."""
+
+    def __init__(self, ledgers: LedgerFactory) -> None:
+        super().__init__()
+        self._ledgers = ledgers
+
+    def copy_weights(self) -> WeightsWriter:
+        write = super().copy_weights()
+
+        def write_late(directory: Path) -> SaveReport:
+            self._ledgers.open().resume(CountingLearner())
+            return write(directory)
+
+        return write_late
+
+
+def test_a_trainer_replaced_while_it_writes_a_checkpoint_says_so(
+    world: World, ledgers: LedgerFactory
+) -> None:
+    """The supervisor does not restart it then, and no person looks for a broken disk."""
+    ledger, learner = ledgers.open(), ReplacedLearner(ledgers)
+    at = ledger.resume(learner)
+    with pytest.raises(TrainerReplaced):
+        step(world, ledger, learner, at, 0)
+
+
+def test_a_trainer_replaced_while_it_writes_a_snapshot_says_so(
+    world: World, ledgers: LedgerFactory
+) -> None:
+    def start_another() -> bool:
+        ledgers.open().resume(CountingLearner())
+        return False
+
+    ledger, learner = ledgers.open(), CountingLearner(is_full=start_another)
+    at = step(world, ledger, learner, ledger.resume(learner), 0)
+    with pytest.raises(TrainerReplaced):
+        ledger.snapshot(learner, at)
 
 
 def test_every_call_after_a_refused_update_raises_its_error_and_no_snapshot_is_written(
