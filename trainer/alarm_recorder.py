@@ -23,6 +23,7 @@ from agentrl.trainer.algorithm.alarms import (
     COMPARED,
     EarlierMetrics,
     alarm_changes,
+    ending_readings,
     group_metrics,
     share_readings,
     update_readings,
@@ -69,6 +70,9 @@ class AlarmRecorder:
         readings = update_readings(
             new.metrics, earlier, self._config, self._max_grad_norm, skipped=new.reason
         )
+        found = {(each.task, each.name) for each in readings}
+        silent = [each for each in standing if (each.task, each.name) not in found]
+        readings += ending_readings(new.metrics, earlier, self._config, silent)
         return new, alarm_changes(readings, standing)
 
     def record_group_alarms(self, store: Store, version: int, epoch: int) -> None:

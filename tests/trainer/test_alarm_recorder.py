@@ -76,6 +76,19 @@ def test_an_alarm_has_a_row_when_it_begins_and_a_row_when_it_ends(world: World) 
     assert rows[0][6] == rows[1][6] < rows[2][6]
 
 
+def test_an_alarm_that_is_switched_off_ends_with_the_next_update(world: World) -> None:
+    assert _commit(world, 1, LOUD) == [("max_ratio", True)]
+    assert _commit(world, 2, {}) == []
+    assert _commit(world, 3, {}, off=["max_ratio"]) == [("max_ratio", False)]
+    assert _stand(world) == []
+
+
+def test_the_alarm_of_a_task_ends_once_it_has_had_no_group_for_ten_updates(world: World) -> None:
+    assert _commit(world, 1, {"removed/max_ratio": 500.0}) == [("max_ratio", True)]
+    assert [_commit(world, version, {}) for version in range(2, 12)] == [[]] * 10
+    assert _commit(world, 12, {}) == [("max_ratio", False)]
+
+
 def test_an_update_that_is_refused_leaves_no_alarm(world: World) -> None:
     new = dataclasses.replace(_new(world, 1, LOUD), epoch=0)
     with pytest.raises(updates.TrainerReplaced):

@@ -102,6 +102,23 @@ def share_readings(metrics: Metrics, config: Alarms) -> list[AlarmReading]:
     return _without_disabled(readings, config)
 
 
+def ending_readings(
+    metrics: Metrics, earlier: EarlierMetrics, config: Alarms, standing: Collection[RaisedAlarm]
+) -> list[AlarmReading]:
+    """Return readings that end alarms of which no metric will say so.
+
+    They are switched off, or are of a task without a group in this update and `COMPARED` earlier
+    ones, such as one that was removed. Their values are those that raised them.
+    """
+    seen = {task for each in (metrics, *earlier.last) for task in _tasks(each)}
+    are_enough = len(earlier.last) >= COMPARED
+    return [
+        AlarmReading(each.task, each.name, each.value, each.threshold, raised=False)
+        for each in standing
+        if each.name in config.off or (are_enough and each.task and each.task not in seen)
+    ]
+
+
 def relative_fall(name: str, metrics: Metrics, compared: Sequence[Metrics]) -> float | None:
     """Return 1 - x / mean(x of the first `COMPARED` of `compared` that have the metric `name`).
 

@@ -14,6 +14,7 @@ from agentrl.trainer.algorithm.alarms import (
     SHARES,
     EarlierMetrics,
     alarm_changes,
+    ending_readings,
     group_metrics,
     relative_fall,
     share_readings,
@@ -162,6 +163,22 @@ def test_each_alarm_can_be_switched_off_and_then_ends() -> None:
     standing = [_standing("db", "max_ratio")]
     told = alarm_changes(_readings(loud, skipped="x", off=list(get_args(AlarmName))), standing)
     assert [(each.name, each.raised) for each, _ in told] == [("max_ratio", False)]
+
+
+def test_an_alarm_without_a_reading_ends_if_it_is_switched_off_or_its_task_is_gone() -> None:
+    entropy, failed = _standing("os", "entropy"), _standing("", "snapshot_failed")
+    standing = [entropy, failed, _standing("db", "max_ratio")]
+    ended = AlarmReading("os", "entropy", 1.0, 0.0, raised=False)
+    now, before = {"db/groups": 8.0}, {"db/groups": 8.0, "os/groups": 1.0}
+
+    def ends(late: Sequence[dict[str, float]], *off: AlarmName) -> list[AlarmReading]:
+        return ending_readings(now, EarlierMetrics(last=late), Alarms(off=[*off]), standing)
+
+    assert ends([now] * 9 + [before]) == ends([now] * 9) == []
+    assert ends([now] * 10) == [ended]
+    assert ends([before], "entropy") == [ended]
+    off = ends([before], "snapshot_failed")
+    assert off == [AlarmReading("", "snapshot_failed", 1.0, 0.0, raised=False)]
 
 
 def test_an_alarm_is_told_of_when_it_begins_and_when_it_ends() -> None:
