@@ -17,7 +17,9 @@ Example: agentrl eval runs/latest/config.toml --checkpoints 0,8,latest --items 1
 """
 MEASURE = "measure"  # the default command of the group `eval`
 CHECKPOINTS = typer.Option(
-    "", help="Versions of the run (comma-separated), `latest` or `all`. Default: latest."
+    "",
+    help="Versions of the run (comma-separated), `latest` or `all`. Default: latest, unless "
+    "--policy is given.",
 )
 POLICIES = typer.Option(
     [],

@@ -81,7 +81,7 @@ def check(
 
 def memory(
     model: str = typer.Argument(
-        "", metavar="[MODEL]", help="Transformers directory or hub:OWNER/NAME.", show_default=False
+        "", metavar="MODEL", help="Transformers directory or hub:OWNER/NAME.", show_default=False
     ),
 ) -> None:
     """Print the memory that a model takes on each card.

@@ -36,7 +36,11 @@ RUN = typer.Argument(
     help="Configuration file of the run, or its name with --store.",
     show_default=False,
 )
-STORE = typer.Option("", "--store", help="Database URL. Default: the configuration's.")
+STORE = typer.Option(
+    "",
+    "--store",
+    help="Database URL, such as sqlite:///runs/quickstart/store.db. Default: the configuration's.",
+)
 SET = typer.Option(
     [],
     "--set",

@@ -106,7 +106,7 @@ def push(
         False, "--public", help="Create a public repository. Default: a private one."
     ),
 ) -> None:
-    """Upload an exported dataset or checkpoint to a Hub.
+    """Upload an exported dataset or checkpoint to the Hugging Face Hub.
 
     HF_ENDPOINT selects another Hub than Hugging Face's. The token is read from HF_TOKEN, or from
     the file that HF_TOKEN_FILE names. Shards that a former push left are replaced.
@@ -128,17 +128,16 @@ def serve(
         "", "--token-env", help="Variable with the bearer token of requests. Default: none."
     ),
     device: str = typer.Option("", "--device", help="Device: cpu, cuda, cuda:1. Default: cpu."),
-    dtype: Literal["", "float32", "bfloat16"] = typer.Option(
-        "", "--dtype", help="Data type of the weights. Default: float32.", show_default=False
+    dtype: Literal["float32", "bfloat16"] | None = typer.Option(
+        None, "--dtype", help="Data type of the weights. Default: float32."
     ),
     threads: int | None = typer.Option(
         None, "--threads", min=1, help="CPU threads that torch uses. Default: eval.threads, or 1."
     ),
-    call_style: Literal["", "plain", "hermes", "qwen_xml", "glm", "json"] = typer.Option(
-        "",
+    call_style: Literal["plain", "hermes", "qwen_xml", "glm", "json"] | None = typer.Option(
+        None,
         "--call-style",
         help="Format of tool calls. Default: the one that the chat template writes, else plain.",
-        show_default=False,
     ),
 ) -> None:
     """Serve a checkpoint over OpenAI Chat Completions, with tools.
@@ -161,9 +160,9 @@ def serve(
             port=port,
             token_env=token_env,
             device=device,
-            dtype=dtype,
+            dtype=dtype or "",
             threads=threads or 0,
-            style=call_style or None,
+            style=call_style,
         )
     )
 
@@ -188,7 +187,7 @@ def warmstart(
         0,
         "--lora-rank",
         min=0,
-        help="Train only an adapter of this rank, kept in OUT-adapter. Default: all weights.",
+        help="Rank of the adapter, kept in OUT-adapter. 0: train all weights.",
     ),
 ) -> None:
     """Create a starting policy by behaviour cloning.

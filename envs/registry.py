@@ -35,6 +35,7 @@ TASKS = {
 OF_USERS = {  # their items are a user's own: no generator, no expert, nothing to hold them to
     "gateway": "agentrl.envs.gateway.task_source:GatewaySource",
 }
+NEEDED_OPTIONS = {"gateway": ("program", "items", "reward")}
 ADAPTERS = {  # each is also the name of its package's extra; harbor and verifiers need none
     "gymnasium": "agentrl.envs.adapters.gymnasium.task_source:GymnasiumSource",
     "harbor": "agentrl.envs.adapters.harbor.task_source:HarborSource",

@@ -14,6 +14,7 @@ ROLES = {
     "trainer": "Train the policy and publish checkpoints.",
     "evaluator": "Evaluate checkpoints during training, as [eval] configures.",
 }
+EXAMPLES = {"evaluator": "AGENTRL__EVAL__EVERY=4 agentrl evaluator configs/quickstart.toml"}
 
 
 def add(app: typer.Typer) -> None:
@@ -23,9 +24,8 @@ def add(app: typer.Typer) -> None:
     app.command()(status)
     app.command()(health)
     for role, text in ROLES.items():
-        app.command(name=role, help=f"{text}\n\nExample: agentrl {role} configs/quickstart.toml")(
-            _role(role)
-        )
+        example = EXAMPLES.get(role, f"agentrl {role} configs/quickstart.toml")
+        app.command(name=role, help=f"{text}\n\nExample: {example}")(_role(role))
     app.command()(policy)
     app.command()(tracker)
 
@@ -60,7 +60,7 @@ def tracker(config: Path = CONFIG, supervised: bool = SUPERVISED) -> None:
     AGENTRL__TRACKERS__USE='["tensorboard"]'. The command ends with the run. If you start it again,
     even after the run, it continues where it stopped.
 
-    Example: agentrl tracker configs/quickstart.toml
+    Example: AGENTRL__TRACKERS__USE='["tensorboard"]' agentrl tracker configs/quickstart.toml
     """
     from agentrl.ops.processes.entry import run_role
 
@@ -77,7 +77,7 @@ def up(
 
     Ctrl-C stops them. Run `agentrl up` again to resume.
 
-    Example: agentrl up configs/cluster-cpu.toml
+    Example: agentrl up configs/quickstart.toml
     """
     from agentrl.ops.supervisor.up import up as start
 
@@ -89,7 +89,7 @@ def down(config: Path = CONFIG) -> None:
 
     The run can be resumed with `agentrl up`.
 
-    Example: agentrl down configs/cluster-cpu.toml
+    Example: agentrl down configs/quickstart.toml
     """
     from agentrl.ops.supervisor.up import down as end
 
@@ -126,7 +126,8 @@ def health(
 
     The command is made for container probes: the exit code is 1 if the process is not healthy. Use
     --alive where a failed probe restarts the process: during an outage every process waits and
-    goes on afterwards. The command works for runs on RabbitMQ, not for embedded runs.
+    goes on afterwards. dispatcher, worker and dashboard need Postgres; recorder and trainer also
+    need RabbitMQ. For embedded runs use `agentrl status`.
 
     Example: agentrl health configs/compose.toml policy --name policy-lagged
     """

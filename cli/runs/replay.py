@@ -29,7 +29,9 @@ def add(app: typer.Typer) -> None:
 def replay(
     config: Path = CONFIG,
     episode: str = EPISODE,
-    run: str = typer.Option("", "--all", help="Replay the newest episodes of this run."),
+    run: str = typer.Option(
+        "", "--all", metavar="RUN", help="Name of the run whose newest episodes are replayed."
+    ),
     limit: int | None = typer.Option(
         None, min=1, max=MOST_ROWS, help="Largest number of episodes for --all. Default: 100."
     ),

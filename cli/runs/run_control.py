@@ -119,6 +119,9 @@ def fork(
 ) -> None:
     """Create a new run from a checkpoint of another run.
 
+    The new run starts at version 0: set run.stop_updates to the number of further updates. The
+    command prints how to start the run.
+
     Example: agentrl run fork runs/latest/config.toml --at 8 --name bolder
     """
     from agentrl.core import config_loading

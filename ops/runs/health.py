@@ -54,7 +54,7 @@ def health(path: Path, role: str, name: str = "", *, alive: bool = False) -> str
     except (AgentRLError, OSError, http.client.HTTPException) as error:
         if alive and isinstance(error, StoreUnavailable | BrokerUnavailable):
             return f"{role}: cannot be checked: {error}"
-        raise Unhealthy(f"{role}: {error}") from error
+        raise Unhealthy(f"{role}: {error}", hint=getattr(error, "hint", "")) from error
 
 
 def _dispatcher(config: Config, _: str) -> str:

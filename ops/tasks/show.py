@@ -152,4 +152,6 @@ def _list_task(task: str) -> TaskListing:
         splits, turns = tuple(source.splits), source.max_turns
         return TaskListing(task, registry.origins(task), splits, turns, module)
     except AgentRLError as error:
-        return TaskListing(task, (), (), 0, module, str(error))
+        needed = registry.NEEDED_OPTIONS.get(task)
+        fault = f"needs options {', '.join(needed)}" if needed else str(error)
+        return TaskListing(task, (), (), 0, module, fault)

@@ -205,8 +205,9 @@ def test_a_process_whose_store_is_away_is_alive_but_not_well(tmp_path: Path, rol
 def test_a_run_that_cannot_be_probed_is_not_alive(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(f'run.home = "{tmp_path}"\n[tasks.dbbench]\n')
-    with pytest.raises(Unhealthy, match="health probes need Postgres"):
+    with pytest.raises(Unhealthy, match="health probes need Postgres") as refused:
         health(path, "dispatcher", alive=True)
+    assert refused.value.hint == "run `agentrl status CONFIG`"
 
 
 def test_a_run_that_is_not_there_is_not_alive(run: tuple[Path, Store, str]) -> None:

@@ -31,7 +31,9 @@ def test_every_task_is_listed_with_its_origins(capsys: Captured) -> None:
     assert found["dbbench"]["splits"] == ["train", "test"]
     assert found["dbbench"]["max_turns"] == 15
     list_tasks(as_json=False)
-    assert "agentrl.envs.tasks.dbbench.task_source" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert "agentrl.envs.tasks.dbbench.task_source" in listed
+    assert "needs options program, items, reward" in listed
 
 
 def test_a_task_that_cannot_be_loaded_is_listed_with_the_reason(
