@@ -135,7 +135,10 @@ class HttpServer:
         deadline = time.monotonic() + START_S
         while not server.started:
             if time.monotonic() > deadline or not self._thread.is_alive():
-                raise ConfigError(f"the {self._section} server on {self.url} did not start")
+                raise ConfigError(
+                    f"the {self._section} server on {self.url} did not start",
+                    hint="see the error above in its log",
+                )
             time.sleep(0.005)
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from agentrl.core.errors import ConfigError
 
 MEETING = "AGENTRL_MEETING"  # where ranks of one machine meet; those of many: MASTER_ADDR
+LAUNCH = "start the trainer with `torchrun`, or unset RANK and WORLD_SIZE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ def find_rank_place(environ: Mapping[str, str]) -> RankPlace | None:
         rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
         local = int(environ.get("LOCAL_RANK", str(rank)))
     except ValueError as error:
-        raise ConfigError(f"RANK, WORLD_SIZE, LOCAL_RANK: {error}") from error
+        raise ConfigError(f"RANK, WORLD_SIZE, LOCAL_RANK: {error}", hint=LAUNCH) from error
     if not 0 <= rank < size:
-        raise ConfigError(f"RANK is {rank}, but WORLD_SIZE is {size}")
+        raise ConfigError(f"RANK is {rank}, but WORLD_SIZE is {size}", hint=LAUNCH)
     return RankPlace(rank, local, size, environ.get(MEETING, "env://"))

@@ -58,6 +58,7 @@ def require_readable(url: str) -> None:
 
 def _first(url: str, query: str, *values: str) -> Any:
     import psycopg
+    from psycopg.errors import UndefinedColumn, UndefinedTable
 
     if not url.startswith("postgresql"):
         raise StoreError("health probes need Postgres", hint="run `agentrl status CONFIG`")
@@ -67,8 +68,13 @@ def _first(url: str, query: str, *values: str) -> Any:
             address, connect_timeout=CONNECT_S, tcp_user_timeout=TCP_MS, options=OPTIONS
         ) as connection:
             row = connection.execute(query.encode(), values).fetchone()
-    except psycopg.ProgrammingError:  # of the URL, which may hold a password
-        raise StoreError("store.url is not a database URL, or the query is wrong") from None
+    except psycopg.ProgrammingError as error:
+        if error.sqlstate is None:  # of the URL, which may hold a password
+            raise StoreError("store.url is not a database URL") from None
+        text = f"the database refused the probe: {str(error).strip().splitlines()[0]}"
+        lacks_schema = isinstance(error, UndefinedTable | UndefinedColumn)
+        hint = "run `agentrl db upgrade CONFIG`" if lacks_schema else ""
+        raise StoreError(text, hint=hint) from error
     except psycopg.Error as error:
         raise StoreUnavailable(str(error).strip().splitlines()[0]) from error
     if row is None:

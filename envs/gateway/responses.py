@@ -252,5 +252,5 @@ def _follows(response_id: str | None) -> int | None:
         return None
     number = response_id.removeprefix(PREFIX)
     if not number.isdecimal() or not number.isascii() or len(number) > 9:
-        raise RequestRefused("previous_response_id", f"{response_id[:40]!r} is of no response")
+        raise RequestRefused("previous_response_id", f"no response has the id {response_id[:40]!r}")
     return int(number)

@@ -275,7 +275,7 @@ def _number(request: Request, header: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise Refused(422, f"{header}: {text[:20]!r} is no number")
+        raise Refused(422, f"{header}: {text[:20]!r} is not a number")
     return int(text)
 
 

@@ -139,11 +139,17 @@ def check_servers(servers: Sequence[PolicyServer]) -> None:
     """Check that names and ports are unique and tracks are known."""
     name, number = Counter(server.name for server in servers).most_common(1)[0]
     if number > 1:
-        raise ConfigError(f"policy.name: {number} policy servers are named {name}")
+        raise ConfigError(
+            f"policy.name: {number} policy servers are named {name}",
+            hint="give each [[policy]] its own name",
+        )
     ports = Counter((server.host, server.port) for server in servers if server.port)
     for (host, port), times in ports.items():
         if times > 1:
-            raise ConfigError(f"policy.port: {times} policy servers use {host}:{port}")
+            raise ConfigError(
+                f"policy.port: {times} policy servers use {host}:{port}",
+                hint="give each [[policy]] its own port, or 0 for a free one",
+            )
     for server in servers:
         check_tracks(server)
     followed = {track for server in servers for track in server.tracks}

@@ -132,7 +132,10 @@ def read_spec(path: Path) -> ModelSpec:
             hint="set model.path to a model, or make this one with `agentrl warmstart`",
         ) from error
     except KeyError as error:
-        raise ConfigError(f"{path}/config.json has no key {error.args[0]}") from error
+        raise ConfigError(
+            f"{path}/config.json has no key {error.args[0]}",
+            hint="import the model again with `agentrl model import`",
+        ) from error
     except (OSError, ValueError, TypeError, AttributeError, msgspec.DecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
 

@@ -220,7 +220,10 @@ def _require_any(counts: ExportCounts, request: ExportRequest) -> None:
         which = f" of task {request.task}" if request.task else ""
         least = "" if request.min_reward is None else f" with a reward of {request.min_reward:g}"
         missing = f"; {counts.missing} bodies are not stored" if counts.missing else ""
-        raise StoreError(f"run {counts.run} has no finished episode{which}{least}{missing}")
+        raise StoreError(
+            f"run {counts.run} has no finished episode{which}{least}{missing}",
+            hint="see `agentrl episodes CONFIG --state failed`",
+        )
 
 
 def _count(written: int, counts: ExportCounts) -> str:

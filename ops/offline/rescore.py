@@ -66,7 +66,10 @@ def rescore(where: RunPlace, function: str, name: str) -> str:
             batches = history_batches.read_batches(session, run.run_id)
             start = history_batches.starting_checkpoint(session, run)
         if not batches:
-            raise StoreError(f"no trainer has looked at a group of run {run.name} yet")
+            raise StoreError(
+                f"run {run.name} has no trained or closed group yet",
+                hint="wait for its first update (`agentrl status CONFIG`)",
+            )
         run_id = f"{name}-{uuid.uuid4().hex[:6]}"
         copy = Run(
             run_id=run_id,

@@ -124,7 +124,10 @@ def read_history(
     group_copies.refuse_partial(source)
     batches = history_batches.read_batches(session, source.run_id)
     if not batches:
-        raise StoreError(f"no trainer has looked at a group of run {source.name} yet")
+        raise StoreError(
+            f"run {source.name} has no trained or closed group yet",
+            hint="wait for its first update (`agentrl status CONFIG`)",
+        )
     played = history_batches.played_run(session, batches)
     forks = updates.forks(session, played.run_id) if played else {}
     parted = 0 if max_age is not None else _parting(session, source, played, config)

@@ -12,6 +12,11 @@ from agentrl.trainer.model.files.export import export as write
 
 def export(name: str, out: Path, config: Path | None, *, merge_lora: bool) -> str:
     """Export; return the message to print. Raises ConfigError, StoreError, CheckpointError."""
+    if config is None and name.endswith(".toml"):
+        raise ConfigError(
+            f"{name} is a configuration, not a checkpoint",
+            hint="add --dataset or --sft to export its episodes, or name RUN@latest with --config",
+        )
     if config is None and not Path(name).is_dir():
         raise ConfigError(
             f"{name} is not a directory", hint="add --config CONFIG to find a checkpoint by name"

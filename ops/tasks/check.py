@@ -99,7 +99,10 @@ def _having(origin: str, tasks: Sequence[str]) -> Sequence[str]:
         except AgentRLError as error:
             errors.append(f"{error}")
     if not names:
-        raise ItemError(f"no task has the origin {origin}: {errors[0]}")
+        raise ItemError(
+            f"no task has the origin {origin}: {errors[0]}",
+            hint="choose an origin that `agentrl envs list` shows",
+        )
     return names
 
 

@@ -259,14 +259,19 @@ def require_key(config: External) -> str:
     except ValueError:
         sound = None
     if not sound:
-        raise ConfigError("policy.external.url is not an http(s) URL that ends in /v1")
+        raise ConfigError(
+            "policy.external.url is not an http(s) URL that ends in /v1",
+            hint="set it to the address of an OpenAI API, such as http://127.0.0.1:8000/v1",
+        )
     if parts.username or parts.password:
         raise ConfigError(
             "policy.external.url contains a secret",
             hint="put it into a variable and set policy.external.key_env",
         )
     if not config.model:
-        raise ConfigError("policy.external.model is not set")
+        raise ConfigError(
+            "policy.external.model is not set", hint="set it to the name of a model of that server"
+        )
     return parts.netloc
 
 

@@ -272,6 +272,11 @@ def test_a_warm_start_measured_on_a_split_that_is_not_there(person: Person) -> N
     assert f"{person.folder / 'out-adapter'}" in person.types(*start)
 
 
+def test_an_export_of_a_configuration(person: Person) -> None:
+    line = person.types("export", str(person.file), str(person.folder / "out"))
+    assert f"{person.file} is a configuration, not a checkpoint. Hint: add --dataset" in line
+
+
 def test_an_evaluation_of_nothing(person: Person) -> None:
     file, tiny = str(person.file), str(TINY)
     line = person.types("eval", file, "--policy", str(person.folder / "none"))

@@ -285,6 +285,8 @@ def _importance(config: Trainer, kind: Kind, old: str) -> Importance:
     usual = WEIGHTS[kind]
     for name, used in (("min_weight", kind == "icepop"), ("max_weight", kind != "none")):
         if getattr(config, name) is not None and not used:
-            raise ConfigError(f'trainer.{name}: importance = "{kind}" has no such bound')
+            raise ConfigError(
+                f'trainer.{name}: importance = "{kind}" has no such bound', hint="remove the key"
+            )
     least = usual.least if config.min_weight is None else config.min_weight
     return Importance(kind, least, config.max_weight or usual.most)

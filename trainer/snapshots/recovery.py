@@ -64,5 +64,6 @@ def _require_lineage(path: Path, manifest: Manifest, checkpoint: Checkpoint) -> 
     """Raise CheckpointError if weights and row were not trained on the same trajectories."""
     if checkpoint.trained_hash not in (None, manifest.trained_hash):
         raise CheckpointError(
-            f"{path} and version {checkpoint.version} in the database learned from different data"
+            f"{path} and version {checkpoint.version} in the database learned from different data",
+            hint="restore database and snapshots from the same backup (docs/operations.md)",
         )

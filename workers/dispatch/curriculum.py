@@ -23,9 +23,14 @@ def check(plan: Dispatch, tasks: Mapping[str, Task]) -> None:
     for name, task in tasks.items():
         versions = [version for version, _ in task.horizons]
         if any(later <= earlier for earlier, later in pairwise(versions)):
-            raise ConfigError(f"tasks.{name}.horizons: the versions {versions} do not increase")
+            raise ConfigError(
+                f"tasks.{name}.horizons: the versions {versions} do not increase",
+                hint="sort the pairs [version, turns] by version, and name each version once",
+            )
     if plan.window is not None and plan.window[0] > plan.window[1]:
-        raise ConfigError(f"dispatch.window: {plan.window[0]} exceeds {plan.window[1]}")
+        raise ConfigError(
+            f"dispatch.window: {plan.window[0]} exceeds {plan.window[1]}", hint="write [low, high]"
+        )
     most = 1.0 / max(1, len(tasks))
     if plan.mixing == "progress" and plan.mixing_floor > most:
         raise ConfigError(

@@ -332,7 +332,7 @@ def test_a_run_at_whose_groups_nobody_looked_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rewards.py").write_text(REWARDS)
     with PlantedRun.begun(tmp_path) as world:
         world.plant(0, "dbbench", SPREAD)
-        with pytest.raises(StoreError, match="no trainer has looked at a group of run learned yet"):
+        with pytest.raises(StoreError, match="run learned has no trained or closed group yet"):
             score(world, "flipped")
 
 

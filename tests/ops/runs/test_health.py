@@ -13,6 +13,7 @@ import pytest
 import tomli_w
 from run_history import begun
 from running import eventually
+from sqlalchemy.engine import make_url
 
 from agentrl import broker
 from agentrl.broker.queue_names import recorder_queue, trainer_queue
@@ -255,6 +256,18 @@ def test_a_store_or_run_that_is_away_is_told_in_one_line(
     monkeypatch.setenv("AGENTRL__STORE__URL", "embedded")
     with pytest.raises(Unhealthy, match="health probes need Postgres"):
         health(run[0], "worker")
+
+
+def test_a_database_without_the_schema_is_led_to_its_migration(
+    run: tuple[Path, Store, str], postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = make_url(postgres_url).set(database="postgres")
+    url = without.render_as_string(hide_password=False)
+    monkeypatch.setenv("AGENTRL__STORE__URL", url)
+    error = r"^dispatcher: the database refused the probe: relation .runs. does not exist"
+    with pytest.raises(Unhealthy, match=error) as refused:
+        health(run[0], "dispatcher")
+    assert refused.value.hint == "run `agentrl db upgrade CONFIG`"
 
 
 def test_a_probe_imports_neither_sqlalchemy_nor_torch() -> None:

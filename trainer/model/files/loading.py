@@ -102,7 +102,10 @@ def load_structure(path: Path, _: torch.device, dtype: torch.dtype = torch.float
             )
     except (OSError, ValueError, KeyError) as error:
         text = str(error).splitlines()[0]
-        raise CheckpointError(f"{path}: {text}", hint="set model.path") from error
+        raise CheckpointError(
+            f"{path}: {text}",
+            hint="set model.path to a transformers directory; check it with `agentrl model check`",
+        ) from error
     stand_ins = {
         each: nn.Parameter(torch.zeros(1, dtype=each.dtype).expand(each.shape))
         for each in model.parameters()
