@@ -166,3 +166,12 @@ def set_snapshot_path(session: Session, checkpoint_id: str, path: str) -> None:
         )
         .values(snapshot_path=path)
     )
+
+
+def move_checkpoint(session: Session, checkpoint_id: str, former: str, path: str) -> None:
+    """Record another place of a checkpoint's files, if its row still names the former one."""
+    session.execute(
+        update(Checkpoint)
+        .where(Checkpoint.checkpoint_id == checkpoint_id, Checkpoint.path == former)
+        .values(path=path)
+    )

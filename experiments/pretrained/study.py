@@ -44,7 +44,8 @@ from agentrl.ops.configuration.configs import check_items
 from agentrl.ops.quickstart.clone_starting_policy import make_start, require_run_memory
 from agentrl.ops.quickstart.recipes import Recipe, Size
 from agentrl.ops.quickstart.run_config import load_recipe
-from agentrl.ops.runs.begin import checkpoints_home, link_files
+from agentrl.ops.runs.begin import checkpoints_home
+from agentrl.ops.runs.first_checkpoint import link_files
 from agentrl.workers.conversation.template import read_template
 
 WHOLE = "whole"

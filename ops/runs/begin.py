@@ -1,8 +1,6 @@
 """Begins a run: its row, its first checkpoint, its queues. Can be repeated safely."""
 
 import fcntl
-import os
-import shutil
 import threading
 import uuid
 from collections.abc import Iterator
@@ -18,25 +16,23 @@ from sqlalchemy.orm import Session
 from agentrl import broker
 from agentrl.broker.api import Broker, make_retry
 from agentrl.broker.queue_names import trainer_queue
-from agentrl.checkpoints import checkpoint_store, directories
+from agentrl.checkpoints import checkpoint_store
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, TransferLimits, WeightsAway
 from agentrl.core import config_loading, disk_errors
 from agentrl.core.config.config import Config
-from agentrl.core.config.sections.policies import Model
 from agentrl.core.errors import CheckpointError, ConfigError, StoreError
 from agentrl.core.logging import bind_process, get_logger
 from agentrl.core.retry import FOREVER
-from agentrl.core.types import RUN_OVER, CheckpointState, RunState
+from agentrl.core.types import RUN_OVER, RunState
 from agentrl.db.admin import migrate
 from agentrl.db.admin.readonly import refuse_absent
 from agentrl.db.models.runs import Run
-from agentrl.db.models.updates import Checkpoint
 from agentrl.db.store import Store, now, open_store
 from agentrl.db.transitions import lifecycle, runs
 from agentrl.ops.configuration import configs
 from agentrl.ops.models import hub
 from agentrl.ops.runs import relocation
-from agentrl.workers.conversation.template import replace_template
+from agentrl.ops.runs.first_checkpoint import publish_first_checkpoint
 from agentrl.workers.queue.celery_app import celery_app, purge_queue
 
 LOOK_S = 0.05  # between two tries to be the one who begins the run
@@ -132,7 +128,8 @@ def _settle(store: Store, config: Config, run_id: str, stop: threading.Event | N
     home = config.home()
     try:
         with _lock_home(home, stop):
-            _first_checkpoint(store, config, run_id, stop)
+            place = open_checkpoint_store(config, run_id, stop)
+            publish_first_checkpoint(store, place, config.model, run_id)
             if former := relocation.settle(store, run_id, home):
                 log.warning("The run was moved", former=former, home=str(home))
     except OSError as error:
@@ -245,53 +242,3 @@ def _new_run(config: Config, paused: str) -> Run:
         reason=paused,
         created_at=now(),
     )
-
-
-def _first_checkpoint(
-    store: Store, config: Config, run_id: str, stop: threading.Event | None
-) -> None:
-    """Publish the starting model as version 0, like every other checkpoint."""
-    checkpoint_id = f"{run_id}-v000000"
-    place = open_checkpoint_store(config, run_id, stop)
-    found = store.ask(lambda session: session.get(Checkpoint, checkpoint_id))
-    if (
-        found is not None and place.url
-    ):  # another host may have begun the run, from files of its own
-        return
-    if not place.local(checkpoint_id).exists():
-        directories.publish(
-            place.local(checkpoint_id),
-            lambda target: link_files(config.model, target),
-            checkpoint_id=checkpoint_id,
-            version=0,
-            parent=None,
-        )
-    path = place.put(checkpoint_id)
-
-    def register(session: Session) -> None:
-        session.get_one(Run, run_id, with_for_update=True)
-        if session.get(Checkpoint, checkpoint_id) is None:
-            session.add(
-                Checkpoint(
-                    checkpoint_id=checkpoint_id,
-                    run_id=run_id,
-                    version=0,
-                    path=path,
-                    state=CheckpointState.LIVE,
-                    created_at=now(),
-                )
-            )
-
-    store.transact(register)
-
-
-def link_files(model: Model, target: Path) -> None:
-    """Hard-link the model's files where possible, or copy them, with the run's chat template."""
-    for path in Path(model.path).iterdir():
-        if not path.is_file() or path.name in ("manifest.json", "README.md"):
-            continue
-        try:
-            os.link(path.resolve(), target / path.name)
-        except OSError:
-            shutil.copyfile(path, target / path.name)
-    replace_template(target, model.chat_template)

@@ -201,6 +201,34 @@ def test_a_host_that_comes_later_takes_the_first_checkpoint_from_the_url(tmp_pat
     assert found == verify(one.cache() / f"{run_id}-v000000")
 
 
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_run_that_is_given_a_url_later_uploads_its_first_checkpoint(
+    tmp_path: Path, is_moved: bool
+) -> None:
+    """The model's files may have changed since; those of the checkpoint count."""
+    url, home = f"file://{tmp_path}/far", tmp_path / "home"
+    shutil.copytree(ROOT / "models" / "tiny", tmp_path / "model")
+
+    def config(home: Path, url: str = "") -> Config:
+        run, model = Run(home=str(home), checkpoints=url), Model(path=str(tmp_path / "model"))
+        return Config(tasks={"dbbench": Task()}, run=run, model=model)
+
+    run_id = begin(config(home))
+    (first,) = home.glob("checkpoints/*/*-v000000")
+    files = verify(first).files
+    changed = tmp_path / "model" / "generation_config.json"
+    changed.unlink()  # the checkpoint's is a hard link
+    changed.write_text("{}")
+    if is_moved:
+        home = home.rename(tmp_path / "moved")
+    later = config(home, url)
+    assert begin(later) == begin(later) == run_id
+    with closing(sqlite3.connect(home / "store.db")) as connection:
+        [(path,)] = connection.execute("SELECT path FROM checkpoints")
+    assert path == f"{url}/{run_id}/{run_id}-v000000"
+    assert verify(fetch(path, tmp_path / "another cache")).files == files
+
+
 def test_a_url_of_no_protocol_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     model = Model(path=str(ROOT / "models" / "tiny"))
     run = Run(home=str(tmp_path / "home"), checkpoints="nowhere://far")
