@@ -1,4 +1,4 @@
-"""`agentrl experiment specialists`: studies whether unlike policies in the pool help to explore.
+"""`agentrl experiment specialists`: studies whether different policies in the pool help to explore.
 
 The study of cross-policy sampling mixes checkpoints that are a few updates apart, and found no
 effect. Here the pool holds policies that know other things: far older ones, specialists of single
@@ -67,7 +67,7 @@ def states_by_tokens(training: Training, task: str) -> float | None:
 
 STUDY = ArmStudy(
     name="specialists",
-    title="Do unlike policies in the pool help to explore?",
+    title="Do different policies in the pool help to explore?",
     bases={
         START: CURRENT,
         CURRENT: CURRENT,
