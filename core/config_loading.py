@@ -185,7 +185,10 @@ def _load_error(
     if text.startswith("Expected `object`, got"):
         hint = f"write a section [{part}]; {hint}"
     if text == "Object missing required field `tasks`":
-        hint = "add a section [tasks.NAME]; `agentrl envs list` has the names"
+        return ConfigError(
+            f"{source}: the configuration has no task",
+            hint="add a section [tasks.NAME]; `agentrl envs list` has the names",
+        )
     return ConfigError(f"{name if name in overrides else source}: {key}: {text}", hint=hint)
 
 
@@ -306,5 +309,9 @@ def _refuse_unknown(kind: Any, value: Any, source: str, where: str) -> None:
         hints = get_type_hints(kind)
         for key, child in value.items():
             if key not in hints:
-                raise ConfigError(f"{source}: unknown key {where}{key}{nearest(key, hints)}")
+                section = f"agentrl config keys {where.partition('.')[0]}".rstrip()
+                raise ConfigError(
+                    f"{source}: unknown key {where}{key}{nearest(key, hints)}",
+                    hint=f"`{section}` lists the keys",
+                )
             _refuse_unknown(hints[key], child, source, f"{where}{key}.")

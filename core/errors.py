@@ -13,6 +13,7 @@ from pathlib import Path
 
 PACKAGE = "agentrl-system"
 OURS = str(Path(__file__).parents[1])
+SHORT = 4  # letters; shorter names resemble too many others
 LOCKED_APART = {"reasoning-gym"}  # extras that `make setup` does not install
 
 
@@ -139,7 +140,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     if not names:
         return "; none is known"
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    cutoff = 0.6 if len(name) >= SHORT else 0.75  # lr is not lora
+    near = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(names)}"
 
 

@@ -66,6 +66,11 @@ def load_function(name: str, task: str, option: str) -> Callable[..., Any]:
         raise ItemError(
             f"{task}: option {option}: {name!r} is not the name of a function", hint=HINT
         )
+    if where.endswith(".py") and not Path(where).is_file():
+        raise ItemError(
+            f"{task}: option {option}: there is no file {where}",
+            hint=f"relative paths start at the current folder, {Path.cwd()}",
+        )
     try:
         module = _file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
         function = getattr(module, attribute)

@@ -236,7 +236,8 @@ def check_tasks(config: Config) -> None:
             source = registry.source(name, task.options, task.source)
             contained = needs_container(source)
         except ItemError as error:
-            raise ConfigError(f"tasks.{name}: {error}", hint=error.hint) from error
+            text = str(error).removeprefix(f"{name}: ")
+            raise ConfigError(f"tasks.{name}: {text}", hint=error.hint) from error
         if contained and not config.envs.url:
             raise ConfigError(
                 f"tasks.{name} runs in containers, which need an env server",
@@ -247,8 +248,14 @@ def check_tasks(config: Config) -> None:
             if split not in known:
                 raise ConfigError(
                     f"tasks.{name}.{key}: no split {split}{nearest(split, known)}",
-                    hint=f"set {key} to a split that has items",
+                    hint=_split_hint(key, split, task.options.get("origin")),
                 )
+
+
+def _split_hint(key: str, split: str, origin: object) -> str:
+    if origin and split == "train":
+        return f"origin {origin} has no training split; to train, choose another, such as generated"
+    return f"set {key} to a split that has items"
 
 
 def check_eval(config: Config) -> None:

@@ -91,6 +91,14 @@ def test_an_unknown_key_deep_inside_names_its_place() -> None:
         loads(f'{LEAST}[[policy]]\nname = "p"\ntrakcs = []\n')
 
 
+def test_a_short_key_is_not_compared_with_longer_ones() -> None:
+    with pytest.raises(
+        ConfigError, match=r"unknown key trainer.lr; known: .*learning_rate"
+    ) as error:
+        loads(f"{LEAST}[trainer]\nlr = 1.0\n")
+    assert error.value.hint == "`agentrl config keys trainer` lists the keys"
+
+
 def test_a_key_like_no_other_lists_what_there_is() -> None:
     with pytest.raises(ConfigError, match="unknown key zzz; known: alarms, broker, "):
         loads("zzz = 1\n")
@@ -164,7 +172,7 @@ def test_a_section_of_the_wrong_form_is_told_how_to_write_it(text: str, hint: st
 
 
 def test_no_task_section_is_named() -> None:
-    with pytest.raises(ConfigError, match="required field `tasks`") as caught:
+    with pytest.raises(ConfigError, match=r"^config: the configuration has no task$") as caught:
         loads("")
     assert "[tasks.NAME]" in caught.value.hint
 

@@ -45,5 +45,6 @@ def check_device(device: str, gpus: int, where: str) -> None:
             f"{where}: {device} is not a device", hint='set it to "cpu", "cuda" or "cuda:N"'
         )
     if device != "cpu" and int(device.partition(":")[2] or 0) >= gpus:
-        hint = f"set it to cuda:0 to cuda:{gpus - 1}" if gpus else 'set it to "cpu"'
+        without = f'set {where} to "cpu", or install a CUDA build of torch'
+        hint = f"set {where} to cuda:0 to cuda:{gpus - 1}" if gpus else without
         raise ConfigError(f"{where}: this machine has no {device}", hint=hint)

@@ -87,7 +87,7 @@ def test_a_secret_that_is_not_set_is_told_by_its_name(tmp_path: Path) -> None:
         ("no.such.module:f", "No module named"),
         ("math:no", "no attribute"),
         ("math:pi", "is not a function"),
-        ("/no/such.py:f", "No such file"),
+        ("/no/such.py:f", "there is no file /no/such.py"),
     ],
 )
 def test_a_reward_that_is_not_there_is_told_by_name(name: str, why: str) -> None:

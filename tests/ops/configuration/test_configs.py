@@ -463,3 +463,16 @@ def test_containers_without_an_env_server_are_refused_by_every_verb(tmp_path: Pa
         with pytest.raises(ConfigError, match=needs):
             verb()
     assert not (tmp_path / "home").exists()
+
+
+def test_an_option_is_named_after_its_task_once(tmp_path: Path) -> None:
+    more = '[tasks.kg.options]\ndifficulty = "eazy"\n'
+    with pytest.raises(ConfigError, match=r"^tasks\.kg: option difficulty: .*'eazy'; known: easy"):
+        configs.check(config(tmp_path, more))
+
+
+def test_an_origin_without_a_training_split_says_so() -> None:
+    text = '[tasks.dbbench.options]\norigin = "agentbench"\n'
+    with pytest.raises(ConfigError, match=r"^tasks\.dbbench\.split: no split train") as refused:
+        configs.check_tasks(config_loading.loads(text))
+    assert refused.value.hint.startswith("origin agentbench has no training split")
