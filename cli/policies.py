@@ -106,7 +106,7 @@ def push(
         False, "--public", help="Create a public repository. Default: a private one."
     ),
 ) -> None:
-    """Upload an exported dataset or checkpoint to the Hugging Face Hub.
+    """Upload an export to the Hugging Face Hub.
 
     HF_ENDPOINT selects another Hub than Hugging Face's. The token is read from HF_TOKEN, or from
     the file that HF_TOKEN_FILE names. Shards that a former push left are replaced.
