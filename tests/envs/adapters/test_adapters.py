@@ -28,7 +28,7 @@ from agentrl.ops.tasks.show import list_tasks
 def test_a_source_that_is_none_is_one_error(named: str, error: str) -> None:
     with pytest.raises(ItemError, match=error):
         registry.source("sums", {}, named)
-    with pytest.raises(ConfigError, match=r"tasks\.sums: sums: source "):
+    with pytest.raises(ConfigError, match=r"^tasks\.sums: source "):
         check_tasks(Config(tasks={"sums": Task(source=named)}))
 
 
