@@ -55,17 +55,17 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         if options.loading:
-            result = loaded(Path(folder), options)
+            result = load_on_ranks(Path(folder), options)
         else:
             make_model(options.model, Path(folder) / "model")
             result = compare(Path(folder), options)
     print(json.dumps(result))
 
 
-def loaded(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+def load_on_ranks(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """The peak of each rank, and their sum; MiB."""
     processes = started(folder, "loading", options.ranks)
-    peaks = [int(printed(process, "peak")) for process in processes]
+    peaks = [int(read_figure(process, "peak")) for process in processes]
     for process in processes:
         process.wait(60)
     found = {"model": str(options.loading), "zero": options.zero, "ranks": options.ranks}
@@ -121,10 +121,10 @@ def asked(process: subprocess.Popen[str], what: str = "update") -> float:
         raise ValueError("not the first of its arm")
     process.stdin.write(f"{what}\n")
     process.stdin.flush()
-    return 0.0 if what == "end" else printed(process, "seconds")
+    return 0.0 if what == "end" else read_figure(process, "seconds")
 
 
-def printed(process: subprocess.Popen[str], name: str) -> float:
+def read_figure(process: subprocess.Popen[str], name: str) -> float:
     """The next figure of that name among what a process prints."""
     for line in process.stdout or ():
         if line.startswith(f"{name} "):

@@ -232,9 +232,14 @@ SELECT run_id, task, item_id, number AS closed_groups, position AS last_position
 FROM ranked WHERE place = 1
 """
 
+# As `undone_checkpoints`: an evaluation `v` of a checkpoint that was not rolled back.
+NOT_UNDONE = """\
+WHERE v.checkpoint_id NOT IN (
+  SELECT checkpoint_id FROM checkpoints WHERE state = 'rolled_back'
+  UNION ALL SELECT checkpoint_id FROM updates WHERE state = 'rolled_back')"""
+
 # Of the episodes themselves, so that it is right while an evaluation still goes on. Success, score
-# and reward are means over items, whose numbers of repeats may differ. As in `undone_checkpoints`,
-# what was rolled back is left out.
+# and reward are means over items, whose numbers of repeats may differ.
 MEASURED = """
 SELECT v.evaluation_id, v.run_id, r.name AS run, v.policy, v.checkpoint_id, v.version, v.task,
        v.split, v.temperature, v.items, v.repeats, v.planned,
@@ -256,9 +261,7 @@ LEFT JOIN (
            AVG(score) AS score, AVG(reward) AS reward
     FROM evaluation_episodes GROUP BY evaluation_id, item_id) i
   GROUP BY evaluation_id) q ON q.evaluation_id = v.evaluation_id
-WHERE v.checkpoint_id NOT IN (
-  SELECT checkpoint_id FROM checkpoints WHERE state = 'rolled_back'
-  UNION ALL SELECT checkpoint_id FROM updates WHERE state = 'rolled_back')
+{not_undone}
 """
 
 EACH_ITEM = """
@@ -266,9 +269,7 @@ SELECT v.evaluation_id, v.run_id, v.policy, v.version, v.task, v.split, v.temper
        COUNT(*) AS episodes, AVG(CASE WHEN p.score >= 1.0 THEN 1.0 ELSE 0.0 END) AS success,
        AVG(p.score) AS score, AVG(p.turns * 1.0) AS turns
 FROM evaluations v JOIN evaluation_episodes p ON p.evaluation_id = v.evaluation_id
-WHERE v.checkpoint_id NOT IN (
-  SELECT checkpoint_id FROM checkpoints WHERE state = 'rolled_back'
-  UNION ALL SELECT checkpoint_id FROM updates WHERE state = 'rolled_back')
+{not_undone}
 GROUP BY v.evaluation_id, v.run_id, v.policy, v.version, v.task, v.split, v.temperature, p.item_id
 """
 
@@ -337,6 +338,7 @@ def _query(name: str, connection: Connection, prefix: str) -> str:
         grace=GRACE_S,
         waiting=WAITING_S,
         clock=CLOCK_S,
+        not_undone=NOT_UNDONE,
         reasons=", ".join(f"'{reason}'" for reason in Reason),
         bodies=f"{prefix}bodies" if prefix else "trajectories",
         **{table: f"{prefix}{table}" for table in WALK_TABLES},

@@ -105,7 +105,7 @@ def share_readings(metrics: Metrics, config: Alarms) -> list[AlarmReading]:
 def ending_readings(
     metrics: Metrics, earlier: EarlierMetrics, config: Alarms, standing: Collection[RaisedAlarm]
 ) -> list[AlarmReading]:
-    """Return readings that end alarms of which no metric will say so.
+    """Return readings that end alarms for which no metric comes any more.
 
     They are switched off, or are of a task without a group in this update and `COMPARED` earlier
     ones, such as one that was removed. Their values are those that raised them.

@@ -54,14 +54,14 @@ def test_an_update_that_was_rolled_back_has_seen_what_it_left_out(world: World) 
 
 
 def test_an_update_that_does_not_exist_is_refused_with_those_that_do(world: World) -> None:
-    def refused(name: str) -> StoreError:
+    def refusal(name: str) -> StoreError:
         with world.store.read() as session, pytest.raises(StoreError) as error:
             find_update(session, session.get_one(Run, world.run_id), name)
         return error.value
 
-    assert refused("1").hint == "the run has no update yet"
+    assert refusal("1").hint == "the run has no update yet"
     _commit_two(world)
     for name in ("0", "3", "9" * 20, "u3"):
-        error = refused(name)
+        error = refusal(name)
         assert f"has no update {name}" in str(error)
         assert error.hint == "choose a version from 1 to 2"
